@@ -1,0 +1,1 @@
+"""The daemon beside the engine, and its command line."""

@@ -1,0 +1,48 @@
+"""All errors of the agent. A message says what was wrong, with which value, and what to do."""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Base of all errors that a person may see."""
+
+
+class ConfigError(PenstockError):
+    """A flag, a variable or a file of the configuration is wrong; exit code 2."""
+
+
+class StateError(PenstockError):
+    """The state directory cannot be used."""
+
+
+class ManifestError(PenstockError):
+    """A policy manifest is wrong.
+
+    Attributes:
+        field: path of the field in the manifest (``spec.kvLoadFailure.action``); empty for the whole.
+
+    """
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ConflictError(PenstockError):
+    """The policy's generation moved on (compare-and-set)."""
+
+
+class NotFoundError(PenstockError):
+    """There is no such policy, engine or request."""
+
+
+class ContractError(PenstockError):
+    """A message of a peer breaks the wire contract; it must not be sent again."""
+
+
+class GapError(PenstockError):
+    """A batch came out of order; the sender has to reconnect and resend."""
+
+
+class FullError(PenstockError):
+    """A limit is reached; the sender may try again later."""

@@ -1,0 +1,721 @@
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from penstock.proto.v1 import common_pb2 as _common_pb2
+from penstock.proto.v1 import events_pb2 as _events_pb2
+from penstock.proto.v1 import ingest_pb2 as _ingest_pb2
+from penstock.proto.v1 import snapshot_pb2 as _snapshot_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AgentStatus(_message.Message):
+    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    STATE_DIR_FIELD_NUMBER: _ClassVar[int]
+    STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    OTLP_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    OTLP_ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIRST_FIELD_NUMBER: _ClassVar[int]
+    LOG_LAST_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_UNEXPORTED_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    start_time: _timestamp_pb2.Timestamp
+    state_dir: str
+    state_bytes: int
+    metrics_address: str
+    otlp_endpoint: str
+    otlp_error: str
+    log_first: int
+    log_last: int
+    export_cursor: int
+    oldest_unexported: _timestamp_pb2.Timestamp
+    degraded: str
+    now: _timestamp_pb2.Timestamp
+    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class EngineSelector(_message.Message):
+    __slots__ = ("labels", "models", "engines")
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    labels: str
+    models: _containers.RepeatedScalarFieldContainer[str]
+    engines: _containers.RepeatedCompositeFieldContainer[_common_pb2.EngineKey]
+    def __init__(self, labels: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[_Union[_common_pb2.EngineKey, _Mapping]]] = ...) -> None: ...
+
+class ApplyPolicyRequest(_message.Message):
+    __slots__ = ("manifest_json", "author", "dry_run", "if_generation", "all")
+    MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    IF_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    manifest_json: str
+    author: str
+    dry_run: bool
+    if_generation: int
+    all: bool
+    def __init__(self, manifest_json: _Optional[str] = ..., author: _Optional[str] = ..., dry_run: bool = ..., if_generation: _Optional[int] = ..., all: bool = ...) -> None: ...
+
+class DeletePolicyRequest(_message.Message):
+    __slots__ = ("name", "author", "reason", "if_generation", "dry_run")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    IF_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    author: str
+    reason: str
+    if_generation: int
+    dry_run: bool
+    def __init__(self, name: _Optional[str] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., if_generation: _Optional[int] = ..., dry_run: bool = ...) -> None: ...
+
+class RollbackPolicyRequest(_message.Message):
+    __slots__ = ("name", "to_generation", "author", "reason", "dry_run")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TO_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    to_generation: int
+    author: str
+    reason: str
+    dry_run: bool
+    def __init__(self, name: _Optional[str] = ..., to_generation: _Optional[int] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
+
+class ApplyPolicyResponse(_message.Message):
+    __slots__ = ("name", "store_generation", "generation", "result", "engines", "warnings")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STORE_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    store_generation: int
+    generation: int
+    result: str
+    engines: _containers.RepeatedCompositeFieldContainer[EngineChange]
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., store_generation: _Optional[int] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineChange, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class EngineChange(_message.Message):
+    __slots__ = ("key", "old_hash", "new_hash", "fields")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OLD_HASH_FIELD_NUMBER: _ClassVar[int]
+    NEW_HASH_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    old_hash: str
+    new_hash: str
+    fields: _containers.RepeatedCompositeFieldContainer[FieldChange]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., old_hash: _Optional[str] = ..., new_hash: _Optional[str] = ..., fields: _Optional[_Iterable[_Union[FieldChange, _Mapping]]] = ...) -> None: ...
+
+class FieldChange(_message.Message):
+    __slots__ = ("field", "old_value", "new_value", "old_policy", "new_policy")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    OLD_VALUE_FIELD_NUMBER: _ClassVar[int]
+    NEW_VALUE_FIELD_NUMBER: _ClassVar[int]
+    OLD_POLICY_FIELD_NUMBER: _ClassVar[int]
+    NEW_POLICY_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    old_value: str
+    new_value: str
+    old_policy: str
+    new_policy: str
+    def __init__(self, field: _Optional[str] = ..., old_value: _Optional[str] = ..., new_value: _Optional[str] = ..., old_policy: _Optional[str] = ..., new_policy: _Optional[str] = ...) -> None: ...
+
+class ListPoliciesRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListPoliciesResponse(_message.Message):
+    __slots__ = ("policies",)
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    policies: _containers.RepeatedCompositeFieldContainer[Policy]
+    def __init__(self, policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ...) -> None: ...
+
+class Policy(_message.Message):
+    __slots__ = ("name", "generation", "manifest_json", "owner", "author", "changed", "engines_selected", "engines_in_force")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_SELECTED_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    generation: int
+    manifest_json: str
+    owner: str
+    author: str
+    changed: _timestamp_pb2.Timestamp
+    engines_selected: int
+    engines_in_force: int
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., manifest_json: _Optional[str] = ..., owner: _Optional[str] = ..., author: _Optional[str] = ..., changed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engines_selected: _Optional[int] = ..., engines_in_force: _Optional[int] = ...) -> None: ...
+
+class GetEffectivePolicyRequest(_message.Message):
+    __slots__ = ("key",)
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ...) -> None: ...
+
+class EffectivePolicy(_message.Message):
+    __slots__ = ("key", "hash", "spec_json", "observed_spec_json", "fields", "schedule")
+    class Step(_message.Message):
+        __slots__ = ("hash", "spec_json", "begins")
+        HASH_FIELD_NUMBER: _ClassVar[int]
+        SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+        BEGINS_FIELD_NUMBER: _ClassVar[int]
+        hash: str
+        spec_json: str
+        begins: _timestamp_pb2.Timestamp
+        def __init__(self, hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., begins: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    OBSERVED_SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    hash: str
+    spec_json: str
+    observed_spec_json: str
+    fields: _containers.RepeatedCompositeFieldContainer[FieldChange]
+    schedule: _containers.RepeatedCompositeFieldContainer[EffectivePolicy.Step]
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., hash: _Optional[str] = ..., spec_json: _Optional[str] = ..., observed_spec_json: _Optional[str] = ..., fields: _Optional[_Iterable[_Union[FieldChange, _Mapping]]] = ..., schedule: _Optional[_Iterable[_Union[EffectivePolicy.Step, _Mapping]]] = ...) -> None: ...
+
+class ListAuditRequest(_message.Message):
+    __slots__ = ("name", "limit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    limit: int
+    def __init__(self, name: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListAuditResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ...) -> None: ...
+
+class AuditEntry(_message.Message):
+    __slots__ = ("id", "time", "author", "action", "name", "reason", "old_generation", "new_generation", "old_hash", "new_hash", "old_manifest_json", "new_manifest_json")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    OLD_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    NEW_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    OLD_HASH_FIELD_NUMBER: _ClassVar[int]
+    NEW_HASH_FIELD_NUMBER: _ClassVar[int]
+    OLD_MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    NEW_MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    time: _timestamp_pb2.Timestamp
+    author: str
+    action: str
+    name: str
+    reason: str
+    old_generation: int
+    new_generation: int
+    old_hash: str
+    new_hash: str
+    old_manifest_json: str
+    new_manifest_json: str
+    def __init__(self, id: _Optional[int] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ..., action: _Optional[str] = ..., name: _Optional[str] = ..., reason: _Optional[str] = ..., old_generation: _Optional[int] = ..., new_generation: _Optional[int] = ..., old_hash: _Optional[str] = ..., new_hash: _Optional[str] = ..., old_manifest_json: _Optional[str] = ..., new_manifest_json: _Optional[str] = ...) -> None: ...
+
+class WatchRolloutRequest(_message.Message):
+    __slots__ = ("store_generation", "timeout", "selector")
+    STORE_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    store_generation: int
+    timeout: _duration_pb2.Duration
+    selector: EngineSelector
+    def __init__(self, store_generation: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+
+class Rollout(_message.Message):
+    __slots__ = ("store_generation", "engines", "done")
+    STORE_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    store_generation: int
+    engines: _containers.RepeatedCompositeFieldContainer[EngineRollout]
+    done: bool
+    def __init__(self, store_generation: _Optional[int] = ..., engines: _Optional[_Iterable[_Union[EngineRollout, _Mapping]]] = ..., done: bool = ...) -> None: ...
+
+class EngineRollout(_message.Message):
+    __slots__ = ("key", "state", "hash", "error", "field", "took")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    TOOK_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    state: str
+    hash: str
+    error: str
+    field: str
+    took: _duration_pb2.Duration
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., state: _Optional[str] = ..., hash: _Optional[str] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., took: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ExportPoliciesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExportPoliciesResponse(_message.Message):
+    __slots__ = ("manifests_json",)
+    MANIFESTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    manifests_json: str
+    def __init__(self, manifests_json: _Optional[str] = ...) -> None: ...
+
+class ImportPoliciesRequest(_message.Message):
+    __slots__ = ("manifests_json", "author", "dry_run")
+    MANIFESTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    manifests_json: str
+    author: str
+    dry_run: bool
+    def __init__(self, manifests_json: _Optional[str] = ..., author: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
+
+class ListEnginesRequest(_message.Message):
+    __slots__ = ("selector",)
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+
+class ListEnginesResponse(_message.Message):
+    __slots__ = ("engines",)
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    engines: _containers.RepeatedCompositeFieldContainer[Engine]
+    def __init__(self, engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ...) -> None: ...
+
+class Engine(_message.Message):
+    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_GUESSED_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    WANTED_HASH_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    DEFERRED_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    EPLB_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    connected: bool
+    last_seen: _timestamp_pb2.Timestamp
+    role: _common_pb2.Role
+    role_guessed: bool
+    labels: _containers.ScalarMap[str, str]
+    facts: _snapshot_pb2.EngineFacts
+    policy: _snapshot_pb2.PolicyStatus
+    wanted_hash: str
+    in_sync: bool
+    paused: bool
+    sources: _containers.RepeatedCompositeFieldContainer[Source]
+    deferred: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.Deferred]
+    in_flight: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.InFlight]
+    leases: _snapshot_pb2.Leases
+    eplb: _snapshot_pb2.EplbFacts
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ...) -> None: ...
+
+class Source(_message.Message):
+    __slots__ = ("hello", "epoch", "watermark", "connected", "last_seen", "hooks", "emitter", "drops", "guard_errors")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_FIELD_NUMBER: _ClassVar[int]
+    HOOKS_FIELD_NUMBER: _ClassVar[int]
+    EMITTER_FIELD_NUMBER: _ClassVar[int]
+    DROPS_FIELD_NUMBER: _ClassVar[int]
+    GUARD_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    hello: _ingest_pb2.Hello
+    epoch: int
+    watermark: int
+    connected: bool
+    last_seen: _timestamp_pb2.Timestamp
+    hooks: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.Hook]
+    emitter: _snapshot_pb2.Emitter
+    drops: _containers.RepeatedCompositeFieldContainer[_ingest_pb2.Drop]
+    guard_errors: _containers.RepeatedCompositeFieldContainer[_ingest_pb2.GuardError]
+    def __init__(self, hello: _Optional[_Union[_ingest_pb2.Hello, _Mapping]] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[_snapshot_pb2.Hook, _Mapping]]] = ..., emitter: _Optional[_Union[_snapshot_pb2.Emitter, _Mapping]] = ..., drops: _Optional[_Iterable[_Union[_ingest_pb2.Drop, _Mapping]]] = ..., guard_errors: _Optional[_Iterable[_Union[_ingest_pb2.GuardError, _Mapping]]] = ...) -> None: ...
+
+class ListPeersRequest(_message.Message):
+    __slots__ = ("selector",)
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+
+class ListPeersResponse(_message.Message):
+    __slots__ = ("peers",)
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedCompositeFieldContainer[PeerSummary]
+    def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ...) -> None: ...
+
+class PeerSummary(_message.Message):
+    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "bytes", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_OK_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    peer: _common_pb2.Peer
+    status: _snapshot_pb2.PeerStatus
+    transfers_ok: int
+    transfers_failed: int
+    bytes: int
+    mean_duration_seconds: float
+    in_flight: int
+    oldest_in_flight: _timestamp_pb2.Timestamp
+    failures: _containers.RepeatedCompositeFieldContainer[FailureCount]
+    last_failure: _timestamp_pb2.Timestamp
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., bytes: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class FailureCount(_message.Message):
+    __slots__ = ("mode", "error_type", "count")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    mode: _common_pb2.FailureMode
+    error_type: _common_pb2.ErrorType
+    count: int
+    def __init__(self, mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ListRequestsRequest(_message.Message):
+    __slots__ = ("selector", "deferred", "outcome", "peer", "since", "sort", "limit")
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    DEFERRED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    SORT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    deferred: bool
+    outcome: _common_pb2.Outcome
+    peer: str
+    since: _duration_pb2.Duration
+    sort: str
+    limit: int
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListRequestsResponse(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[RequestSummary]
+    def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ...) -> None: ...
+
+class RequestSummary(_message.Message):
+    __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    DEFERRED_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    request_id: str
+    trace_id: str
+    outcome: _common_pb2.Outcome
+    mode: _common_pb2.FailureMode
+    peer: _common_pb2.Peer
+    tokens_recomputed: int
+    deferred: _common_pb2.DeferralReason
+    since: _timestamp_pb2.Timestamp
+    closed: _timestamp_pb2.Timestamp
+    finish_reason: str
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ...) -> None: ...
+
+class ListEventsRequest(_message.Message):
+    __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit")
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    kinds: _containers.RepeatedScalarFieldContainer[str]
+    channel: _common_pb2.Channel
+    mode: _common_pb2.FailureMode
+    peer: str
+    request_id: str
+    since: _duration_pb2.Duration
+    limit: int
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., kinds: _Optional[_Iterable[str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[str] = ..., request_id: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListEventsResponse(_message.Message):
+    __slots__ = ("events", "truncated")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[LoggedEvent]
+    truncated: bool
+    def __init__(self, events: _Optional[_Iterable[_Union[LoggedEvent, _Mapping]]] = ..., truncated: bool = ...) -> None: ...
+
+class LoggedEvent(_message.Message):
+    __slots__ = ("batch", "index", "key", "process", "event")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    index: int
+    key: _common_pb2.EngineKey
+    process: str
+    event: _events_pb2.Event
+    def __init__(self, batch: _Optional[int] = ..., index: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., process: _Optional[str] = ..., event: _Optional[_Union[_events_pb2.Event, _Mapping]] = ...) -> None: ...
+
+class GetTraceRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class Trace(_message.Message):
+    __slots__ = ("trace_id", "spans")
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    trace_id: str
+    spans: _containers.RepeatedCompositeFieldContainer[Span]
+    def __init__(self, trace_id: _Optional[str] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("span_id", "parent_span_id", "name", "kind", "start_time_unix_nano", "end_time_unix_nano", "status", "status_message", "attributes", "links", "key", "service", "request_id")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class Link(_message.Message):
+        __slots__ = ("trace_id", "span_id", "attributes")
+        class AttributesEntry(_message.Message):
+            __slots__ = ("key", "value")
+            KEY_FIELD_NUMBER: _ClassVar[int]
+            VALUE_FIELD_NUMBER: _ClassVar[int]
+            key: str
+            value: str
+            def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+        TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+        SPAN_ID_FIELD_NUMBER: _ClassVar[int]
+        ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+        trace_id: str
+        span_id: str
+        attributes: _containers.ScalarMap[str, str]
+        def __init__(self, trace_id: _Optional[str] = ..., span_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    SPAN_ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_SPAN_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    END_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    span_id: str
+    parent_span_id: str
+    name: str
+    kind: str
+    start_time_unix_nano: int
+    end_time_unix_nano: int
+    status: str
+    status_message: str
+    attributes: _containers.ScalarMap[str, str]
+    links: _containers.RepeatedCompositeFieldContainer[Span.Link]
+    key: _common_pb2.EngineKey
+    service: str
+    request_id: str
+    def __init__(self, span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., start_time_unix_nano: _Optional[int] = ..., end_time_unix_nano: _Optional[int] = ..., status: _Optional[str] = ..., status_message: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., links: _Optional[_Iterable[_Union[Span.Link, _Mapping]]] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., service: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("request_id", "trace_id", "sentences")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
+    SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    trace_id: str
+    sentences: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SetPausedRequest(_message.Message):
+    __slots__ = ("selector", "paused", "author", "reason", "timeout")
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    paused: bool
+    author: str
+    reason: str
+    timeout: _duration_pb2.Duration
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., paused: bool = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class SetQuarantineRequest(_message.Message):
+    __slots__ = ("selector", "peer", "state", "ttl", "author", "reason")
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    peer: str
+    state: _events_pb2.QuarantineState
+    ttl: _duration_pb2.Duration
+    author: str
+    reason: str
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., peer: _Optional[str] = ..., state: _Optional[_Union[_events_pb2.QuarantineState, str]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Quarantine(_message.Message):
+    __slots__ = ("key", "peer", "state", "reason", "until", "author")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    key: _common_pb2.EngineKey
+    peer: _common_pb2.Peer
+    state: _events_pb2.QuarantineState
+    reason: str
+    until: _timestamp_pb2.Timestamp
+    author: str
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., state: _Optional[_Union[_events_pb2.QuarantineState, str]] = ..., reason: _Optional[str] = ..., until: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., author: _Optional[str] = ...) -> None: ...
+
+class ListQuarantinesRequest(_message.Message):
+    __slots__ = ("selector",)
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ...) -> None: ...
+
+class ListQuarantinesResponse(_message.Message):
+    __slots__ = ("quarantines",)
+    QUARANTINES_FIELD_NUMBER: _ClassVar[int]
+    quarantines: _containers.RepeatedCompositeFieldContainer[Quarantine]
+    def __init__(self, quarantines: _Optional[_Iterable[_Union[Quarantine, _Mapping]]] = ...) -> None: ...
+
+class StartDrillRequest(_message.Message):
+    __slots__ = ("selector", "channel", "mode", "rate", "peer", "delay", "ttl", "author", "reason")
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    DELAY_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    selector: EngineSelector
+    channel: _common_pb2.Channel
+    mode: _common_pb2.FailureMode
+    rate: float
+    peer: str
+    delay: _duration_pb2.Duration
+    ttl: _duration_pb2.Duration
+    author: str
+    reason: str
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., rate: _Optional[float] = ..., peer: _Optional[str] = ..., delay: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StopDrillRequest(_message.Message):
+    __slots__ = ("id", "author")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    author: str
+    def __init__(self, id: _Optional[str] = ..., author: _Optional[str] = ...) -> None: ...
+
+class ListDrillsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDrillsResponse(_message.Message):
+    __slots__ = ("drills",)
+    DRILLS_FIELD_NUMBER: _ClassVar[int]
+    drills: _containers.RepeatedCompositeFieldContainer[Drill]
+    def __init__(self, drills: _Optional[_Iterable[_Union[Drill, _Mapping]]] = ...) -> None: ...
+
+class Drill(_message.Message):
+    __slots__ = ("id", "spec", "started", "expires", "engines")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    spec: StartDrillRequest
+    started: _timestamp_pb2.Timestamp
+    expires: _timestamp_pb2.Timestamp
+    engines: _containers.RepeatedCompositeFieldContainer[EngineRollout]
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[StartDrillRequest, _Mapping]] = ..., started: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expires: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engines: _Optional[_Iterable[_Union[EngineRollout, _Mapping]]] = ...) -> None: ...
+
+class BackupRequest(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class BackupResponse(_message.Message):
+    __slots__ = ("path", "bytes")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    bytes: int
+    def __init__(self, path: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...

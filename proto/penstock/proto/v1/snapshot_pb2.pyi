@@ -1,0 +1,214 @@
+from penstock.proto.v1 import common_pb2 as _common_pb2
+from penstock.proto.v1 import events_pb2 as _events_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Snapshot(_message.Message):
+    __slots__ = ("time_unix_nano", "in_flight", "deferred", "leases", "peers", "engine", "policy", "hooks", "emitter", "paused", "eplb")
+    TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    DEFERRED_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    HOOKS_FIELD_NUMBER: _ClassVar[int]
+    EMITTER_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    EPLB_FIELD_NUMBER: _ClassVar[int]
+    time_unix_nano: int
+    in_flight: _containers.RepeatedCompositeFieldContainer[InFlight]
+    deferred: _containers.RepeatedCompositeFieldContainer[Deferred]
+    leases: Leases
+    peers: _containers.RepeatedCompositeFieldContainer[PeerStatus]
+    engine: EngineFacts
+    policy: PolicyStatus
+    hooks: _containers.RepeatedCompositeFieldContainer[Hook]
+    emitter: Emitter
+    paused: bool
+    eplb: EplbFacts
+    def __init__(self, time_unix_nano: _Optional[int] = ..., in_flight: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[Deferred, _Mapping]]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., engine: _Optional[_Union[EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[PolicyStatus, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[Hook, _Mapping]]] = ..., emitter: _Optional[_Union[Emitter, _Mapping]] = ..., paused: bool = ..., eplb: _Optional[_Union[EplbFacts, _Mapping]] = ...) -> None: ...
+
+class InFlight(_message.Message):
+    __slots__ = ("channel", "connector", "peer", "count", "oldest_start_time_unix_nano", "component", "rank")
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    COMPONENT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    channel: _common_pb2.Channel
+    connector: str
+    peer: _common_pb2.Peer
+    count: int
+    oldest_start_time_unix_nano: int
+    component: _common_pb2.Component
+    rank: int
+    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., connector: _Optional[str] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., count: _Optional[int] = ..., oldest_start_time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class Deferred(_message.Message):
+    __slots__ = ("reason", "peer", "count", "oldest_start_time_unix_nano")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    reason: _common_pb2.DeferralReason
+    peer: _common_pb2.Peer
+    count: int
+    oldest_start_time_unix_nano: int
+    def __init__(self, reason: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., count: _Optional[int] = ..., oldest_start_time_unix_nano: _Optional[int] = ...) -> None: ...
+
+class Leases(_message.Message):
+    __slots__ = ("count", "blocks", "oldest_start_time_unix_nano")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    blocks: int
+    oldest_start_time_unix_nano: int
+    def __init__(self, count: _Optional[int] = ..., blocks: _Optional[int] = ..., oldest_start_time_unix_nano: _Optional[int] = ...) -> None: ...
+
+class PeerStatus(_message.Message):
+    __slots__ = ("peer", "connected", "clock_offset_nano", "upstream_invalid", "quarantine", "quarantine_until_unix_nano", "last_active_unix_nano")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFFSET_NANO_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_INVALID_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_UNTIL_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    LAST_ACTIVE_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    peer: _common_pb2.Peer
+    connected: bool
+    clock_offset_nano: int
+    upstream_invalid: bool
+    quarantine: _events_pb2.QuarantineState
+    quarantine_until_unix_nano: int
+    last_active_unix_nano: int
+    def __init__(self, peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., connected: bool = ..., clock_offset_nano: _Optional[int] = ..., upstream_invalid: bool = ..., quarantine: _Optional[_Union[_events_pb2.QuarantineState, str]] = ..., quarantine_until_unix_nano: _Optional[int] = ..., last_active_unix_nano: _Optional[int] = ...) -> None: ...
+
+class EngineFacts(_message.Message):
+    __slots__ = ("model", "role", "role_guessed", "vllm_version", "kv_connector", "kv_role", "kv_engine_id", "kv_load_failure_policy", "ec_connector", "ec_role", "tensor_parallel_size", "data_parallel_size", "block_size", "num_gpu_blocks", "async_scheduling", "scheduler_class", "start_time_unix_nano", "side_channel", "labels", "compatibility_hash", "compatibility_factors", "faults_allowed")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class CompatibilityFactorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_GUESSED_FIELD_NUMBER: _ClassVar[int]
+    VLLM_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KV_CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    KV_ROLE_FIELD_NUMBER: _ClassVar[int]
+    KV_ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+    KV_LOAD_FAILURE_POLICY_FIELD_NUMBER: _ClassVar[int]
+    EC_CONNECTOR_FIELD_NUMBER: _ClassVar[int]
+    EC_ROLE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DATA_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_GPU_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ASYNC_SCHEDULING_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_CLASS_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    SIDE_CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_HASH_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_FACTORS_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    role: _common_pb2.Role
+    role_guessed: bool
+    vllm_version: str
+    kv_connector: str
+    kv_role: str
+    kv_engine_id: str
+    kv_load_failure_policy: str
+    ec_connector: str
+    ec_role: str
+    tensor_parallel_size: int
+    data_parallel_size: int
+    block_size: int
+    num_gpu_blocks: int
+    async_scheduling: bool
+    scheduler_class: str
+    start_time_unix_nano: int
+    side_channel: str
+    labels: _containers.ScalarMap[str, str]
+    compatibility_hash: str
+    compatibility_factors: _containers.ScalarMap[str, str]
+    faults_allowed: bool
+    def __init__(self, model: _Optional[str] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., vllm_version: _Optional[str] = ..., kv_connector: _Optional[str] = ..., kv_role: _Optional[str] = ..., kv_engine_id: _Optional[str] = ..., kv_load_failure_policy: _Optional[str] = ..., ec_connector: _Optional[str] = ..., ec_role: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., block_size: _Optional[int] = ..., num_gpu_blocks: _Optional[int] = ..., async_scheduling: bool = ..., scheduler_class: _Optional[str] = ..., start_time_unix_nano: _Optional[int] = ..., side_channel: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., compatibility_hash: _Optional[str] = ..., compatibility_factors: _Optional[_Mapping[str, str]] = ..., faults_allowed: bool = ...) -> None: ...
+
+class PolicyStatus(_message.Message):
+    __slots__ = ("hash", "nonce", "connected", "changed_time_unix_nano", "expires_time_unix_nano", "kv_action", "ec_action", "last_error")
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_TIME_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    KV_ACTION_FIELD_NUMBER: _ClassVar[int]
+    EC_ACTION_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    hash: str
+    nonce: int
+    connected: bool
+    changed_time_unix_nano: int
+    expires_time_unix_nano: int
+    kv_action: str
+    ec_action: str
+    last_error: str
+    def __init__(self, hash: _Optional[str] = ..., nonce: _Optional[int] = ..., connected: bool = ..., changed_time_unix_nano: _Optional[int] = ..., expires_time_unix_nano: _Optional[int] = ..., kv_action: _Optional[str] = ..., ec_action: _Optional[str] = ..., last_error: _Optional[str] = ...) -> None: ...
+
+class Hook(_message.Message):
+    __slots__ = ("name", "component", "installed", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COMPONENT_FIELD_NUMBER: _ClassVar[int]
+    INSTALLED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    component: _common_pb2.Component
+    installed: bool
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., installed: bool = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Emitter(_message.Message):
+    __slots__ = ("queued_entries", "unacknowledged_batches", "unacknowledged_bytes", "sent_batches", "reconnects")
+    QUEUED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    UNACKNOWLEDGED_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    UNACKNOWLEDGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    RECONNECTS_FIELD_NUMBER: _ClassVar[int]
+    queued_entries: int
+    unacknowledged_batches: int
+    unacknowledged_bytes: int
+    sent_batches: int
+    reconnects: int
+    def __init__(self, queued_entries: _Optional[int] = ..., unacknowledged_batches: _Optional[int] = ..., unacknowledged_bytes: _Optional[int] = ..., sent_batches: _Optional[int] = ..., reconnects: _Optional[int] = ...) -> None: ...
+
+class EplbFacts(_message.Message):
+    __slots__ = ("enabled", "asynchronous", "step_interval", "window_size", "communicator")
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    ASYNCHRONOUS_FIELD_NUMBER: _ClassVar[int]
+    STEP_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATOR_FIELD_NUMBER: _ClassVar[int]
+    enabled: bool
+    asynchronous: bool
+    step_interval: int
+    window_size: int
+    communicator: str
+    def __init__(self, enabled: bool = ..., asynchronous: bool = ..., step_interval: _Optional[int] = ..., window_size: _Optional[int] = ..., communicator: _Optional[str] = ...) -> None: ...
