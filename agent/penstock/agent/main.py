@@ -1,0 +1,55 @@
+"""The command ``penstock-agent``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+import click
+from penstock.agent.config import OPTIONS, resolve
+from penstock.agent.errors import PenstockError
+from penstock.proto import __version__
+
+_WRONG_USE = 2
+
+
+def _command() -> click.Command:
+    parameters: list[click.Parameter] = [
+        click.Option(
+            [f"--{option.name}"], metavar="VALUE", help=f"{option.help}  [default: {option.default}]"
+        )
+        for option in OPTIONS
+    ]
+    parameters.append(click.Option(["--config"], metavar="FILE", help="A TOML file with these options."))
+    command = click.Command(
+        "penstock-agent",
+        params=parameters,
+        callback=_run,
+        help="The daemon beside vLLM. Flags win over PENSTOCK_AGENT_* variables, those over the file.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    return click.version_option(__version__, message="penstock-agent %(version)s")(command)
+
+
+def _run(**flags: Any) -> None:
+    config = resolve({name.replace("_", "-"): value for name, value in flags.items()}, os.environ)
+    # The daemon's imports take most of a second; --version and a wrong flag need none of them.
+    from penstock.agent import daemon, log  # noqa: PLC0415
+
+    log.configure(config.log_format, config.log_level)
+    asyncio.run(daemon.run(config))
+
+
+def main() -> None:
+    """Run the agent until SIGTERM; exit code 2 with one sentence where it cannot start."""
+    try:
+        code = _command().main(standalone_mode=False)
+    except click.ClickException as error:
+        sys.stderr.write(f"penstock-agent: {error.format_message()}\n")
+        sys.exit(_WRONG_USE)
+    except PenstockError as error:
+        sys.stderr.write(f"penstock-agent: {error}\n")
+        sys.exit(_WRONG_USE)
+    sys.exit(code or 0)

@@ -1,0 +1,163 @@
+"""A real ``penstock-agent`` process in a directory of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+def wait_until(condition: Callable[[], object], what: str, deadline: float = 20.0) -> None:
+    """Poll *condition* until it is true; fail with *what* after *deadline* seconds."""
+    end = time.monotonic() + deadline
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline:g} s: {what}")
+        time.sleep(0.01)
+
+
+class AgentProcess:
+    """One agent on one state directory; it can be stopped, killed and started again.
+
+    Attributes:
+        listen: address for engines, as ``PENSTOCK_ENDPOINT`` takes it.
+        admin: address of the admin socket.
+        http: ``host:port`` of metrics and health; new at each start.
+
+    """
+
+    def __init__(
+        self, directory: Path, args: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> None:
+        self.directory = directory
+        self.state_dir = directory / "state"
+        self.listen = f"unix://{directory}/ingest.sock"
+        self.admin = f"unix://{directory}/admin.sock"
+        self.http = ""
+        self.process: subprocess.Popen[bytes] | None = None
+        self._args = list(args)
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_"))
+        }
+        # No exporter unless a test names one: nothing is to leave the machine.
+        self._env = {**inherited, "OTEL_TRACES_EXPORTER": "none", **(env or {})}
+        self._log = directory / "agent.log"
+
+    def command(self) -> list[str]:
+        """Return the command line; later flags win over the helper's own."""
+        return [
+            sys.executable, "-m", "penstock.agent",
+            f"--listen={self.listen}",
+            f"--admin-listen={self.admin}",
+            "--http=127.0.0.1:0",
+            f"--state-dir={self.state_dir}",
+            *self._args,
+        ]  # fmt: skip
+
+    def start(self) -> AgentProcess:
+        """Start it and wait until it is ready."""
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), env=self._env, stdin=subprocess.DEVNULL, stderr=log
+            )
+        wait_until(self._ready, "the agent is ready")
+        return self
+
+    def _ready(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"the agent ended with {self.process.returncode}:\n{self.log()}")
+        try:
+            addresses = json.loads((self.state_dir / "addresses.json").read_text())
+        except FileNotFoundError:
+            return False
+        if addresses["pid"] != self.process.pid:
+            return False
+        self.listen, self.admin, self.http = addresses["listen"], addresses["admin"], addresses["http"]
+        return self.get("/readyz")[0] == 200
+
+    def stop(self, sig: int = signal.SIGTERM, deadline: float = 20.0) -> int:
+        """Send *sig*, wait for the end, return the exit code; a stopped agent stays stopped."""
+        process = self.process
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(sig)
+        try:
+            code = process.wait(deadline)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"the agent did not end within {deadline:g} s:\n{self.log()}") from None
+        self.process = None
+        return code
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would."""
+        self.stop(signal.SIGKILL)
+
+    def log(self) -> str:
+        """Return all that it wrote to standard error, over all starts."""
+        return self._log.read_text() if self._log.exists() else ""
+
+    def records(self) -> list[dict[str, object]]:
+        """Return its log records, over all starts."""
+        return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+
+    def get(self, path: str, accept: str = "text/plain") -> tuple[int, str]:
+        """GET a path of its HTTP port: status and body; status 0 if nobody answers."""
+        request = urllib.request.Request(f"http://{self.http}{path}", headers={"Accept": accept})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """Return the sum of the samples of *name* that carry *labels*; None if there is none."""
+        values = [
+            sample.value
+            for family in text_string_to_metric_families(self.get("/metrics")[1])
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+        return sum(values) if values else None
+
+
+@contextmanager
+def short_directory() -> Iterator[Path]:
+    """Make a temporary directory whose path is short enough for a unix socket."""
+    directory = Path(tempfile.mkdtemp(prefix="ps-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def running_agent(args: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Iterator[AgentProcess]:
+    """Run an agent in a temporary directory; it is stopped at the end."""
+    with short_directory() as directory:
+        agent = AgentProcess(directory, args, env)
+        try:
+            yield agent.start()
+        finally:
+            agent.stop()
