@@ -1,0 +1,147 @@
+"""What a router of disaggregated serving does: one request, first to prefill, then to decode."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What asks a prefill server to keep the KV blocks for a reader.
+_REMOTE_DECODE: dict[str, Any] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer of a vLLM server.
+
+    Attributes:
+        body: the parsed JSON, an empty dict if it was not JSON.
+
+    """
+
+    status: int
+    body: dict[str, Any]
+    text: str = field(repr=False)
+
+    @property
+    def completion(self) -> str:
+        """The generated text.
+
+        Raises:
+            ValueError: the server did not generate any; the text holds its answer.
+
+        """
+        if self.status != http.client.OK:
+            raise ValueError(f"The server answered {self.status} instead of 200: {self.text[:500]}")
+        return str(self.body["choices"][0]["text"])
+
+    @property
+    def kv_transfer_params(self) -> dict[str, Any]:
+        """Where the KV blocks of a prefill are, for the decode server."""
+        return dict(self.body["kv_transfer_params"])
+
+
+def fetch(url: str, *, timeout: float = 10.0, headers: Mapping[str, str] | None = None) -> Answer:
+    """GET *url*.
+
+    Raises:
+        OSError: nobody answers there.
+
+    """
+    return _send("GET", url, None, headers or {}, timeout)
+
+
+def complete(
+    url: str,
+    prompt: str,
+    *,
+    max_tokens: int = 16,
+    kv_transfer_params: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 60.0,
+) -> Answer:
+    """POST a greedy completion to the server at *url* and return whatever it answers.
+
+    Raises:
+        OSError: the server does not answer, or not within *timeout* seconds.
+
+    """
+    body: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    if kv_transfer_params is not None:
+        body["kv_transfer_params"] = dict(kv_transfer_params)
+    return _send("POST", f"{url}/v1/completions", json.dumps(body).encode(), headers or {}, timeout)
+
+
+def prefill(
+    url: str, prompt: str, *, headers: Mapping[str, str] | None = None, timeout: float = 60.0
+) -> Answer:
+    """Compute the prompt on a prefill server, whose blocks then wait for their reader."""
+    return complete(
+        url, prompt, max_tokens=1, kv_transfer_params=_REMOTE_DECODE, headers=headers, timeout=timeout
+    )
+
+
+def prefill_decode(
+    prefill_url: str,
+    decode_url: str,
+    prompt: str,
+    *,
+    max_tokens: int = 16,
+    redirect: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 60.0,
+) -> tuple[Answer, Answer]:
+    """Send one request through both servers; return the answers of prefill and decode.
+
+    Args:
+        redirect: replaces fields of the prefill's ``kv_transfer_params`` on their way to decode
+            (another ``remote_port`` makes the handshake fail).
+
+    Raises:
+        ValueError: the prefill server did not answer 200.
+
+    """
+    first = prefill(prefill_url, prompt, headers=headers, timeout=timeout)
+    if first.status != http.client.OK:
+        raise ValueError(f"The prefill server answered {first.status} instead of 200: {first.text[:500]}")
+    params = {**first.kv_transfer_params, **(redirect or {})}
+    second = complete(
+        decode_url,
+        prompt,
+        max_tokens=max_tokens,
+        kv_transfer_params=params,
+        headers=headers,
+        timeout=timeout,
+    )
+    return first, second
+
+
+def _send(method: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: float) -> Answer:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    try:
+        path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+        response = connection.getresponse()
+        text = response.read().decode(errors="replace")
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{method} {url}: {type(error).__name__}: {error}") from error
+    finally:
+        connection.close()
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = {}
+    return Answer(response.status, parsed if isinstance(parsed, dict) else {}, text)

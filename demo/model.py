@@ -1,0 +1,95 @@
+"""A model small enough for a test: real random weights, a byte-level tokenizer, nothing downloaded.
+
+``python -m demo.model DIRECTORY`` writes it. It runs in a process of its own, so that whoever asks for
+a model does not have to import torch.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# The directory's name carries the recipe: a change of the recipe is a new model.
+_RECIPE = "tiny-llama-1"
+_TEXT = (
+    "A penstock is the gate and gauge at the head of a channel: it measures the flow and it regulates it.",
+    "The quick brown fox jumps over the lazy dog while the river runs down to the mill and turns the wheel.",
+    "Disaggregated serving moves state between servers: which request, which peer, why, and what it cost?",
+)
+_BUILD_SECONDS = 300
+
+
+def tiny_model(cache: Path) -> Path:
+    """Return the directory of the tiny Llama below *cache*; build it at the first call.
+
+    Raises:
+        RuntimeError: it could not be built; the text holds what the builder said.
+
+    """
+    target = cache / _RECIPE
+    if (target / "config.json").exists():
+        return target
+    command = [sys.executable, "-m", "demo.model", str(target)]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"The tiny model could not be built in {target}: {done.stderr.strip()[-2000:]}")
+    return target
+
+
+def _build(target: Path) -> None:
+    """Write tokenizer, configuration and weights to *target*, all at once or not at all."""
+    import torch  # noqa: PLC0415  (seconds to import, needed by the builder's process only)
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: PLC0415
+
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512,
+        special_tokens=sorted(set(special.values()), reverse=True),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_TEXT * 4, trainer)
+    # Two attention heads of 32 dimensions: the smallest that vLLM's CPU attention takes, and enough to
+    # split over two ranks.
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        bos_token_id=0,
+        eos_token_id=1,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(20)
+    # Larger than usual, so that greedy decoding does not settle on one token and a wrong KV cache shows.
+    config.initializer_range = 0.5
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
+    try:
+        LlamaForCausalLM(config).to(torch.float32).save_pretrained(draft)
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(draft)
+        draft.chmod(0o755)
+        draft.replace(target)
+    except OSError:
+        # Another builder was faster: its model is the same.
+        if not (target / "config.json").exists():
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _build(Path(sys.argv[1]))

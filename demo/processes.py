@@ -1,0 +1,129 @@
+"""Child processes that end with us: each in a process group of its own, with a log file and deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_POLL_SECONDS = 0.1
+
+
+class ChildError(RuntimeError):
+    """A child did not start, ended early or did not answer in time; the text ends with its last log lines."""
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Child:
+    """A running command; its output goes to *log*.
+
+    It leads a process group of its own: :meth:`stop` ends all of its descendants that stayed in
+    it, and a Ctrl-C on the terminal reaches us only.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._exit_code: int | None = None
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                list(command),
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is the group's too."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the command itself has not ended."""
+        return self._process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command alone, not to its group."""
+        self._process.send_signal(number)
+
+    def tail(self, lines: int = 30) -> str:
+        """Return the last lines of the log."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - 64 * 1024))
+            text = file.read().decode(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the end and return the exit code.
+
+        Raises:
+            ChildError: it still runs after *seconds*.
+
+        """
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise ChildError(f"{self.name} (pid {self.pid}) still runs after {seconds:.0f} s.") from error
+
+    def wait_until(self, ready: Callable[[], bool], *, seconds: float, what: str) -> None:
+        """Poll *ready* until it is true.
+
+        Raises:
+            ChildError: the child ended, or *seconds* went by.
+
+        """
+        deadline = time.monotonic() + seconds
+        while not ready():
+            if not self.running:
+                code = self._process.returncode
+                raise ChildError(
+                    f"{self.name} ended with code {code} before {what}; {self.log}:\n{self.tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise ChildError(f"{self.name}: not {what} after {seconds:.0f} s; {self.log}:\n{self.tail()}")
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self, seconds: float = 20.0) -> int:
+        """Ask it to end, then end its whole group; return the exit code. Safe to call twice."""
+        if self._exit_code is not None:
+            return self._exit_code
+        # A stopped process does not see SIGTERM.
+        self._signal_group(signal.SIGCONT)
+        if self.running:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+        self._signal_group(signal.SIGKILL)
+        self._exit_code = self._process.wait(seconds)
+        return self._exit_code
+
+    def kill(self) -> None:
+        """``kill -9`` the command alone and reap it."""
+        self._process.kill()
+        self._process.wait()
+
+    def _signal_group(self, number: int) -> None:
+        # The group outlives its leader as long as one member lives, so its id cannot be anybody else's;
+        # an empty group whose leader was reaped is gone.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)

@@ -1,0 +1,149 @@
+"""Real vLLM servers on the CPU: how they are started, waited for and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from demo.client import fetch
+from demo.processes import Child, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 300.0
+_OK = 200
+_PROGRESS_SECONDS = 10.0
+
+# The `vllm` command asks for the metadata of a distribution named vllm, which the CPU build is not.
+API_SERVER = "vllm.entrypoints.openai.api_server"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """What to start.
+
+    Attributes:
+        name: of the log file, and in messages.
+        kv_role: ``kv_producer``, ``kv_consumer`` or ``kv_both``; None starts it without a KV connector.
+        kv_load_failure_policy: vLLM's own setting: ``fail``, ``recompute``, or None for its default.
+        module: what ``python -m`` runs; takes the API server's arguments.
+        args: further arguments of the server.
+        env: further environment; an empty value removes the variable.
+
+    """
+
+    name: str
+    kv_role: str | None = None
+    kv_load_failure_policy: str | None = None
+    module: str = API_SERVER
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Server:
+    """One running vLLM server."""
+
+    def __init__(self, spec: ServerSpec, *, model: Path, logs: Path) -> None:
+        """Start it; :meth:`wait_ready` tells when it serves."""
+        self.spec = spec
+        self.port = free_port()
+        self.side_channel_port = free_port()
+        self.url = f"http://{LOOPBACK}:{self.port}"
+        self._started = time.monotonic()
+        command = [sys.executable, "-m", spec.module, *_arguments(spec, model, self.port)]
+        self.child = Child(
+            spec.name,
+            command,
+            env=_environment(spec, self.side_channel_port),
+            cwd=ROOT,
+            log=logs / f"{spec.name}.log",
+        )
+
+    @property
+    def peer(self) -> str:
+        """The address by which other engines name this one: its side channel."""
+        return f"{LOOPBACK}:{self.side_channel_port}"
+
+    def wait_ready(
+        self, *, seconds: float = START_SECONDS, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Wait until it serves, saying so now and then.
+
+        Raises:
+            ChildError: it ended, or did not serve within *seconds*.
+
+        """
+        said = self._started
+
+        def ready() -> bool:
+            nonlocal said
+            now = time.monotonic()
+            if now - said >= _PROGRESS_SECONDS:
+                said = now
+                say(f"{self.spec.name}: starting since {now - self._started:.0f} s …")
+            return self.healthy()
+
+        self.child.wait_until(ready, seconds=seconds, what="serving")
+        say(f"{self.spec.name}: serves at {self.url} after {time.monotonic() - self._started:.0f} s")
+
+    def healthy(self) -> bool:
+        """Whether the server's own health check passes now."""
+        try:
+            return fetch(f"{self.url}/health", timeout=5.0).status == _OK
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """End it and all its processes."""
+        self.child.stop()
+
+
+def _arguments(spec: ServerSpec, model: Path, port: int) -> list[str]:
+    arguments = [
+        *("--model", str(model), "--served-model-name", "tiny"),
+        *("--host", LOOPBACK, "--port", str(port)),
+        # With bfloat16 a first forward pass of one token dies of an illegal instruction on some hosts.
+        *("--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "32", "--enforce-eager"),
+    ]
+    if spec.kv_role is not None:
+        config: dict[str, Any] = {
+            "kv_connector": "NixlConnector",
+            "kv_role": spec.kv_role,
+            "kv_buffer_device": "cpu",
+        }
+        if spec.kv_load_failure_policy is not None:
+            config["kv_load_failure_policy"] = spec.kv_load_failure_policy
+        arguments += ["--kv-transfer-config", json.dumps(config)]
+    return [*arguments, *spec.args]
+
+
+def _environment(spec: ServerSpec, side_channel_port: int) -> dict[str, str]:
+    """Return our own environment without what is meant for somebody else's vLLM, and what a server needs."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "VLLM_"))
+    }
+    settings = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_HOST_IP": LOOPBACK,
+        "VLLM_LOOPBACK_IP": LOOPBACK,
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel_port),
+        "UCX_TLS": "tcp,self,sm",
+        # One thread is plenty for the tiny model; bound ones of two servers spin on the same core.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+    }
+    merged = {**inherited, **settings, **spec.env}
+    return {name: value for name, value in merged.items() if value}
