@@ -1,0 +1,185 @@
+"""The journal as the daemon's loop sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from penstock.agent.journal import schema
+from penstock.agent.journal.connect import describe
+from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.transaction import Appended, Transaction
+from penstock.agent.journal.writer import Writer
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from penstock.agent.journal.writer import Command
+    from penstock.agent.model import Source
+    from penstock.proto.v1.ingest_pb2 import Batch
+
+    OnCommit: TypeAlias = Callable[[int, Source, Batch], None]
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Append:
+    source: Source
+    batch: Batch
+    body: bytes
+    future: asyncio.Future[Appended]
+    size: int
+
+    def run(self, transaction: Transaction) -> Appended:
+        return transaction.append(self.source, self.batch, self.body, time.time_ns())
+
+
+@dataclass(slots=True)
+class _Open:
+    source: Source
+    future: asyncio.Future[int]
+    size: int = 0
+
+    def run(self, transaction: Transaction) -> int:
+        return transaction.open_source(self.source, time.time_ns())
+
+
+class Journal:
+    """The durable log. Its coroutines belong to one loop; the other methods may be called from any thread.
+
+    Attributes:
+        path: the database's file.
+        created_unix_nano: when this state was created; counters count from there.
+        agent_epoch: random identity of this state, for what the agent itself writes into the log.
+
+    """
+
+    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+        self.path = path
+        meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
+        self.created_unix_nano = int(meta["created_unix_nano"])
+        self.agent_epoch = int(meta["agent_epoch"])
+        self._on_commit: list[OnCommit] = []
+        self._fold = database.execute("SELECT batch, body FROM folds WHERE name = 'metrics'").fetchone()
+        self._writer = Writer(database, self._done)
+
+    @classmethod
+    def open(cls, state_dir: Path, pod_uid: str = "") -> Journal:
+        """Open or create the journal in *state_dir*; its state belongs to the pod *pod_uid*, where that is known.
+
+        Raises:
+            StateError: one sentence, for a directory or a file that cannot be used.
+
+        """
+        path = state_dir / schema.FILE
+        database = schema.open_database(state_dir, pod_uid)
+        with describe(path):
+            return cls(path, database)
+
+    def on_commit(self, callback: OnCommit) -> None:
+        """Call *callback* (batch id, source, batch) on the loop for each new batch.
+
+        In log order, once per batch, before its :meth:`append` returns, and even if the caller of that was cancelled.
+        """
+        self._on_commit.append(callback)
+
+    def watermark(self, epoch: int) -> int:
+        """Return the committed watermark of a source that was opened; 0 for any other."""
+        return self._writer.watermarks.get(epoch, 0)
+
+    async def open_source(self, source: Source) -> int:
+        """Note that *source* has connected; returns its watermark, after everything that was appended before.
+
+        Raises:
+            FullError: too much waits, or the disk is full.
+            StateError: the journal is closed.
+
+        """
+        command = _Open(source, asyncio.get_running_loop().create_future())
+        self._writer.put(command)
+        return await command.future
+
+    async def append(self, source: Source, batch: Batch, body: bytes) -> int:
+        """Append a batch; returns the source's watermark once it is committed.
+
+        A batch at or below the watermark changes nothing. *body* is the batch as it came.
+
+        Raises:
+            GapError: its number is not the next one.
+            FullError: too much waits, or the disk is full; nothing was written.
+            StateError: the journal is closed.
+
+        """
+        if source.epoch not in self._writer.watermarks:
+            await self.open_source(source)
+        command = _Append(source, batch, body, asyncio.get_running_loop().create_future(), len(body))
+        self._writer.put(command)
+        return (await command.future).watermark
+
+    def _done(self, results: list[tuple[Command, Any]]) -> None:
+        """Hand the results of a transaction to the loop, all at once; on the writer's thread."""
+        pairs = [(command, result) for command, result in results if isinstance(command, _Append | _Open)]
+        if not pairs:
+            return
+        try:
+            pairs[0][0].future.get_loop().call_soon_threadsafe(self._resolve, pairs)
+        except RuntimeError:
+            return  # The loop has ended; what is committed is committed.
+
+    def _resolve(self, pairs: list[tuple[_Append | _Open, Any]]) -> None:
+        for command, result in pairs:
+            if isinstance(command, _Append) and isinstance(result, Appended) and result.batch_id:
+                self._announce(result.batch_id, command.source, command.batch)
+            if command.future.done():
+                continue  # Its caller was cancelled.
+            if isinstance(result, Exception):
+                command.future.set_exception(result)
+            else:
+                command.future.set_result(result)
+
+    def _announce(self, batch_id: int, source: Source, batch: Batch) -> None:
+        for callback in self._on_commit:
+            try:
+                callback(batch_id, source, batch)
+            except Exception:  # the batch is committed: its sender gets the acknowledgement in any case
+                _log.exception("a committed batch was not taken up", batch=batch_id, epoch=source.epoch)
+
+    def reader(self) -> Reader:
+        """Return a reader with a connection of its own."""
+        return Reader(self.path)
+
+    def save_fold(self, batch_id: int, blob: bytes) -> None:
+        """Queue the fold's state after *batch_id*; a later call replaces one that waits."""
+        self._fold = (batch_id, blob)
+        self._writer.put_latest("fold", lambda transaction: transaction.save_fold(batch_id, blob))
+
+    def load_fold(self) -> tuple[int, bytes] | None:
+        """Return the fold's last saved state and the batch it stands at."""
+        return None if self._fold is None else (int(self._fold[0]), bytes(self._fold[1]))
+
+    def save_cursor(self, name: str, low: int, exported: int) -> None:
+        """Queue a cursor's position; a later call replaces one that waits."""
+        self._writer.put_latest(
+            f"cursor {name}", lambda transaction: transaction.save_cursor(name, low, exported)
+        )
+
+    @property
+    def error(self) -> str:
+        """Why nothing can be written at present; empty while all is well."""
+        return self._writer.error if self._writer.alive else "the journal's writer has ended"
+
+    @property
+    def depth(self) -> int:
+        """How many commands wait for the writer."""
+        return self._writer.depth
+
+    async def close(self) -> None:
+        """Write what is queued and close the file. Idempotent."""
+        await asyncio.get_running_loop().run_in_executor(None, self._writer.close)

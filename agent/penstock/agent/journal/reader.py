@@ -1,0 +1,193 @@
+"""Reading the log, each reader on a read-only connection of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.journal.connect import connect, describe, signed, unsigned
+from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids
+from penstock.agent.journal.sources import source_from_blob
+from penstock.agent.model import LoggedBatch
+from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+    from typing import Self
+
+    from penstock.agent.model import Source
+
+_BATCH = "SELECT id, epoch, seq, received_unix_nano, body FROM batches"
+# Above every character, so that [prefix, prefix + _LAST) holds all that begins with the prefix.
+_LAST = "\U0010ffff"
+
+
+class OpenDeferral(NamedTuple):
+    """The start of a deferral that has not ended."""
+
+    epoch: int
+    start: Event
+
+
+class SourceRow(NamedTuple):
+    """What the journal knows of a source; ``closed`` after a goodbye or a loss."""
+
+    source: Source
+    watermark: int
+    last_seen_unix_nano: int
+    closed: bool
+
+
+class Reader:
+    """Sees what is committed when a method is called. One thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        with describe(path):
+            self._database = connect(path, read_only=True)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; a reader that is closed cannot be used again."""
+        self._database.close()
+
+    def first(self) -> int:
+        """Return the id of the oldest batch; 0 if there is none."""
+        return self._number("SELECT min(id) FROM batches")
+
+    def last(self) -> int:
+        """Return the id of the newest batch; 0 if there is none."""
+        return self._number("SELECT max(id) FROM batches")
+
+    def _number(self, query: str, values: Sequence[int | str] = ()) -> int:
+        row = self._database.execute(query, values).fetchone()
+        return int(row[0]) if row is not None and row[0] is not None else 0
+
+    def _batches(self, query: str, values: Sequence[int | str]) -> list[LoggedBatch]:
+        return [
+            LoggedBatch(number, unsigned(epoch), seq, received, body)
+            for number, epoch, seq, received, body in self._database.execute(query, values)
+        ]
+
+    def batches(self, after: int, limit: int = 256) -> list[LoggedBatch]:
+        """Return at most *limit* batches with an id above *after*, ascending."""
+        return self._batches(f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
+
+    def source(self, epoch: int) -> Source | None:
+        """Return the source of an epoch."""
+        row = self._database.execute("SELECT hello FROM sources WHERE epoch = ?", (signed(epoch),)).fetchone()
+        return None if row is None else source_from_blob(epoch, row[0])
+
+    def sources(self) -> list[Source]:
+        """Return all sources, in the order in which they were first seen."""
+        return [row.source for row in self.source_rows()]
+
+    def source_rows(self) -> list[SourceRow]:
+        """Return all sources with what the journal knows of them, in the order in which they were first seen."""
+        rows = self._database.execute(
+            "SELECT epoch, hello, watermark, last_seen_unix_nano, closed_unix_nano FROM sources"
+            " ORDER BY opened_unix_nano, rowid"
+        )
+        return [
+            SourceRow(source_from_blob(unsigned(epoch), hello), watermark, last_seen, closed is not None)
+            for epoch, hello, watermark, last_seen, closed in rows
+        ]
+
+    def request_batches(self, request_id: str) -> list[LoggedBatch]:
+        """Return the batches that name the request by any of its ids (own, remote, the client's), ascending."""
+        return self._batches(
+            _BATCH + " WHERE id IN (SELECT batch FROM requests WHERE request_id = ?) ORDER BY id",
+            (request_id,),
+        )
+
+    def find_requests(self, prefix: str, limit: int = 10) -> list[str]:
+        """Return at most *limit* ids of requests that begin with *prefix*, sorted."""
+        rows = self._database.execute(
+            "SELECT DISTINCT request_id FROM requests WHERE request_id >= ? AND request_id < ?"
+            " ORDER BY request_id LIMIT ?",
+            (prefix, prefix + _LAST, limit),
+        )
+        return [request_id for (request_id,) in rows]
+
+    def events(
+        self,
+        *,
+        kinds: Collection[str] = (),
+        request_id: str = "",
+        since_unix_nano: int = 0,
+        limit: int = 100,
+    ) -> list[tuple[LoggedBatch, int]]:
+        """Find events, newest first: the batch and the index of the event in it.
+
+        Args:
+            kinds: field names of ``Event.body``; empty for all.
+            request_id: any id of a request; empty for all.
+            since_unix_nano: only events of this moment or later.
+            limit: at most so many.
+
+        Raises:
+            KeyError: a kind that is none.
+
+        """
+        numbers = [KIND_NUMBERS[kind] for kind in kinds] or [0, *KIND_NUMBERS.values()]
+        if request_id:
+            return self._request_events(request_id, frozenset(numbers), since_unix_nano, limit)
+        # The first batch that can hold one: an event is never received before it happens, but clocks step.
+        since_batch = self._number(
+            "SELECT min(id) FROM batches WHERE received_unix_nano >= ?", (since_unix_nano - 60_000_000_000,)
+        ) if since_unix_nano else 0  # fmt: skip
+        found: list[tuple[int, int]] = []
+        for number in numbers:
+            found += self._database.execute(
+                "SELECT batch, pos FROM events WHERE kind = ? AND batch >= ? AND time_unix_nano >= ?"
+                " ORDER BY batch DESC, pos DESC LIMIT ?",
+                (number, since_batch, since_unix_nano, limit),
+            )
+        found.sort(reverse=True)
+        bodies: dict[int, LoggedBatch] = {}
+        for number, _ in found[:limit]:
+            if number not in bodies:
+                bodies.update(
+                    (batch.id, batch) for batch in self._batches(f"{_BATCH} WHERE id = ?", (number,))
+                )
+        return [(bodies[number], pos) for number, pos in found[:limit] if number in bodies]
+
+    def _request_events(
+        self, request_id: str, kinds: frozenset[int], since_unix_nano: int, limit: int
+    ) -> list[tuple[LoggedBatch, int]]:
+        found: list[tuple[LoggedBatch, int]] = []
+        for logged in reversed(self.request_batches(request_id)):
+            events = Batch.FromString(logged.body).events
+            for pos in range(len(events) - 1, -1, -1):
+                event = events[pos]
+                if (
+                    KIND_NUMBERS.get(event.WhichOneof("body") or "", 0) in kinds
+                    and event.time_unix_nano >= since_unix_nano
+                    and request_id in event_request_ids(event)
+                ):
+                    found.append((logged, pos))
+                    if len(found) == limit:
+                        return found
+        return found
+
+    def open_deferrals(self, epoch: int, limit: int = 10_000) -> tuple[list[OpenDeferral], int]:
+        """Return at most *limit* deferrals of a source that have not ended, and how many there are in all."""
+        rows = self._database.execute(
+            "SELECT start FROM open_deferrals WHERE epoch = ? LIMIT ?", (signed(epoch), limit)
+        )
+        deferrals = [OpenDeferral(epoch, Event.FromString(start)) for (start,) in rows]
+        return deferrals, self._number(
+            "SELECT count(*) FROM open_deferrals WHERE epoch = ?", (signed(epoch),)
+        )
+
+    def cursor(self, name: str) -> tuple[int, int]:
+        """Return the cursor's (low, exported); (0, 0) if it was never saved."""
+        row = self._database.execute("SELECT low, exported FROM cursors WHERE name = ?", (name,)).fetchone()
+        return (0, 0) if row is None else (int(row[0]), int(row[1]))

@@ -1,0 +1,137 @@
+"""One write transaction: what happens to the tables for each command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.errors import GapError
+from penstock.agent.journal.connect import signed
+from penstock.agent.journal.index import event_rows, request_ids
+from penstock.agent.journal.sources import source_to_blob
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from penstock.agent.model import Source
+    from penstock.proto.v1.ingest_pb2 import Batch
+
+AGENT_PROCESS = "agent"
+
+
+class Appended(NamedTuple):
+    """What became of a batch; ``batch_id`` is 0 if it was there already."""
+
+    watermark: int
+    batch_id: int
+
+
+class Transaction:
+    """A transaction on *database*, begun by the caller and finished by :meth:`finish` and the caller's commit.
+
+    ``watermarks`` are the committed ones; this transaction's stay apart in ``staged`` until it has committed.
+    """
+
+    def __init__(self, database: sqlite3.Connection, watermarks: dict[int, int]) -> None:
+        self._database = database
+        self._committed = watermarks
+        self.staged: dict[int, int] = {}
+        self._seen: dict[int, int] = {}
+
+    def open_source(self, source: Source, now: int) -> int:
+        """Note that *source* has connected; returns its watermark."""
+        self._database.execute(
+            "INSERT INTO sources VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL)"
+            " ON CONFLICT (epoch) DO UPDATE SET hello = excluded.hello,"
+            " last_seen_unix_nano = excluded.last_seen_unix_nano, closed_unix_nano = NULL",
+            (signed(source.epoch), source_to_blob(source), *source.key, source.process, now, now),
+        )
+        return self._watermark(source.epoch)
+
+    def _watermark(self, epoch: int) -> int:
+        if epoch in self.staged:
+            return self.staged[epoch]
+        if epoch not in self._committed:
+            row = self._database.execute(
+                "SELECT watermark FROM sources WHERE epoch = ?", (signed(epoch),)
+            ).fetchone()
+            if row is None:
+                raise GapError(f"epoch {epoch} is not known; begin the stream with a Hello")
+            self.staged[epoch] = row[0]
+            return int(row[0])
+        return self._committed[epoch]
+
+    def append(self, source: Source, batch: Batch, body: bytes, now: int) -> Appended:
+        """Append *batch* and all that the tables derive from it.
+
+        Raises:
+            GapError: its number is not the next one, or the source was never opened; nothing is written.
+
+        """
+        watermark = self._watermark(source.epoch)
+        if batch.seq > watermark + 1:
+            raise GapError(f"batch {batch.seq} came after {watermark}; resend from {watermark + 1}")
+        self._seen[source.epoch] = now
+        if batch.HasField("goodbye"):
+            self._close(source.epoch, now)
+        if batch.seq <= watermark:
+            return Appended(watermark, 0)
+        batch_id = self._database.execute(
+            "INSERT INTO batches (epoch, seq, received_unix_nano, body) VALUES (?, ?, ?, ?)",
+            (signed(source.epoch), batch.seq, now, body),
+        ).lastrowid
+        assert batch_id is not None  # noqa: S101  (an INSERT has one)
+        self._database.executemany(
+            "INSERT INTO events VALUES (?, ?, ?, ?)",
+            [(row.kind, batch_id, row.pos, row.time_unix_nano) for row in event_rows(batch)],
+        )
+        self._database.executemany(
+            "INSERT INTO requests VALUES (?, ?)",
+            [(request_id, batch_id) for request_id in sorted(request_ids(batch))],
+        )
+        self._follow(source, batch, now)
+        self.staged[source.epoch] = batch.seq
+        return Appended(batch.seq, batch_id)
+
+    def _follow(self, source: Source, batch: Batch, now: int) -> None:
+        """Keep the open deferrals and the lost sources in step with the events."""
+        epoch = signed(source.epoch)
+        for event in batch.events:
+            kind = event.WhichOneof("body")
+            if kind == "deferral_start":
+                self._database.execute(
+                    "INSERT OR REPLACE INTO open_deferrals VALUES (?, ?, ?, ?)",
+                    (epoch, event.request_id, event.deferral_start.reason, event.SerializeToString()),
+                )
+            elif kind == "deferral_end":
+                self._database.execute(
+                    "DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ? AND reason = ?",
+                    (epoch, event.request_id, event.deferral_end.reason),
+                )
+            elif kind == "request_closed":
+                # Its deferral's end may have been dropped on the way.
+                self._database.execute(
+                    "DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ?", (epoch, event.request_id)
+                )
+            elif kind == "source_lost" and source.process == AGENT_PROCESS:
+                self._close(event.source_lost.epoch, now)
+
+    def _close(self, epoch: int, now: int) -> None:
+        self._database.execute(
+            "UPDATE sources SET closed_unix_nano = ? WHERE epoch = ?", (now, signed(epoch))
+        )
+        self._database.execute("DELETE FROM open_deferrals WHERE epoch = ?", (signed(epoch),))
+
+    def save_fold(self, batch_id: int, blob: bytes) -> None:
+        """Replace the saved fold."""
+        self._database.execute("INSERT OR REPLACE INTO folds VALUES ('metrics', ?, ?)", (batch_id, blob))
+
+    def save_cursor(self, name: str, low: int, exported: int) -> None:
+        """Replace a cursor."""
+        self._database.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?, ?)", (name, low, exported))
+
+    def finish(self) -> None:
+        """Write what is written once per source; the caller commits next."""
+        self._database.executemany(
+            "UPDATE sources SET watermark = ?, last_seen_unix_nano = ? WHERE epoch = ?",
+            [(self._watermark(epoch), seen, signed(epoch)) for epoch, seen in self._seen.items()],
+        )
