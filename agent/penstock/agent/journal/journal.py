@@ -51,6 +51,13 @@ class _Open:
         return transaction.open_source(self.source, time.time_ns())
 
 
+def _call(callback: OnCommit, batch_id: int, source: Source, batch: Batch) -> None:
+    try:
+        callback(batch_id, source, batch)
+    except Exception:  # noqa: BLE001  (the batch is committed: its sender gets the acknowledgement in any case)
+        _log.exception("a committed batch was not taken up", batch=batch_id, epoch=source.epoch)
+
+
 class Journal:
     """The durable log. Its coroutines belong to one loop; the other methods may be called from any thread.
 
@@ -136,20 +143,14 @@ class Journal:
     def _resolve(self, pairs: list[tuple[_Append | _Open, Any]]) -> None:
         for command, result in pairs:
             if isinstance(command, _Append) and isinstance(result, Appended) and result.batch_id:
-                self._announce(result.batch_id, command.source, command.batch)
+                for callback in self._on_commit:
+                    _call(callback, result.batch_id, command.source, command.batch)
             if command.future.done():
                 continue  # Its caller was cancelled.
             if isinstance(result, Exception):
                 command.future.set_exception(result)
             else:
                 command.future.set_result(result)
-
-    def _announce(self, batch_id: int, source: Source, batch: Batch) -> None:
-        for callback in self._on_commit:
-            try:
-                callback(batch_id, source, batch)
-            except Exception:  # the batch is committed: its sender gets the acknowledgement in any case
-                _log.exception("a committed batch was not taken up", batch=batch_id, epoch=source.epoch)
 
     def reader(self) -> Reader:
         """Return a reader with a connection of its own."""

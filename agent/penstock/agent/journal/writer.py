@@ -130,8 +130,7 @@ class Writer:
         begun = time.monotonic()
         try:
             self._database.execute("BEGIN IMMEDIATE")
-            for command in group:
-                results.append((command, _run(command, transaction)))
+            results.extend((command, _run(command, transaction)) for command in group)
             for write in latest:
                 write(transaction)
             transaction.finish()
