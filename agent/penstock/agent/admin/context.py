@@ -1,0 +1,48 @@
+"""What the admin service is built from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.agent.journal import Journal
+    from penstock.agent.metrics.fold import Fold
+    from penstock.agent.policy.feed import PolicyFeed
+    from penstock.agent.policy.pauses import Pauses
+    from penstock.agent.policy.store import Store
+    from penstock.agent.registry import Registry
+    from penstock.proto.v1.admin_pb2 import AgentStatus
+
+
+class StatusSource(Protocol):
+    """A part of the agent that has something to say in ``GetStatus``."""
+
+    def __call__(self, status: AgentStatus) -> None:
+        """Fill in its own fields; must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentContext:
+    """The parts of a running agent.
+
+    Attributes:
+        fold: the fold that the metrics are made of; read on the loop only.
+        statuses: parts that fill in their fields of ``GetStatus`` (addresses, trace export).
+        clock: seconds since the epoch.
+
+    """
+
+    journal: Journal
+    registry: Registry
+    fold: Fold
+    store: Store
+    pauses: Pauses
+    feed: PolicyFeed
+    state_dir: Path
+    statuses: tuple[StatusSource, ...] = ()
+    clock: Callable[[], float] = time.time

@@ -1,0 +1,115 @@
+"""The append-only log of every change: who, when, why, and from what to what."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
+
+MAX_WORDS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An entry before it has its number and its time.
+
+    Attributes:
+        action: ``apply``, ``delete``, ``rollback``, ``pause`` or ``resume``.
+        name: of the policy; for a pause, which engines.
+        old_generation: 0 where there was none before.
+        old_manifest: canonical JSON; empty for none.
+
+    """
+
+    author: str
+    action: str
+    name: str
+    reason: str = ""
+    old_generation: int = 0
+    new_generation: int = 0
+    old_manifest: str = ""
+    new_manifest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """An entry of the log."""
+
+    id: int
+    time_unix_nano: int
+    change: Change
+
+    @property
+    def old_hash(self) -> str:
+        """Hash of the old manifest; empty for none."""
+        return _digest(self.change.old_manifest)
+
+    @property
+    def new_hash(self) -> str:
+        """Hash of the new manifest; empty for none."""
+        return _digest(self.change.new_manifest)
+
+
+def append(connection: sqlite3.Connection, change: Change, time_unix_nano: int) -> None:
+    """Add an entry, inside the transaction of the change itself."""
+    connection.execute(
+        "INSERT INTO audit (time_unix_nano, author, action, name, reason, old_generation, new_generation,"
+        " old_manifest, new_manifest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            time_unix_nano,
+            change.author[:MAX_WORDS],
+            change.action,
+            change.name,
+            change.reason[:MAX_WORDS],
+            change.old_generation,
+            change.new_generation,
+            change.old_manifest,
+            change.new_manifest,
+        ),
+    )
+
+
+def entries(connection: sqlite3.Connection, name: str, limit: int) -> list[AuditEntry]:
+    """Return the newest *limit* entries, newest first; of all names if *name* is empty."""
+    rows = connection.execute(
+        "SELECT id, time_unix_nano, author, action, name, reason, old_generation, new_generation,"
+        " old_manifest, new_manifest FROM audit WHERE ? IN ('', name) ORDER BY id DESC LIMIT ?",
+        (name, limit),
+    )
+    return [AuditEntry(row[0], row[1], Change(*row[2:])) for row in rows]
+
+
+def manifest_of(connection: sqlite3.Connection, name: str, generation: int) -> str:
+    """Return the manifest that was generation *generation* of *name*; empty if there was none."""
+    row = connection.execute(
+        "SELECT new_manifest FROM audit WHERE name = ? AND new_generation = ?"
+        " AND action IN ('apply', 'rollback') ORDER BY id DESC LIMIT 1",
+        (name, generation),
+    ).fetchone()
+    return str(row[0]) if row else ""
+
+
+def last_generation(connection: sqlite3.Connection, name: str) -> int:
+    """Return the highest generation that *name* ever had; 0 if it never was."""
+    row = connection.execute(
+        "SELECT max(new_generation) FROM audit WHERE name = ? AND action IN ('apply', 'delete', 'rollback')",
+        (name,),
+    ).fetchone()
+    return int(row[0] or 0)
+
+
+def previous_generation(connection: sqlite3.Connection, name: str, before: int) -> int:
+    """Return the newest generation of *name* below *before* that had a content; 0 if there is none."""
+    row = connection.execute(
+        "SELECT max(new_generation) FROM audit WHERE name = ? AND new_generation < ?"
+        " AND action IN ('apply', 'rollback')",
+        (name, before),
+    ).fetchone()
+    return int(row[0] or 0)
+
+
+def _digest(manifest: str) -> str:
+    return hashlib.sha256(manifest.encode()).hexdigest() if manifest else ""

@@ -1,0 +1,79 @@
+"""One sentence for a person out of pydantic's report."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic.fields import FieldInfo
+
+# The type of errors that bring their own complete text.
+RULE = "rule"
+_MAX_SHOWN = 80
+
+
+def sentence(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
+    """Return (sentence, path of the field) for the first thing that is wrong in *model*."""
+    first = error.errors(include_url=False, include_context=True)[0]
+    location = [part for part in first["loc"] if part != "[key]"]
+    path = _path(location)
+    if first["type"] == RULE:
+        text = first["msg"]
+        return (text if text.startswith("spec") else f"{path}.{text}"), path
+    parent, field = _resolve(model, location)
+    if first["type"] == "extra_forbidden":
+        return _unknown(path, str(location[-1]), parent), path
+    way_out = field.description if field is not None and field.description else "another value"
+    if first["type"] == "missing":
+        return f"{path} is missing; use {way_out}", path
+    return f"{path} is {_shown(first['input'])}; use {way_out}", path
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "empty"
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
+
+def _path(location: list[int | str]) -> str:
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def _unknown(path: str, name: str, parent: type[BaseModel]) -> str:
+    known = [field.alias or key for key, field in parent.model_fields.items()]
+    near = get_close_matches(name, known, n=1)
+    place = path.removesuffix(name).removesuffix(".") or "a manifest"
+    hint = f"did you mean {near[0]}?" if near else f"{place} has {', '.join(known)}"
+    return f"{path} is not a field; {hint}"
+
+
+def _resolve(model: type[BaseModel], location: list[int | str]) -> tuple[type[BaseModel], FieldInfo | None]:
+    """Return the innermost model on the way and its field, where there is one."""
+    field: FieldInfo | None = None
+    for part in location:
+        inner = _model_of(field.annotation) if field is not None else model
+        if inner is not None:
+            model = inner
+        elif field is not None:
+            # Inside a list or a map of scalars: its own description speaks for it.
+            continue
+        if isinstance(part, int):
+            continue
+        field = next((item for key, item in model.model_fields.items() if part in (item.alias, key)), None)
+    return model, field
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_of(arg)) is not None), None)

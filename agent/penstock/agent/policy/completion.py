@@ -1,0 +1,26 @@
+"""Work that, once begun, is done before anyone looks away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+T = TypeVar("T")
+
+
+async def to_completion(work: Coroutine[Any, Any, T]) -> T:
+    """Run *work* to its end even if the caller is cancelled meanwhile; then the caller ends.
+
+    So a caller that hangs up in the middle of a commit can part neither the
+    database from the memory nor the lock from what it guards.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

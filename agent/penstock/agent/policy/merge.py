@@ -1,0 +1,114 @@
+"""The merge of all policies that select one engine, and how it changes as they expire. Pure.
+
+Each leaf field comes from the policy of the highest priority that sets it; ties
+go to the name that sorts first, so that every pod comes to the same answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from penstock.agent.policy.leaves import Leaf, Leaves, unflatten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from penstock.agent.policy.model import Manifest
+    from penstock.agent.policy.selector import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A field's value and the policy that gives it."""
+
+    value: Leaf
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What holds in one engine at one time.
+
+    Attributes:
+        body: by path below ``spec``; the merge of the policies in mode enforce.
+        observed: the merge of all policies; None if none is in mode observe.
+        hash: SHA-256 of the canonical form of both; empty where nothing is set.
+
+    """
+
+    body: Mapping[str, Given] = field(default_factory=dict)
+    observed: Mapping[str, Given] | None = None
+    hash: str = ""
+
+    def leaves(self) -> Leaves:
+        """Return what is enforced, without where it comes from."""
+        return _values(self.body)
+
+    def observed_leaves(self) -> Leaves | None:
+        """Return what would be enforced if every policy were; None if that is the same."""
+        return None if self.observed is None else _values(self.observed)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One entry of a schedule; it holds until the next one begins, the last one for good."""
+
+    begins: datetime
+    merged: Merged
+
+
+def effective(policies: Iterable[Manifest], target: Target, now: datetime) -> tuple[Step, ...]:
+    """Return the schedule of *target*; never empty, and neighbours differ by hash.
+
+    The first step begins *now*, each other one when policies expire.
+    """
+    selected = [
+        policy
+        for policy in policies
+        if not policy.expired(now) and policy.spec.selector.selection().matches(target)
+    ]
+    changes = sorted({policy.spec.expires_at for policy in selected if policy.spec.expires_at is not None})
+    steps = [
+        Step(time, merge([policy for policy in selected if not policy.expired(time)]))
+        for time in (now, *changes)
+    ]
+    return (
+        steps[0],
+        *(after for before, after in pairwise(steps) if before.merged.hash != after.merged.hash),
+    )
+
+
+def merge(policies: Iterable[Manifest]) -> Merged:
+    """Merge policies, whatever order they come in."""
+    ranked = sorted(policies, key=lambda policy: (-policy.spec.priority, policy.name))
+    body = _overlay([policy for policy in ranked if policy.spec.mode == "enforce"])
+    observing = any(policy.spec.mode == "observe" for policy in ranked)
+    observed = _overlay(ranked) if observing else None
+    return Merged(body, observed, _digest(body, observed))
+
+
+def _overlay(ranked: Iterable[Manifest]) -> dict[str, Given]:
+    merged: dict[str, Given] = {}
+    for policy in ranked:
+        for path, value in policy.leaves.items():
+            merged.setdefault(path, Given(value, policy.name))
+    return dict(sorted(merged.items()))
+
+
+def _values(given: Mapping[str, Given]) -> Leaves:
+    return {path: item.value for path, item in given.items()}
+
+
+def _digest(body: Mapping[str, Given], observed: Mapping[str, Given] | None) -> str:
+    if not body and observed is None:
+        return ""
+    content = {"body": unflatten(_values(body))}
+    if observed is not None:
+        content["observed"] = unflatten(_values(observed))
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

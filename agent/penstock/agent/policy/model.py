@@ -1,0 +1,193 @@
+"""The manifest that people write: ``penstock.dev/v1alpha1``, kind ``TransferPolicy``.
+
+Unknown fields are refused, at every level.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from penstock.agent.errors import ManifestError
+from penstock.agent.policy.complaint import RULE, sentence
+from penstock.agent.policy.leaves import Leaves, flatten
+from penstock.agent.policy.sections import (
+    Deferral,
+    EcLoadFailure,
+    KvLoadFailure,
+    Model,
+    PeerQuarantine,
+    Selector,
+    Telemetry,
+)
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+API_VERSION = "penstock.dev/v1alpha1"
+KIND = "TransferPolicy"
+REASON = "penstock.dev/reason"
+BREAK_GLASS_PRIORITY = 900
+BREAK_GLASS_LIMIT = timedelta(hours=4)
+MAX_MANIFEST_BYTES = 64 * 1024
+# Not part of what is merged.
+_NOT_LEAVES = frozenset({"selector", "priority", "expiresAt", "mode"})
+
+
+def _read_time(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError  # noqa: TRY004  (as above)
+    time = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if time.tzinfo is None:
+        raise ValueError
+    return time.astimezone(timezone.utc)
+
+
+def _write_time(value: datetime) -> str:
+    return value.isoformat().replace("+00:00", "Z")
+
+
+_Time = Annotated[datetime, BeforeValidator(_read_time), PlainSerializer(_write_time, return_type=str)]
+
+
+class Spec(Model):
+    """Selector, rank and what is set."""
+
+    selector: Selector = Field(default=Selector(), description="{matchLabels, matchExpressions, models}")
+    priority: Annotated[int, Field(ge=0, le=1000)] = Field(
+        default=100, description="a whole number from 0 to 1000"
+    )
+    expires_at: _Time | None = Field(
+        default=None,
+        description="a point in time with its zone such as 2026-11-20T12:00:00Z (agentctl --ttl writes one)",
+    )
+    mode: Literal["enforce", "observe"] = Field(default="enforce", description="one of enforce, observe")
+    kv_load_failure: KvLoadFailure | None = Field(default=None, description="{action: recompute}")
+    ec_load_failure: EcLoadFailure | None = Field(default=None, description="{action: recompute}")
+    deferral: Deferral | None = Field(default=None, description="{maxTransferWait: 5s}")
+    peer_quarantine: PeerQuarantine | None = Field(default=None, description="{failures: 5}")
+    telemetry: Telemetry | None = Field(default=None, description="{traceSampleRatio: 1.0}")
+
+    @model_validator(mode="after")
+    def _break_glass_ends(self) -> Spec:
+        if self.priority >= BREAK_GLASS_PRIORITY and self.expires_at is None:
+            raise PydanticCustomError(
+                RULE,
+                "spec.priority is {priority}, which is break-glass; give spec.expiresAt (agentctl --ttl) "
+                "of at most 4h, or a priority below 900",
+                {"priority": self.priority},
+            )
+        return self
+
+
+class Metadata(Model):
+    """Name and notes."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?$")] = Field(
+        description="1 to 63 lower-case letters, digits, '-' and '.', as in decode-default"
+    )
+    annotations: dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=253)],
+        Annotated[str, StringConstraints(max_length=4096)],
+    ] = Field(default={}, max_length=64, description="names and texts of at most 4096 characters")
+
+
+class Manifest(Model):
+    """A policy as it is written and stored."""
+
+    api_version: Literal["penstock.dev/v1alpha1"] = Field(description=API_VERSION)
+    kind: Literal["TransferPolicy"] = Field(description=KIND)
+    metadata: Metadata = Field(description="{name: decode-default}")
+    spec: Spec = Field(description="{kvLoadFailure: {action: recompute}}")
+
+    @model_validator(mode="after")
+    def _sets_something(self) -> Manifest:
+        if not self.leaves:
+            raise PydanticCustomError(
+                RULE, "spec sets nothing; give at least one field such as kvLoadFailure.action"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """The policy's name."""
+        return self.metadata.name
+
+    @property
+    def reason(self) -> str:
+        """Why it was written; empty if it does not say."""
+        return self.metadata.annotations.get(REASON, "")
+
+    def document(self) -> dict[str, Any]:
+        """Return the manifest as JSON values: camelCase, what is not set left out."""
+        document = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+        # Set or not, they are what makes the document a manifest.
+        return {"apiVersion": self.api_version, "kind": self.kind} | document
+
+    @cached_property
+    def canonical(self) -> str:
+        """The one JSON text that stands for this content."""
+        return json.dumps(self.document(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    @cached_property
+    def leaves(self) -> Leaves:
+        """What the policy sets, by path below ``spec``: ``{"kvLoadFailure.action": "fail"}``."""
+        spec = self.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return flatten({name: value for name, value in spec.items() if name not in _NOT_LEAVES})
+
+    def expired(self, now: datetime) -> bool:
+        """Tell whether it has run out at *now*."""
+        return self.spec.expires_at is not None and self.spec.expires_at <= now
+
+    def check_times(self, now: datetime) -> None:
+        """Check what depends on the present; only a manifest that is being applied has to pass.
+
+        Raises:
+            ManifestError: it has run out already, or its break-glass is too long.
+
+        """
+        expires_at = self.spec.expires_at
+        if expires_at is None:
+            return
+        if self.expired(now):
+            raise ManifestError(
+                f"spec.expiresAt is {_write_time(expires_at)}, which is past; "
+                "give a later time (agentctl --ttl 30m writes one)",
+                "spec.expiresAt",
+            )
+        if self.spec.priority >= BREAK_GLASS_PRIORITY and expires_at - now > BREAK_GLASS_LIMIT:
+            raise ManifestError(
+                f"spec.expiresAt is {_write_time(expires_at)}, but a policy of priority "
+                f"{self.spec.priority} may last at most 4h; give an earlier time or a priority below 900",
+                "spec.expiresAt",
+            )
+
+
+def parse_manifest(text: str) -> Manifest:
+    """Read a manifest from its JSON text.
+
+    Raises:
+        ManifestError: it is not JSON, or a field is wrong; names the first one.
+
+    """
+    if len(text.encode()) > MAX_MANIFEST_BYTES:
+        raise ManifestError(f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"the manifest is not JSON ({error}); send one object") from None
+    if not isinstance(document, dict):
+        raise ManifestError(f"the manifest is {text.strip():.40}; write one object")
+    try:
+        return Manifest.model_validate(document)
+    except ValidationError as error:
+        message, field = sentence(error, Manifest)
+        raise ManifestError(message, field) from None

@@ -1,0 +1,107 @@
+"""The kill switch's state: which engines are paused, kept over restarts.
+
+An engine's own entry comes before the one for all engines, which also holds
+for those that have not been seen yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from penstock.agent.model import EngineKey
+from penstock.agent.policy import audit
+from penstock.agent.policy.completion import to_completion
+from penstock.agent.policy.notice import Listeners
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.agent.policy.database import PolicyDatabase
+    from penstock.agent.policy.store import Clock
+
+_ALL = EngineKey("*", "*")
+
+
+class Pauses:
+    """Which engines are paused. Reads are from memory."""
+
+    def __init__(self, database: PolicyDatabase, *, clock: Clock = time.time) -> None:
+        """Load the state; *clock* gives seconds since the epoch."""
+        self._database = database
+        self._clock = clock
+        self._listeners = Listeners()
+        self._turn = asyncio.Lock()
+        with database.reading() as connection:
+            rows = connection.execute("SELECT server, engine, paused FROM pause").fetchall()
+        self._states = {EngineKey(server, engine): bool(paused) for server, engine, paused in rows}
+
+    def is_paused(self, key: EngineKey) -> bool:
+        """Tell whether *key* is paused; for a front end, its key has an empty engine."""
+        return self._states.get(key, self._states.get(_ALL, False))
+
+    async def set(
+        self, keys: Iterable[EngineKey] | None, paused: bool, *, author: str, which: str, reason: str = ""
+    ) -> None:
+        """Pause or resume *keys*, or every engine, present and future, with None.
+
+        *which* says in words what was asked for, for the audit log.
+
+        Raises:
+            StateError: it could not be written; nothing changed.
+
+        """
+        async with self._turn:
+            states = _changed(self._states, keys, paused)
+            change = audit.Change(
+                author=author, action="pause" if paused else "resume", name=which, reason=reason
+            )
+            await to_completion(self._write(states, change))
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call *callback* on the loop after every change; returns what ends that."""
+        return self._listeners.add(callback)
+
+    async def _write(self, states: dict[EngineKey, bool], change: audit.Change) -> None:
+        def write() -> None:
+            with self._database.transaction() as connection:
+                connection.execute("DELETE FROM pause")
+                connection.executemany(
+                    "INSERT INTO pause VALUES (?, ?, ?)",
+                    [(key.server, key.engine, int(paused)) for key, paused in states.items()],
+                )
+                audit.append(connection, change, int(self._clock() * 1e9))
+
+        await asyncio.to_thread(write)
+        self._states = states
+        self._listeners.call()
+
+
+def with_front_ends(
+    selected: Iterable[EngineKey],
+    engines: Iterable[EngineKey],
+    paused: bool,
+    is_paused: Callable[[EngineKey], bool],
+) -> set[EngineKey]:
+    """Add the front ends to the *selected* engines out of all *engines*.
+
+    A front end serves all engines of its server: it pauses with the last of
+    them and resumes with the first.
+    """
+    keys = set(selected)
+    for server in {key.server for key in keys}:
+        rest = {key for key in engines if key.server == server and key.engine} - keys
+        if not paused or all(is_paused(key) for key in rest):
+            keys.add(EngineKey(server, ""))
+    return keys
+
+
+def _changed(
+    states: dict[EngineKey, bool], keys: Iterable[EngineKey] | None, paused: bool
+) -> dict[EngineKey, bool]:
+    if keys is None:
+        return {_ALL: True} if paused else {}
+    default = states.get(_ALL, False)
+    merged = states | dict.fromkeys(keys, paused)
+    return {key: state for key, state in merged.items() if key == _ALL or state != default}

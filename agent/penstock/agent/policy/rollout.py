@@ -1,0 +1,122 @@
+"""How far a change has come: which engines have answered, and what."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from penstock.agent.policy.selector import Selection, Target, select
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from penstock.agent.model import EngineKey
+    from penstock.agent.policy.feed import PolicyFeed
+    from penstock.agent.policy.store import Clock
+    from penstock.agent.policy.subscriber import Subscriber
+
+State = Literal["acknowledged", "refused", "waiting", "disconnected"]
+
+# An engine that came or went without the feed's knowledge is seen this late, in seconds.
+_LOOK_AGAIN = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An engine that the registry knows, whether or not it has subscribed."""
+
+    target: Target
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProgress:
+    """Where one engine stands.
+
+    Attributes:
+        hash: in force by the engine's own word; empty for vLLM's own configuration.
+        error: why it refused, or what it is that keeps it waiting.
+        took: seconds from the push to the answer; None without one.
+
+    """
+
+    key: EngineKey
+    state: State
+    hash: str = ""
+    error: str = ""
+    field: str = ""
+    took: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A rollout as a whole; ``done`` once every engine that is there has answered."""
+
+    engines: tuple[EngineProgress, ...]
+    done: bool
+
+
+async def rollout(
+    feed: PolicyFeed,
+    known: Callable[[], Iterable[Known]],
+    selection: Selection,
+    *,
+    timeout: float,
+    clock: Clock,
+) -> AsyncIterator[Progress]:
+    """Yield the progress of the present state: at once, at every change, and at the end.
+
+    Ends when it is done or after *timeout* seconds. An engine that was gone all
+    the time is shown, but not waited for: it gets its policy when it comes back.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout
+    awaited: set[EngineKey] = set()
+    last: Progress | None = None
+    while True:
+        seen = feed.changed.version
+        engines = progress(feed, known(), selection, clock())
+        awaited |= {engine.key for engine in engines if engine.state != "disconnected"}
+        open_ = [engine for engine in engines if engine.key in awaited and not _answered(engine)]
+        present = Progress(engines, done=not open_)
+        if present != last:
+            yield present
+            last = present
+        left = end - loop.time()
+        if present.done or left <= 0:
+            return
+        await feed.changed.wait(seen, min(left, _LOOK_AGAIN))
+
+
+def progress(
+    feed: PolicyFeed, known: Iterable[Known], selection: Selection, now: float
+) -> tuple[EngineProgress, ...]:
+    """Return where each selected engine stands, ordered by key."""
+    connected = {item.target.key: item for item in known}
+    targets = {key: item.target for key, item in connected.items()}
+    targets |= {subscriber.target.key: subscriber.target for subscriber in feed.subscribers()}
+    found = []
+    for target in select(targets.values(), selection):
+        subscriber = feed.subscriber(target.key)
+        if subscriber is not None and subscriber.connected:
+            found.append(_of_subscriber(subscriber, now))
+        elif target.key in connected and connected[target.key].connected:
+            found.append(EngineProgress(target.key, "waiting", error="it has not subscribed to policies"))
+        else:
+            found.append(EngineProgress(target.key, "disconnected"))
+    return tuple(found)
+
+
+def _of_subscriber(subscriber: Subscriber, now: float) -> EngineProgress:
+    key, answer = subscriber.target.key, subscriber.answer
+    if answer is not None and subscriber.settled:
+        state: State = "refused" if answer.error else "acknowledged"
+        return EngineProgress(key, state, subscriber.hash_in_force, answer.error, answer.field, answer.took)
+    since = subscriber.waiting_since()
+    error = "" if since is None or now - since < 1 else "it has not answered the push"
+    return EngineProgress(key, "waiting", subscriber.hash_in_force, error)
+
+
+def _answered(engine: EngineProgress) -> bool:
+    return engine.state in {"acknowledged", "refused"}

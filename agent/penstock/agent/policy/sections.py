@@ -1,0 +1,179 @@
+"""The parts of a manifest's spec: the selector, and one section for each thing that can be set.
+
+Each field's description is the way out that an error names: ``<path> is
+<value>; use <description>``.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from penstock.agent.policy import selector
+from penstock.agent.policy.complaint import RULE
+from penstock.agent.policy.durations import format_duration, parse_duration
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _duration(least: timedelta, most: timedelta) -> Callable[[timedelta], timedelta]:
+    def check(value: timedelta) -> timedelta:
+        if not least <= value <= most:
+            raise ValueError
+        return value
+
+    return check
+
+
+def _read_duration(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError  # noqa: TRY004  (pydantic turns only ValueError into one of its own)
+    return parse_duration(value)
+
+
+_SERIALIZE = PlainSerializer(format_duration, return_type=str)
+_Seconds = Annotated[
+    timedelta,
+    BeforeValidator(_read_duration),
+    AfterValidator(_duration(timedelta(milliseconds=1), timedelta(hours=1))),
+    _SERIALIZE,
+]
+_Hours = Annotated[
+    timedelta,
+    BeforeValidator(_read_duration),
+    AfterValidator(_duration(timedelta(seconds=1), timedelta(hours=24))),
+    _SERIALIZE,
+]
+LabelKey = Annotated[str, StringConstraints(pattern=rf"^{selector.KEY_PATTERN}$")]
+LabelValue = Annotated[str, StringConstraints(pattern=rf"^{selector.VALUE_PATTERN}$")]
+_Tokens = Annotated[int, Field(ge=0, le=1_000_000_000)]
+_ACTIONS = "one of recompute, fail, auto"
+_CHOICES = "one of recompute, fail"
+_SECONDS = "a duration from 1ms to 1h such as 30s"
+_HOURS = "a duration from 1s to 24h such as 60s"
+_TOKENS = "a whole number from 0 to 1000000000"
+
+
+class Model(BaseModel):
+    """camelCase names, no unknown fields, no conversions, frozen."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, alias_generator=to_camel, allow_inf_nan=False
+    )
+
+
+class MatchExpression(Model):
+    """One requirement on a label."""
+
+    key: LabelKey = Field(description="a label's name such as role")
+    operator: selector.Operator = Field(description="one of In, NotIn, Exists, DoesNotExist")
+    values: list[LabelValue] = Field(
+        default=[], max_length=64, description="a list of label values, as quoted text"
+    )
+
+    @model_validator(mode="after")
+    def _values_fit(self) -> MatchExpression:
+        if bool(self.values) != (self.operator in {"In", "NotIn"}):
+            raise PydanticCustomError(
+                RULE,
+                "values must be {needed} with operator {operator}",
+                {
+                    "needed": "left out" if self.values else "given",
+                    "operator": self.operator,
+                },
+            )
+        return self
+
+
+class Selector(Model):
+    """Which engines; empty selects all."""
+
+    match_labels: dict[LabelKey, LabelValue] = Field(
+        default={}, max_length=64, description="labels and their values, as quoted text"
+    )
+    match_expressions: list[MatchExpression] = Field(
+        default=[], max_length=64, description="a list of {key, operator, values}"
+    )
+    models: list[Annotated[str, StringConstraints(min_length=1, max_length=256)]] = Field(
+        default=[], max_length=64, description="a list of globs such as llama-*"
+    )
+
+    def selection(self) -> selector.Selection:
+        """Return the selector in the form that is evaluated."""
+        return selector.Selection(
+            requirements=(
+                *(selector.Requirement(key, "In", (value,)) for key, value in self.match_labels.items()),
+                *(
+                    selector.Requirement(item.key, item.operator, tuple(item.values))
+                    for item in self.match_expressions
+                ),
+            ),
+            models=tuple(self.models),
+        )
+
+
+class RecomputeBudget(Model):
+    """How much may be computed again."""
+
+    tokens_per_second: _Tokens | None = Field(default=None, description=_TOKENS)
+
+
+class KvLoadFailure(Model):
+    """What happens when KV blocks cannot be loaded."""
+
+    action: Literal["recompute", "fail", "auto"] | None = Field(default=None, description=_ACTIONS)
+    max_recompute_tokens: _Tokens | None = Field(default=None, description=_TOKENS)
+    recompute_budget: RecomputeBudget | None = Field(default=None, description="{tokensPerSecond: 20000}")
+    over_budget: Literal["recompute", "fail"] | None = Field(default=None, description=_CHOICES)
+
+
+class EcLoadFailure(Model):
+    """What happens when encoder outputs cannot be loaded."""
+
+    action: Literal["recompute", "fail", "auto"] | None = Field(default=None, description=_ACTIONS)
+    max_recompute_items: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
+        default=None, description="a whole number from 0 to 1000000"
+    )
+
+
+class Deferral(Model):
+    """How long a request may be passed over."""
+
+    max_start_wait: _Seconds | None = Field(default=None, description=_SECONDS)
+    max_transfer_wait: _Seconds | None = Field(default=None, description=_SECONDS)
+    on_timeout: Literal["recompute", "fail"] | None = Field(default=None, description=_CHOICES)
+
+
+class PeerQuarantine(Model):
+    """When a peer is left alone."""
+
+    failures: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        default=None, description="a whole number from 1 to 1000"
+    )
+    window: _Hours | None = Field(default=None, description=_HOURS)
+    duration: _Hours | None = Field(default=None, description=_HOURS)
+    max_peers_percent: Annotated[int, Field(ge=0, le=100)] | None = Field(
+        default=None, description="a whole number from 0 to 100"
+    )
+
+
+class Telemetry(Model):
+    """How much is reported."""
+
+    trace_sample_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="a number from 0 to 1"
+    )
+    failure_log_interval: _Seconds | None = Field(default=None, description=_SECONDS)

@@ -1,0 +1,80 @@
+"""Between what a policy sets and ``PolicyBody``, by the names that both have in JSON."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.duration_pb2 import Duration
+from penstock.agent.policy.durations import format_duration, parse_duration
+from penstock.proto.names import label, number
+from penstock.proto.v1.policy_pb2 import FailureAction, PolicyBody, ScheduledPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from google.protobuf.message import Message
+    from penstock.agent.policy.leaves import Leaf, Leaves
+    from penstock.agent.policy.merge import Step
+
+
+def body_of(leaves: Leaves) -> PolicyBody:
+    """Build the message that says *leaves*, which have passed the manifest's checks."""
+    body = PolicyBody()
+    for path, value in leaves.items():
+        *sections, last = path.split(".")
+        place: Message = body
+        for section in sections:
+            place = getattr(place, _field(place, section).name)
+        field = _field(place, last)
+        if field.message_type is not None:
+            getattr(place, field.name).FromTimedelta(parse_duration(str(value)))
+        elif field.enum_type is not None:
+            setattr(place, field.name, number(FailureAction, str(value)))
+        else:
+            setattr(place, field.name, value)
+    return body
+
+
+def leaves_of(body: PolicyBody) -> Leaves:
+    """Return what *body* sets; the inverse of :func:`body_of`."""
+    return dict(_walk(body, ""))
+
+
+def schedule_of(steps: Sequence[Step]) -> list[ScheduledPolicy]:
+    """Build the schedule of a push; empty where nothing is set now or later."""
+    if len(steps) == 1 and not steps[0].merged.hash:
+        return []
+    entries = []
+    for index, step in enumerate(steps):
+        entry = ScheduledPolicy(hash=step.merged.hash, body=body_of(step.merged.leaves()))
+        observed = step.merged.observed_leaves()
+        if observed is not None:
+            entry.observed.CopyFrom(body_of(observed))
+        if index + 1 < len(steps):
+            entry.valid_for.FromTimedelta(
+                max(steps[index + 1].begins - step.begins, timedelta(microseconds=1))
+            )
+        entries.append(entry)
+    return entries
+
+
+def _field(message: Message, json_name: str) -> Any:
+    return next(field for field in message.DESCRIPTOR.fields if field.json_name == json_name)
+
+
+def _walk(message: Message, prefix: str) -> Iterable[tuple[str, Leaf]]:
+    for field, value in message.ListFields():
+        path = prefix + field.json_name
+        if isinstance(value, Duration):
+            yield path, format_duration(value.ToTimedelta())
+        elif field.message_type is not None:
+            yield from _walk(value, f"{path}.")
+        elif field.enum_type is not None:
+            yield path, label(FailureAction, value)
+        else:
+            yield path, _scalar(value)
+
+
+def _scalar(value: Any) -> Leaf:
+    return value if isinstance(value, int | float) else str(value)

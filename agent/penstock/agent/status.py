@@ -1,0 +1,32 @@
+"""The gRPC status of every error of ours: the only place that maps them."""
+
+from __future__ import annotations
+
+import grpc
+from penstock.agent.errors import (
+    ConfigError,
+    ConflictError,
+    ContractError,
+    FullError,
+    GapError,
+    ManifestError,
+    NotFoundError,
+    PenstockError,
+    StateError,
+)
+
+_CODES: dict[type[PenstockError], grpc.StatusCode] = {
+    ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    ConflictError: grpc.StatusCode.ABORTED,
+    ContractError: grpc.StatusCode.INVALID_ARGUMENT,
+    FullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    GapError: grpc.StatusCode.FAILED_PRECONDITION,
+    ManifestError: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFoundError: grpc.StatusCode.NOT_FOUND,
+    StateError: grpc.StatusCode.INTERNAL,
+}
+
+
+def code_of(error: PenstockError) -> grpc.StatusCode:
+    """Return the status that *error* ends a call with."""
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), grpc.StatusCode.INTERNAL)
