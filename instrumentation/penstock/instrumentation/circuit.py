@@ -1,0 +1,230 @@
+"""The circuit breaker of one peer: closed, open, half-open (``peerQuarantine``).
+
+What one peer's failures mean, with no view of the other peers; :mod:`penstock.instrumentation.quarantine` holds the
+circuits of all and the rules between them. Times are monotonic nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from penstock.instrumentation import constants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.instrumentation.policy_model import PeerQuarantine
+
+_SECOND: Final = 1_000_000_000
+_MAX_FAILURES: Final = 1000
+
+# Failures that say nothing about the health of the peer: another request's doing, our own library's, a reader that
+# came too late or not at all, an item that is simply gone.
+_INNOCENT_MODES: Final = frozenset(
+    {
+        constants.FAILURE_MODE_COLLATERAL,
+        constants.FAILURE_MODE_RELEASE,
+        constants.FAILURE_MODE_LATE_READ,
+        constants.FAILURE_MODE_EXPIRED,
+    },
+)
+_INNOCENT_ERROR_TYPES: Final = frozenset({constants.ERROR_TYPE_EVICTED})
+
+
+class State(IntEnum):
+    """``QuarantineState`` of the wire: every load passes, none passes, one probe passes."""
+
+    CLOSED = 1
+    OPEN = 2
+    HALF_OPEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """``peerQuarantine`` in force: *failures* within *window* open a circuit for *duration*.
+
+    Raises:
+        ValueError: a value that no circuit could work by.
+
+    """
+
+    failures: int = 5
+    window_ns: int = 30 * _SECOND
+    duration_ns: int = 60 * _SECOND
+    max_peers_percent: int = 50
+
+    @classmethod
+    def from_policy(cls, policy: PeerQuarantine) -> Rules:
+        """Take the rules of a policy; a field that it leaves open has the default of this class."""
+        default = cls()
+        return cls(
+            failures=default.failures if policy.failures is None else policy.failures,
+            window_ns=default.window_ns if policy.window is None else round(policy.window * _SECOND),
+            duration_ns=default.duration_ns if policy.duration is None else round(policy.duration * _SECOND),
+            max_peers_percent=(
+                default.max_peers_percent if policy.max_peers_percent is None else policy.max_peers_percent
+            ),
+        )
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.failures <= _MAX_FAILURES:
+            raise ValueError(f"peerQuarantine.failures is {self.failures}; use 1 to {_MAX_FAILURES}")
+        if self.window_ns <= 0 or self.duration_ns <= 0:
+            raise ValueError(
+                f"peerQuarantine: window {self.window_ns / _SECOND:g} s, duration {self.duration_ns / _SECOND:g} s; "
+                "both must be more than 0 s",
+            )
+        if not 0 <= self.max_peers_percent <= 100:  # noqa: PLR2004 (a percentage)
+            raise ValueError(f"peerQuarantine.maxPeersPercent is {self.max_peers_percent}; use 0 to 100")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed attempt: its ``FailureMode`` and ``ErrorType`` (:mod:`penstock.instrumentation.constants`).
+
+    A wait for a start that another peer's trouble held up is collateral.
+    """
+
+    mode: int
+    error_type: int
+    rehearsal: bool = False
+
+    @property
+    def conclusive(self) -> bool:
+        """One is enough: the two ends will never agree."""
+        return self.error_type == constants.ERROR_TYPE_INCOMPATIBLE and self.mode not in _INNOCENT_MODES
+
+    @property
+    def counts(self) -> bool:
+        """It says something about the peer."""
+        return self.mode not in _INNOCENT_MODES and self.error_type not in _INNOCENT_ERROR_TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Whether a request may load from its peer.
+
+    *probe* is not 0 for the one request that decides about a half-open circuit: its result is reported with
+    that number. *reason* is a word: why not, ``probe`` for the probe, else empty.
+    """
+
+    remote: bool
+    probe: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    at: int
+    rehearsal: bool
+    deadline: bool
+
+
+class Circuit:
+    """One peer's breaker. It belongs to one thread.
+
+    - closed → open after ``failures`` in ``window``, or one incompatible handshake.
+    - open → half-open with the first request after ``duration``: that request is the probe. An incompatible peer is
+      not probed; its circuit closes when its engine id changes. Where that id is not known it could never be seen
+      to change, so such a peer is probed like others.
+    - half-open → closed or open by the probe's result; of the others' results only an incompatibility matters. A
+      probe without a result for a further ``duration`` is given up, and the next request probes.
+
+    Slowness alone never opens it: transfers that our own deadline ended (mode ``timeout``) count only as long
+    as nothing gets through at all.
+    """
+
+    __slots__ = ("_counted", "began", "engine_id", "probe", "reason", "rehearsal", "seen", "state")
+
+    def __init__(self) -> None:
+        self.state = State.CLOSED
+        self.reason = ""
+        self.rehearsal = False
+        self.engine_id = ""
+        self.began = 0
+        self.seen = 0
+        self.probe = 0
+        self._counted: deque[_Counted] = deque()
+
+    @property
+    def permanent(self) -> bool:
+        """Open until the engine id changes."""
+        return self.state is State.OPEN and self.reason == "incompatible" and bool(self.engine_id)
+
+    def until(self, rules: Rules) -> int | None:
+        """When the next probe is let through; None for never and for a closed circuit."""
+        if self.state is State.CLOSED or self.permanent:
+            return None
+        return self.began + rules.duration_ns
+
+    def meet(self, engine_id: str, *, asked: bool) -> None:
+        """Learn the peer's engine id; a new one in a request (*asked*) ends an incompatibility.
+
+        Reports come late and may speak of an engine that is gone, so they only fill in what is not known.
+        """
+        if not engine_id or (self.engine_id and not asked):
+            return
+        if self.permanent and engine_id != self.engine_id:
+            self.close("engine_id_changed")
+        self.engine_id = engine_id
+
+    def ask(self, rules: Rules, now: int, numbers: Iterator[int]) -> Admit:
+        """Decide about one request; *numbers* gives a probe its number."""
+        if self.state is State.CLOSED:
+            return Admit(remote=True)
+        until = self.until(rules)
+        if until is None or now < until:
+            return Admit(remote=False, reason="probing" if self.state is State.HALF_OPEN else self.reason)
+        self.reason = "probe_timeout" if self.state is State.HALF_OPEN else "expired"
+        self.state = State.HALF_OPEN
+        self.began = now
+        self.probe = next(numbers)
+        return Admit(remote=True, probe=self.probe, reason="probe")
+
+    def succeeded(self, probe: int) -> None:
+        """Take in a good transfer."""
+        if self.state is State.CLOSED:
+            self._counted = deque(each for each in self._counted if not each.deadline)
+        elif self._decides(probe):
+            self.close("probe_ok")
+
+    def failed(self, failure: Failure, engine_id: str, probe: int, rules: Rules, now: int) -> str:
+        """Take in a failed one; return the reason to open the circuit now, or an empty string."""
+        if failure.conclusive and engine_id in {"", self.engine_id}:
+            known = self.state is State.OPEN and self.reason == "incompatible"
+            return "" if known else "incompatible"
+        if self._decides(probe):
+            if failure.counts:
+                return "probe_failed"
+            self.began = now - rules.duration_ns  # it told nothing: the next request probes
+            return ""
+        if self.state is not State.CLOSED or not failure.counts:
+            return ""
+        self._counted.append(
+            _Counted(now, failure.rehearsal, deadline=failure.mode == constants.FAILURE_MODE_TIMEOUT)
+        )
+        while len(self._counted) > rules.failures or self._counted[0].at <= now - rules.window_ns:
+            self._counted.popleft()
+        return "failures" if len(self._counted) >= rules.failures else ""
+
+    def open(self, reason: str, now: int, *, rehearsal: bool) -> None:
+        """Let no load pass from now on; *rehearsal* if the last failure was one, or one that counted."""
+        self.rehearsal = rehearsal or (reason == "failures" and any(each.rehearsal for each in self._counted))
+        self.state = State.OPEN
+        self.reason = reason
+        self.began = now
+        self.probe = 0
+        self._counted.clear()
+
+    def close(self, reason: str) -> None:
+        """Let every load pass; what has been counted is forgotten."""
+        self.state = State.CLOSED
+        self.reason = reason
+        self.probe = 0
+        self._counted.clear()
+
+    def _decides(self, probe: int) -> bool:
+        return self.state is State.HALF_OPEN and probe != 0 and probe == self.probe

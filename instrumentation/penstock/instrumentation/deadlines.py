@@ -1,0 +1,123 @@
+"""Deadlines of requests that wait for remote state (``deferral.maxStartWait``, ``deferral.maxTransferWait``).
+
+Two waits, two clocks: until the transfer starts, and from its start on. A deadline counted from admission would
+hit requests that merely queue (TensorRT-LLM#13824).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.instrumentation.policy_model import Deferral
+
+_SECOND: Final = 1_000_000_000
+
+
+class Wait(str, Enum):
+    """What a request waits for, by the name of the policy's field that bounds it."""
+
+    START = "maxStartWait"
+    TRANSFER = "maxTransferWait"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The two deadlines in force, in nanoseconds; None waits as long as vLLM itself does."""
+
+    max_start_wait_ns: int | None = None
+    max_transfer_wait_ns: int | None = None
+
+    @classmethod
+    def from_policy(cls, deferral: Deferral | None) -> Limits:
+        """Take the limits of a policy; without one there are none."""
+        if deferral is None:
+            return cls()
+        start, transfer = deferral.max_start_wait, deferral.max_transfer_wait
+        return cls(
+            None if start is None else round(start * _SECOND),
+            None if transfer is None else round(transfer * _SECOND),
+        )
+
+    def of(self, wait: Wait) -> int | None:
+        """Return the limit of one kind of wait."""
+        return self.max_start_wait_ns if wait is Wait.START else self.max_transfer_wait_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A request that is over a deadline: waited *waited_ns* where *limit_ns* are allowed."""
+
+    request_id: str
+    wait: Wait
+    waited_ns: int
+    limit_ns: int
+
+
+class Deadlines:
+    """Who waits for what, and since when.
+
+    One limit holds for all requests of a kind and each kind is kept in the order in which its waits began, so the
+    first is always the next due: a check costs O(1) plus the requests that are over, and a changed limit applies to
+    those that already wait. Times are monotonic nanoseconds. Belongs to one thread.
+    """
+
+    __slots__ = ("_latest", "_since")
+
+    def __init__(self) -> None:
+        self._since: dict[Wait, dict[str, int]] = {wait: {} for wait in Wait}
+        self._latest = dict.fromkeys(Wait, 0)
+
+    def __len__(self) -> int:
+        return sum(len(waiting) for waiting in self._since.values())
+
+    def begin(self, request_id: str, now: int) -> None:
+        """Note that a request waits for its transfer to start; a repeated poll of the same wait changes nothing."""
+        if not any(request_id in waiting for waiting in self._since.values()):
+            self._append(Wait.START, request_id, now)
+
+    def started(self, request_id: str, now: int) -> None:
+        """Note that the transfer of a waiting request has started; of a request that does not wait, nothing.
+
+        A start that is reported behind a later one counts from the later one.
+        """
+        if self._since[Wait.START].pop(request_id, None) is not None:
+            self._append(Wait.TRANSFER, request_id, now)
+
+    def end(self, request_id: str) -> None:
+        """Note that a request no longer waits, for whatever reason."""
+        for waiting in self._since.values():
+            waiting.pop(request_id, None)
+
+    def take_overdue(self, limits: Limits, now: int) -> list[Overdue]:
+        """Return the requests that have waited for longer than *limits* allow; each is told once and then forgotten."""
+        overdue = [*self._scan(Wait.START, limits, now), *self._scan(Wait.TRANSFER, limits, now)]
+        for each in overdue:
+            del self._since[each.wait][each.request_id]
+        return overdue
+
+    def next_due(self, limits: Limits) -> int | None:
+        """Return the time after which :meth:`take_overdue` has something to tell, if nothing changes until then."""
+        due = []
+        for wait, waiting in self._since.items():
+            limit = limits.of(wait)
+            if waiting and limit is not None:
+                due.append(next(iter(waiting.values())) + limit)
+        return min(due, default=None)
+
+    def _append(self, wait: Wait, request_id: str, now: int) -> None:
+        self._latest[wait] = max(self._latest[wait], now)
+        self._since[wait][request_id] = self._latest[wait]
+
+    def _scan(self, wait: Wait, limits: Limits, now: int) -> Iterator[Overdue]:
+        limit = limits.of(wait)
+        if limit is None:
+            return
+        for request_id, since in self._since[wait].items():
+            if now - since <= limit:
+                return
+            yield Overdue(request_id, wait, now - since, limit)

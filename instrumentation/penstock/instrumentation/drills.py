@@ -1,0 +1,159 @@
+"""Rehearsals of faults: which attempt a ``FaultDrill`` hits.
+
+Only the choice is made here. The faults themselves are raised at the transfer library's boundary, so that vLLM's own
+failure path runs, and all that they cause is marked ``rehearsal``.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from penstock.instrumentation import constants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SLOW: Final = 0
+"""The wire's unspecified mode, with a delay: the attempt succeeds later."""
+
+MODES: Final = {
+    constants.FAILURE_MODE_HANDSHAKE: "handshake",
+    constants.FAILURE_MODE_SETUP: "setup",
+    constants.FAILURE_MODE_TRANSFER: "transfer",
+    constants.FAILURE_MODE_EXCEPTION: "exception",
+    constants.FAILURE_MODE_NOTIFICATION: "notification",
+    constants.FAILURE_MODE_LOAD: "load",
+    SLOW: "slow",
+}
+"""What can be rehearsed, and the word for it."""
+
+MAX_ACTIVE: Final = 16
+_SECOND: Final = 1_000_000_000
+MAX_VALID_NS: Final = 4 * 3600 * _SECOND
+MAX_DELAY_NS: Final = 60 * _SECOND
+
+
+class DrillRefusedError(ValueError):
+    """A drill is not allowed here, or out of bounds; the text names the value and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """One rehearsal, as the policy feed pushes it.
+
+    *channel* and *mode* are numbers of the wire, *mode* one of :data:`MODES`. *rate* is the share of the attempts that are hit, in (0, 1]; *peer* a ``host:port``, empty for all. Times in nanoseconds.
+    """
+
+    id: str
+    channel: int
+    mode: int
+    rate: float
+    valid_for_ns: int
+    peer: str = ""
+    delay_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Armed:
+    """A drill that runs until *ends_ns* on the monotonic clock."""
+
+    drill: Drill
+    ends_ns: int
+
+
+def check(drill: Drill) -> None:
+    """Check a drill against the bounds that are compiled in.
+
+    Raises:
+        DrillRefusedError: a field is out of bounds.
+
+    """
+    if drill.mode not in MODES:
+        raise DrillRefusedError(
+            f"drill {drill.id}: mode {drill.mode} cannot be rehearsed; use {', '.join(MODES.values())}"
+        )
+    if not 0 < drill.rate <= 1:
+        raise DrillRefusedError(
+            f"drill {drill.id}: rate {drill.rate} is not a share of the attempts; use one in (0, 1]"
+        )
+    if not 0 < drill.valid_for_ns <= MAX_VALID_NS:
+        raise DrillRefusedError(
+            f"drill {drill.id}: a drill ends by itself; give it a time of at most "
+            f"{MAX_VALID_NS // _SECOND} s, not {drill.valid_for_ns / _SECOND:g} s",
+        )
+    if not 0 <= drill.delay_ns <= MAX_DELAY_NS or (drill.mode == SLOW and drill.delay_ns == 0):
+        raise DrillRefusedError(
+            f"drill {drill.id}: delay {drill.delay_ns / _SECOND:g} s; use at most {MAX_DELAY_NS // _SECOND} s, "
+            f"and more than 0 s with mode {MODES[SLOW]}",
+        )
+
+
+class Drills:
+    """The drills of this process.
+
+    :meth:`replace` belongs to one thread; :meth:`hit` may be called from any (polling, handshakes and
+    notifications run on different ones), it reads one immutable tuple.
+    """
+
+    __slots__ = ("_allowed", "_armed", "_clock", "_random")
+
+    def __init__(
+        self,
+        *,
+        allowed: bool,
+        random: Random | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Start with none; *allowed* is ``PENSTOCK_ALLOW_FAULTS=1``, *random* draws per attempt, *clock* is in nanoseconds."""
+        self._allowed = allowed
+        self._random = random or Random()  # noqa: S311 (a share of attempts, not a secret)
+        self._clock = clock
+        self._armed: tuple[Armed, ...] = ()
+
+    @property
+    def active(self) -> tuple[Armed, ...]:
+        """The drills that run now."""
+        if not self._armed:
+            return ()
+        now = self._clock()
+        return tuple(armed for armed in self._armed if now < armed.ends_ns)
+
+    def replace(self, drills: Iterable[Drill]) -> None:
+        """Put *drills*, the full state of the feed, in the place of the present ones.
+
+        A drill whose id is known keeps its end: a repeated push does not prolong a rehearsal.
+
+        Raises:
+            DrillRefusedError: faults are not allowed in this engine, there are too many drills, or one is
+                out of bounds; the present drills stay.
+
+        """
+        wanted = {drill.id: drill for drill in drills}
+        if wanted and not self._allowed:
+            raise DrillRefusedError("this engine refuses fault drills; start it with PENSTOCK_ALLOW_FAULTS=1")
+        if len(wanted) > MAX_ACTIVE:
+            raise DrillRefusedError(f"{len(wanted)} fault drills at once; use at most {MAX_ACTIVE}")
+        for drill in wanted.values():
+            check(drill)
+        now = self._clock()
+        ends = {armed.drill.id: armed.ends_ns for armed in self._armed}
+        self._armed = tuple(
+            Armed(drill, min(ends.get(drill.id, now + drill.valid_for_ns), now + drill.valid_for_ns))
+            for drill in wanted.values()
+        )
+
+    def hit(self, channel: int, mode: int, peer: str) -> Drill | None:
+        """Return the drill that hits this attempt, if one does.
+
+        Asked once per attempt at the place where *mode* would happen. Each running drill that fits draws
+        once, in the order of the push, until one hits.
+        """
+        for armed in self.active:
+            drill = armed.drill
+            fits = drill.channel == channel and drill.mode == mode and drill.peer in {"", peer}
+            if fits and self._random.random() < drill.rate:
+                return drill
+        return None

@@ -1,0 +1,265 @@
+"""Quarantine of sick peers (``peerQuarantine``): the circuits of all peers, the share that may be cut off, and orders.
+
+Times are monotonic nanoseconds, given by the caller. All changes belong to one thread, the scheduler's;
+:meth:`Quarantine.listing` may be read from any.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.instrumentation.circuit import Admit, Circuit, Failure, Rules, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_IDLE_NS = 15 * 60 * 1_000_000_000
+_MAX_PEERS = 1024
+_NOBODY = frozenset({"", "unknown"})
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An operator's word about a peer: *quarantined* or kept out of quarantine, for *ttl_ns* or until withdrawn."""
+
+    id: str
+    peer: str
+    quarantined: bool
+    ttl_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a peer stands.
+
+    *until_ns*: when the next probe may pass, a probe is given up or an order ends; None where no time does it.
+    *rehearsal*: a fault drill brought it there.
+    """
+
+    peer: str
+    engine_id: str
+    state: State
+    reason: str
+    until_ns: int | None
+    rehearsal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A peer's standing changed from *previous* to ``status.state`` (the event ``quarantine_changed``)."""
+
+    status: Status
+    previous: State
+
+
+class Quarantine:
+    """Which peers are loaded from.
+
+    Without rules only orders hold. A peer is known from the first request or report on until nothing has been
+    heard of it for 15 minutes (for ``duration``, if that is longer). Of the known peers at most ``maxPeersPercent``
+    are cut off automatically, in whole peers: with 50 % one of two, and never an engine's only one; what orders
+    cut off counts, but orders are always obeyed. An incompatible peer that falls idle is no longer counted but
+    remembered.
+    """
+
+    def __init__(
+        self,
+        on_change: Callable[[Change], None],
+        *,
+        idle_ns: int = _IDLE_NS,
+        max_peers: int = _MAX_PEERS,
+    ) -> None:
+        """Start without rules and orders; *on_change* hears each change and must not call back."""
+        self._on_change = on_change
+        self._idle_ns = idle_ns
+        self._max_peers = max_peers
+        self._rules: Rules | None = None
+        self._peers: OrderedDict[str, Circuit] = OrderedDict()  # least recently heard of first
+        self._dormant: OrderedDict[str, Circuit] = OrderedDict()  # incompatible and idle
+        self._orders: dict[str, tuple[Order, int | None]] = {}  # by peer, in force
+        self._order_ends: dict[str, int | None] = {}  # by id, of the last push
+        self._listed: dict[str, Status] = {}  # all that are not closed
+        self._probe_numbers = itertools.count(1)
+        self._due: int | None = None
+
+    def listing(self) -> list[Status]:
+        """Return all peers whose circuit is not closed; safe in any thread."""
+        return list(self._listed.copy().values())
+
+    @property
+    def known_peers(self) -> int:
+        """How many peers ``maxPeersPercent`` is a share of."""
+        return len(self._peers)
+
+    def admit(self, peer: str, engine_id: str, now: int) -> Admit:
+        """Decide whether a request may load from *peer* (``host:port``), an engine known as *engine_id* or empty."""
+        self.advance(now)
+        if peer in _NOBODY:
+            return Admit(remote=True)
+        circuit = self._touch(peer, now)
+        circuit.meet(engine_id, asked=True)
+        self._publish(peer)
+        self._release_beyond_cap()
+        if peer in self._orders:
+            return Admit(remote=not self._orders[peer][0].quarantined, reason="operator")
+        if self._rules is None:
+            return Admit(remote=True)
+        answer = circuit.ask(self._rules, now, self._probe_numbers)
+        self._publish(peer)
+        return answer
+
+    def report(self, peer: str, engine_id: str, failure: Failure | None, now: int, *, probe: int = 0) -> None:
+        """Take in how one load from *peer* ended: well (None) or by *failure*.
+
+        *probe* is the number its :class:`Admit` gave. Reports about a peer that an order keeps out of quarantine,
+        and reports without rules, only keep the peer known.
+        """
+        self.advance(now)
+        if peer in _NOBODY:
+            return
+        circuit = self._touch(peer, now)
+        circuit.meet(engine_id, asked=False)
+        lifted = peer in self._orders and not self._orders[peer][0].quarantined
+        if self._rules is not None and not lifted:
+            if failure is None:
+                circuit.succeeded(probe)
+            else:
+                reason = circuit.failed(failure, engine_id, probe, self._rules, now)
+                if reason and self._may_cut_off(peer, self._rules):
+                    circuit.open(reason, now, rehearsal=failure.rehearsal)
+            self._publish(peer)
+        self._release_beyond_cap()
+
+    def set_rules(self, rules: Rules | None, now: int) -> None:
+        """Change the policy; None lifts every automatic quarantine. New times hold for those that run."""
+        self.advance(now)
+        self._rules = rules
+        for peer in list(self._listed):
+            circuit = self._peers.get(peer) or self._dormant.get(peer)
+            if rules is None and circuit is not None:
+                circuit.close("policy")
+            self._publish(peer)
+        if rules is None:
+            self._dormant.clear()
+        self._release_beyond_cap()
+
+    def set_orders(self, orders: Iterable[Order], now: int) -> None:
+        """Put *orders*, the full state of the feed, in the place of the present ones; the last about a peer wins.
+
+        An order whose id is known keeps its end: a repeated push does not prolong it. One that lifts also closes
+        the peer's circuit, once.
+
+        Raises:
+            ValueError: there are too many; the present ones stay.
+
+        """
+        wanted = list(orders)
+        if len(wanted) > self._max_peers:
+            raise ValueError(f"{len(wanted)} quarantine orders at once; use at most {self._max_peers}")
+        self.advance(now)
+        ends: dict[str, int | None] = {}
+        in_force: dict[str, tuple[Order, int | None]] = {}
+        for order in wanted:
+            end = None if order.ttl_ns is None else now + order.ttl_ns
+            ends[order.id] = end = self._order_ends.get(order.id, end)
+            if end is not None and end <= now:
+                continue
+            in_force[order.peer] = (order, end)
+            if not order.quarantined and order.id not in self._order_ends:
+                self._lift(order.peer)
+        touched = {*self._orders, *in_force}
+        self._orders, self._order_ends = in_force, ends
+        for peer in touched:
+            self._publish(peer, "operator")
+        self._due = None
+        self._release_beyond_cap()
+
+    def advance(self, now: int) -> None:
+        """Let orders end and idle peers go; called often, it costs one comparison unless something is due."""
+        if self._due is not None and now < self._due:
+            return
+        for peer, (_, end) in list(self._orders.items()):
+            if end is not None and end <= now:
+                del self._orders[peer]
+                self._publish(peer, "expired")
+        idle_ns = max(self._idle_ns, self._rules.duration_ns if self._rules else 0)
+        while self._peers and (oldest := next(iter(self._peers.values()))).seen + idle_ns <= now:
+            self._forget_oldest()
+        dues = [end for _, end in self._orders.values() if end is not None]
+        dues.append((oldest.seen if self._peers else now) + idle_ns)
+        self._due = min(dues)
+        self._release_beyond_cap()
+
+    def _touch(self, peer: str, now: int) -> Circuit:
+        circuit = self._peers.get(peer)
+        if circuit is None:
+            if len(self._peers) >= self._max_peers:
+                self._forget_oldest()
+            circuit = self._peers[peer] = self._dormant.pop(peer) if peer in self._dormant else Circuit()
+        self._peers.move_to_end(peer)
+        circuit.seen = max(circuit.seen, now)
+        return circuit
+
+    def _forget_oldest(self) -> None:
+        peer, circuit = self._peers.popitem(last=False)
+        if circuit.permanent:
+            self._dormant[peer] = circuit
+            peer = self._dormant.popitem(last=False)[0] if len(self._dormant) > self._max_peers else peer
+        self._publish(peer, "expired")
+
+    def _lift(self, peer: str) -> None:
+        self._dormant.pop(peer, None)
+        if peer in self._peers:
+            self._peers[peer].close("operator")
+
+    def _cut_off(self) -> list[str]:
+        return [peer for peer in self._listed if peer in self._peers]
+
+    def _may_cut_off(self, peer: str, rules: Rules) -> bool:
+        """Answer whether *peer* may be, or already is, cut off: the share is never exceeded."""
+        share = 100 * len({peer, *self._cut_off()})
+        return peer in self._listed or share <= rules.max_peers_percent * len(self._peers)
+
+    def _release_beyond_cap(self) -> None:
+        """Close automatic circuits, the one that has been open longest first, until the share holds again."""
+        if self._rules is None or not self._listed:
+            return
+        cut_off = self._cut_off()
+        automatic = [
+            peer
+            for peer in cut_off
+            if self._peers[peer].state is not State.CLOSED and peer not in self._orders
+        ]
+        automatic.sort(key=lambda peer: (self._peers[peer].permanent, self._peers[peer].began))
+        excess = len(cut_off) - self._rules.max_peers_percent * len(self._peers) // 100
+        for peer in automatic[: max(excess, 0)]:
+            self._peers[peer].close("max_peers_percent")
+            self._publish(peer)
+
+    def _status(self, peer: str) -> Status:
+        circuit = self._peers.get(peer) or self._dormant.get(peer) or Circuit()
+        if peer in self._orders:
+            order, end = self._orders[peer]
+            state = State.OPEN if order.quarantined else State.CLOSED
+            return Status(peer, circuit.engine_id, state, "operator", end, rehearsal=False)
+        until = circuit.until(self._rules) if self._rules else None
+        return Status(peer, circuit.engine_id, circuit.state, circuit.reason, until, circuit.rehearsal)
+
+    def _publish(self, peer: str, closed_by: str = "") -> None:
+        """Bring the listing up to date and tell of a change; *closed_by* is why, where the circuit itself does not know."""
+        before, after = self._listed.get(peer), self._status(peer)
+        if after.state is State.CLOSED:
+            if before is None:
+                return
+            del self._listed[peer]
+            after = replace(
+                after, reason=closed_by or after.reason, until_ns=None, rehearsal=before.rehearsal
+            )
+        elif after == before:
+            return
+        else:
+            self._listed[peer] = after
+        self._on_change(Change(after, previous=before.state if before else State.CLOSED))
