@@ -22,8 +22,7 @@ START_SECONDS = 300.0
 _OK = 200
 _PROGRESS_SECONDS = 10.0
 
-# The `vllm` command asks for the metadata of a distribution named vllm, which the CPU build is not.
-API_SERVER = "vllm.entrypoints.openai.api_server"
+API_SERVER = "demo.vllm_server"
 
 
 @dataclass(frozen=True, slots=True)

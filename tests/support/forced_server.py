@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.platforms.cpu import CpuPlatform
 
+from demo import vllm_server
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -44,6 +46,4 @@ def _force(variant: str) -> None:
 _force(os.environ["FORCED_VARIANT"])
 
 if __name__ == "__main__":
-    from vllm.entrypoints.launchers.api_server.entry import main
-
-    main()
+    vllm_server.main()
