@@ -1,0 +1,452 @@
+"""Every metric that Penstock exposes, in the order of the exposition; the only place where a name is written.
+
+Series come from four places:
+
+- *log*: a fold over the journal (`mapping`, `columns`), exact across restarts;
+- *fold*: what the fold counts about itself;
+- *snapshots*: gauges of connected sources as they are now (`gauges`), never restored;
+- *agent*: the daemon's own work since it started (`own`).
+
+No label holds a rank, a request or a UUID; only the ``_info`` metrics name an engine's UUID.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.agent.metrics.spec import NANO, Kind, Metric
+
+_MICRO = NANO // 10**6
+
+
+def _seconds(*bounds: float) -> tuple[int, ...]:
+    return tuple(round(bound * 10**6) * _MICRO for bound in bounds)
+
+
+_DURATION = _seconds(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_DEFERRED = _seconds(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_AGENT = _seconds(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SIZE = tuple(1 << exponent for exponent in range(14, 35, 2))
+_RATIO = tuple(tenth * NANO // 10 for tenth in range(1, 11))
+
+_PEER = frozenset({"peer"})
+_CONNECTOR_PEER = frozenset({"connector", "peer"})
+
+# --- from the log: transfers -----------------------------------------------------------------------
+
+TRANSFERS: Final = Metric(
+    "penstock_transfers_total",
+    Kind.COUNTER,
+    "Completed transfers, one per transfer handle and rank.",
+    ("channel", "connector", "direction", "peer", "result"),
+    free=_CONNECTOR_PEER,
+)
+TRANSFER_DURATION: Final = Metric(
+    "penstock_transfer_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time from posting a transfer to its completion; transfers with result ok only.",
+    ("channel", "peer"),
+    free=_PEER,
+    buckets=_DURATION,
+    scale=NANO,
+    exemplars=True,
+)
+TRANSFER_SIZE: Final = Metric(
+    "penstock_transfer_size_bytes",
+    Kind.HISTOGRAM,
+    "Bytes moved by a transfer; transfers with result ok only.",
+    ("channel", "direction"),
+    buckets=_SIZE,
+    exemplars=True,
+)
+HANDSHAKE_DURATION: Final = Metric(
+    "penstock_handshake_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time a handshake with a peer took, failed ones included: all hold the one handshake thread.",
+    ("peer",),
+    free=_PEER,
+    buckets=_DURATION,
+    scale=NANO,
+    exemplars=True,
+)
+HANDSHAKE_QUEUE: Final = Metric(
+    "penstock_handshake_queue_seconds",
+    Kind.HISTOGRAM,
+    "Time a handshake waited for the handshake thread before it began.",
+    ("peer",),
+    free=_PEER,
+    buckets=_DURATION,
+    scale=NANO,
+    exemplars=True,
+)
+
+# --- from the log: failures and what was done about them -------------------------------------------
+
+TRANSFER_FAILURES: Final = Metric(
+    "penstock_transfer_failures_total",
+    Kind.COUNTER,
+    "Attempts that went wrong, as seen by each rank; rehearsal is true if a FaultDrill caused it.",
+    ("channel", "connector", "mode", "error_type", "peer", "rehearsal"),
+    free=_CONNECTOR_PEER,
+    exemplars=True,
+)
+LATE_READS: Final = Metric(
+    "penstock_late_reads_total",
+    Kind.COUNTER,
+    "Reads of blocks whose lease had expired: the reader may have got another request's data.",
+    ("peer",),
+    free=_PEER,
+    exemplars=True,
+)
+LOAD_OUTCOMES: Final = Metric(
+    "penstock_load_outcomes_total",
+    Kind.COUNTER,
+    "What was finally done about a failed load, one per request and cause.",
+    ("channel", "outcome", "decided_by", "mode", "peer", "rehearsal"),
+    free=_PEER,
+    exemplars=True,
+)
+RECOMPUTED_TOKENS: Final = Metric(
+    "penstock_recomputed_tokens_total",
+    Kind.COUNTER,
+    "Prompt tokens computed again because their load failed (outcome recomputed).",
+    ("channel", "mode", "peer"),
+    free=_PEER,
+    exemplars=True,
+)
+
+# --- from the log: deferrals -----------------------------------------------------------------------
+
+DEFERRALS: Final = Metric(
+    "penstock_deferrals_total",
+    Kind.COUNTER,
+    "Deferrals that ended; engine_lost if their source ended first.",
+    ("reason", "ending", "peer"),
+    free=_PEER,
+    exemplars=True,
+)
+DEFERRED_TIME: Final = Metric(
+    "penstock_request_deferred_time_seconds",
+    Kind.HISTOGRAM,
+    "Time from the start of a deferral to its end.",
+    ("reason",),
+    buckets=_DEFERRED,
+    scale=NANO,
+    exemplars=True,
+)
+
+# --- from the log: probes, EPLB, policy, quarantine ------------------------------------------------
+
+CACHE_PROBES: Final = Metric(
+    "penstock_cache_probes_total",
+    Kind.COUNTER,
+    "Questions to a remote cache whether it holds an item.",
+    ("connector", "peer", "result"),
+    free=_CONNECTOR_PEER,
+)
+EPLB_REBALANCES: Final = Metric(
+    "penstock_eplb_rebalances_total",
+    Kind.COUNTER,
+    "Rebalances of experts, one per rank that took part.",
+    ("trigger", "result"),
+)
+EPLB_REBALANCE_DURATION: Final = Metric(
+    "penstock_eplb_rebalance_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time a rebalance took on a rank, all layers.",
+    buckets=(*_DURATION, *_seconds(60, 120)),
+    scale=NANO,
+)
+EPLB_PAUSE: Final = Metric(
+    "penstock_eplb_pause_seconds",
+    Kind.HISTOGRAM,
+    "Time the forward pass was held up by a rebalance on a rank.",
+    buckets=_DURATION,
+    scale=NANO,
+)
+EPLB_BALANCEDNESS: Final = Metric(
+    "penstock_eplb_balancedness_ratio",
+    Kind.HISTOGRAM,
+    "Mean load of the ranks divided by the highest, before and after a rebalance; 1 is perfect.",
+    ("when",),
+    buckets=_RATIO,
+    scale=NANO,
+)
+EPLB_EXPERTS: Final = Metric(
+    "penstock_eplb_experts_total",
+    Kind.COUNTER,
+    "Experts that a rebalance left unchanged or received, by where they came from (unchanged, local, remote).",
+    ("source",),
+)
+POLICY_UPDATES: Final = Metric(
+    "penstock_policy_updates_total",
+    Kind.COUNTER,
+    "Policies that took effect or were refused (accepted, rejected), by what changed them.",
+    ("result", "source"),
+    free=frozenset({"source"}),
+)
+QUARANTINES: Final = Metric(
+    "penstock_quarantines_total",
+    Kind.COUNTER,
+    "Times a peer was put into quarantine.",
+    ("peer", "reason"),
+    free=frozenset({"peer", "reason"}),
+)
+
+# --- from the log: the telemetry itself ------------------------------------------------------------
+
+EVENTS: Final = Metric(
+    "penstock_events_total",
+    Kind.COUNTER,
+    "Entries committed to the log: events by kind, transfer_sample and probe_sample.",
+    ("kind",),
+)
+EVENTS_DROPPED: Final = Metric(
+    "penstock_events_dropped_total",
+    Kind.COUNTER,
+    "Entries that the engine lost before the agent had them.",
+    ("reason",),
+    free=frozenset({"reason"}),
+)
+GUARD_ERRORS: Final = Metric(
+    "penstock_guard_errors_total",
+    Kind.COUNTER,
+    "Errors of Penstock's own code inside the engine, contained there.",
+    ("hook", "error_class"),
+    free=frozenset({"hook", "error_class"}),
+)
+
+# --- the fold about itself -------------------------------------------------------------------------
+
+LABEL_SETS_FOLDED: Final = Metric(
+    "penstock_label_sets_folded_total",
+    Kind.COUNTER,
+    "Updates that went to __other__ because the metric had reached its cap of label sets.",
+    ("metric",),
+)
+LABEL_SETS_EVICTED: Final = Metric(
+    "penstock_label_sets_evicted_total",
+    Kind.COUNTER,
+    "Label sets that gave way to new ones after 15 idle minutes; one that returns resumes.",
+    ("metric",),
+)
+
+# --- from snapshots --------------------------------------------------------------------------------
+
+TRANSFERS_IN_FLIGHT: Final = Metric(
+    "penstock_transfers_in_flight",
+    Kind.GAUGE,
+    "Transfers that have begun and not ended, over all ranks.",
+    ("channel", "peer"),
+    free=_PEER,
+)
+OLDEST_TRANSFER: Final = Metric(
+    "penstock_oldest_transfer_start_timestamp_seconds",
+    Kind.GAUGE,
+    "Start of the oldest transfer in flight.",
+    ("channel", "peer"),
+    free=_PEER,
+)
+DEFERRED_REQUESTS: Final = Metric(
+    "penstock_deferred_requests",
+    Kind.GAUGE,
+    "Requests that the scheduler passes over now.",
+    ("reason", "peer"),
+    free=_PEER,
+)
+OLDEST_DEFERRAL: Final = Metric(
+    "penstock_oldest_deferral_start_timestamp_seconds",
+    Kind.GAUGE,
+    "Start of the oldest deferral that has not ended.",
+    ("reason", "peer"),
+    free=_PEER,
+)
+SEND_LEASES: Final = Metric(
+    "penstock_send_leases",
+    Kind.GAUGE,
+    "Finished requests whose blocks wait for their reader; the highest of the ranks.",
+)
+SEND_LEASE_BLOCKS: Final = Metric(
+    "penstock_send_lease_blocks",
+    Kind.GAUGE,
+    "Blocks that wait for their reader; the highest of the ranks.",
+)
+POLICY_INFO: Final = Metric(
+    "penstock_policy_info",
+    Kind.INFO,
+    "Hash of the policy in force; none where vLLM's own configuration holds.",
+    ("hash",),
+)
+POLICY_ACTION: Final = Metric(
+    "penstock_policy_action",
+    Kind.GAUGE,
+    "1 for what is done now about a failed load of the channel, 0 for the alternatives.",
+    ("channel", "action"),
+)
+POLICY_IN_SYNC: Final = Metric(
+    "penstock_policy_in_sync",
+    Kind.GAUGE,
+    "1 if the policy in force is the one that the agent wants.",
+)
+POLICY_LAST_CHANGE: Final = Metric(
+    "penstock_policy_last_change_timestamp_seconds",
+    Kind.GAUGE,
+    "When the policy in force last changed.",
+)
+POLICY_EXPIRY: Final = Metric(
+    "penstock_policy_expiry_timestamp_seconds",
+    Kind.GAUGE,
+    "When the policy in force moves on by itself; absent if it does not.",
+)
+PEER_QUARANTINE: Final = Metric(
+    "penstock_peer_quarantine_state",
+    Kind.GAUGE,
+    "1 for the quarantine state of the peer (closed, open, half_open), 0 for the others.",
+    ("peer", "state"),
+    free=_PEER,
+)
+UPSTREAM_INVALID_PEERS: Final = Metric(
+    "penstock_upstream_invalid_peers",
+    Kind.GAUGE,
+    "Peers in vLLM's own list of invalid remote engines.",
+)
+PEER_INFO: Final = Metric(
+    "penstock_peer_info",
+    Kind.INFO,
+    "The connector's own id of the engine behind a peer.",
+    ("peer", "peer_engine_id"),
+    free=_PEER,
+)
+PEER_CLOCK_OFFSET: Final = Metric(
+    "penstock_peer_clock_offset_seconds",
+    Kind.GAUGE,
+    "The peer's clock minus the engine's.",
+    ("peer",),
+    free=_PEER,
+)
+ENGINE_INFO: Final = Metric(
+    "penstock_engine_info",
+    Kind.INFO,
+    "What the engine is; role_guessed is true if PENSTOCK_LABELS does not give the role.",
+    (
+        "model",
+        "role",
+        "role_guessed",
+        "vllm_version",
+        "kv_connector",
+        "kv_role",
+        "kv_engine_id",
+        "kv_load_failure_policy",
+        "ec_connector",
+        "ec_role",
+        "scheduler_class",
+        "side_channel",
+        "tensor_parallel_size",
+        "data_parallel_size",
+    ),
+)
+ENGINE_COMPATIBILITY: Final = Metric(
+    "penstock_engine_compatibility_info",
+    Kind.INFO,
+    "The connector's compatibility hash: one row without a factor, and one for each factor that goes into it.",
+    ("hash", "factor", "value"),
+    free=frozenset({"factor", "value"}),
+)
+ENGINE_START: Final = Metric(
+    "penstock_engine_start_timestamp_seconds",
+    Kind.GAUGE,
+    "When the engine process started.",
+)
+ENGINE_PAUSED: Final = Metric(
+    "penstock_engine_paused",
+    Kind.GAUGE,
+    "1 while agentctl pause holds: every hook is passive.",
+)
+HOOK_INSTALLED: Final = Metric(
+    "penstock_hook_installed",
+    Kind.GAUGE,
+    "1 if the hook is in place on every rank, 0 with the reason if it is not.",
+    ("component", "hook", "reason"),
+    free=frozenset({"hook", "reason"}),
+)
+ENGINE_CONNECTED: Final = Metric(
+    "penstock_engine_connected",
+    Kind.GAUGE,
+    "1 if a process of the engine is connected to the agent; 0 stays after the engine has gone.",
+)
+
+# --- the agent -------------------------------------------------------------------------------------
+
+ENGINES_EXPECTED: Final = Metric(
+    "penstock_engines_expected",
+    Kind.GAUGE,
+    "Engines that should be connected: as configured, else all that have been seen.",
+    per_engine=False,
+)
+ENGINES_CONNECTED: Final = Metric(
+    "penstock_engines_connected",
+    Kind.GAUGE,
+    "Engines that are connected.",
+    per_engine=False,
+)
+STATE_CREATED: Final = Metric(
+    "penstock_state_created_timestamp_seconds",
+    Kind.GAUGE,
+    "When counting began; a new value is a genuine reset of all counters.",
+    per_engine=False,
+)
+COMMIT_DURATION: Final = Metric(
+    "penstock_agent_commit_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time a commit to the journal took.",
+    per_engine=False,
+    buckets=_AGENT,
+    scale=NANO,
+)
+ACK_DURATION: Final = Metric(
+    "penstock_agent_ack_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time from the arrival of a batch to its acknowledgement.",
+    per_engine=False,
+    buckets=_AGENT,
+    scale=NANO,
+)
+EXPORT_DURATION: Final = Metric(
+    "penstock_agent_export_duration_seconds",
+    Kind.HISTOGRAM,
+    "Time an export of spans took, failed ones included.",
+    per_engine=False,
+    buckets=_AGENT,
+    scale=NANO,
+)
+COMMIT_QUEUE: Final = Metric(
+    "penstock_agent_commit_queue_batches",
+    Kind.GAUGE,
+    "Batches that wait for their commit.",
+    per_engine=False,
+)
+EXPORT_BACKLOG: Final = Metric(
+    "penstock_agent_export_backlog_batches",
+    Kind.GAUGE,
+    "Batches of the log that the trace export has not passed yet.",
+    per_engine=False,
+)
+COLLECTOR_SUCCESS: Final = Metric(
+    "penstock_agent_collector_success",
+    Kind.GAUGE,
+    "1 if this part of the exposition worked, 0 if it failed and its metrics are missing.",
+    ("collector",),
+    per_engine=False,
+)
+LABEL_SETS_HIDDEN: Final = Metric(
+    "penstock_agent_label_sets_hidden",
+    Kind.GAUGE,
+    "Label sets of gauges beyond the cap, folded into __other__ or left out of this scrape.",
+    ("metric",),
+    per_engine=False,
+)
+
+METRICS: Final[tuple[Metric, ...]] = tuple(value for value in globals().values() if isinstance(value, Metric))
+"""All of the above, in their order."""
+
+BY_NAME: Final = {metric.name: metric for metric in METRICS}

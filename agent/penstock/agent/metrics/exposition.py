@@ -1,0 +1,174 @@
+"""What a scrape gets: the log's counters, the live gauges and the agent's own metrics as one text."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.family import Distribution, Family, Mark, Sample
+from penstock.agent.metrics.gauges import add_snapshots, by_engine
+from penstock.agent.metrics.sheet import Sheet
+from penstock.agent.metrics.spec import NANO, Kind
+from penstock.agent.metrics.text import negotiate, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from penstock.agent.metrics.exemplars import Exemplar, Exemplars
+    from penstock.agent.metrics.fold import Fold
+    from penstock.agent.metrics.gauges import LiveSource, Wanted
+    from penstock.agent.metrics.own import AgentMetrics
+    from penstock.agent.metrics.series import Row
+    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.model import EngineKey
+
+GONE_NANO = 15 * 60 * NANO
+"""The counters of an engine stay this long after it disconnected."""
+
+_ORDER = {metric: index for index, metric in enumerate(c.METRICS)}
+
+log = structlog.get_logger(__name__)
+
+
+class Exposition:
+    """Renders the metrics. Thread-safe, so that a long scrape can run beside the event loop.
+
+    Args:
+        sources: returns the registry's sources, disconnected ones included.
+        wanted: hash of the policy that an engine should have.
+        now_unix_nano: the clock.
+
+    """
+
+    def __init__(
+        self,
+        fold: Fold,
+        sources: Callable[[], Sequence[LiveSource]],
+        exemplars: Exemplars,
+        agent: AgentMetrics,
+        *,
+        wanted: Wanted | None = None,
+        now_unix_nano: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._fold = fold
+        self._sources = sources
+        self._exemplars = exemplars
+        self._agent = agent
+        self._wanted = wanted
+        self._now = now_unix_nano
+        self._started = now_unix_nano()
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """Return the body and its content type for an Accept header. A part that fails does not take the rest along."""
+        content_type = negotiate(accept)
+        families: list[Family] = []
+        success = Family(c.COLLECTOR_SUCCESS)
+        for name, part in (("log", self._log), ("snapshots", self._snapshots), ("agent", self._own)):
+            try:
+                families += part()
+                worked = True
+            except Exception:
+                log.exception("a part of the metrics could not be collected", collector=name)
+                worked = False
+            success.samples.append(Sample((name,), worked))
+        families.append(success)
+        families = [family for family in families if family.samples or family.distributions]
+        families.sort(key=lambda family: _ORDER[family.metric])
+        return write(families, content_type), content_type
+
+    def _log(self) -> list[Family]:
+        """Return the counters of all engines that have not been gone for long."""
+        families: dict[Metric, Family] = {}
+        live = by_engine(self._sources())
+        for engine in self._fold.engines():
+            if self._gone(live.get(engine.key, ())):
+                continue
+            for metric, rows in engine.rows.items():
+                family = families.setdefault(metric, Family(metric))
+                if metric.kind is Kind.HISTOGRAM:
+                    family.distributions += self._distributions(engine.key, metric, rows)
+                else:
+                    family.samples += self._counters(engine.key, metric, rows)
+        return list(families.values())
+
+    def _gone(self, sources: Iterable[LiveSource]) -> bool:
+        last = self._started
+        for live in sources:
+            if live.connected:
+                return False
+            last = max(last, live.last_seen_unix_nano)
+        return self._now() - last > GONE_NANO
+
+    def _counters(self, key: EngineKey, metric: Metric, rows: list[Row]) -> list[Sample]:
+        prefix = (key.engine, key.server)
+        samples = []
+        for labels, total, _ in sorted(rows):
+            exemplar = self._exemplars.get(key, metric, labels) if metric.exemplars else None
+            mark = _mark(exemplar, metric) if exemplar else None
+            samples.append(Sample((*prefix, *labels), total, mark))
+        return samples
+
+    def _distributions(self, key: EngineKey, metric: Metric, rows: list[Row]) -> list[Distribution]:
+        distributions = []
+        for labels, total, counts in sorted(rows):
+            marks = {}
+            if metric.exemplars:
+                for bucket in range(len(counts)):
+                    exemplar = self._exemplars.get(key, metric, labels, bucket)
+                    if exemplar:
+                        marks[bucket] = _mark(exemplar, metric)
+            distributions.append(
+                Distribution((key.engine, key.server, *labels), total / metric.scale, counts, marks)
+            )
+        return distributions
+
+    def _snapshots(self) -> list[Family]:
+        """Return the gauges of connected engines, and which engines those are."""
+        sources = self._sources()
+        sheet = Sheet()
+        add_snapshots(sheet, sources, self._wanted)
+        connected = self._connected(sources)
+        for key, value in connected.items():
+            sheet.set(c.ENGINE_CONNECTED, key, value)
+        families = sheet.families()
+        hidden = [Sample((metric.name,), count) for metric, count in sheet.hidden.items()]
+        expected = self._agent.engines_expected or len(connected)
+        return [
+            *families,
+            Family(c.LABEL_SETS_HIDDEN, sorted(hidden)),
+            Family(c.ENGINES_EXPECTED, [Sample((), expected)]),
+            Family(c.ENGINES_CONNECTED, [Sample((), sum(connected.values()))]),
+        ]
+
+    def _connected(self, sources: Sequence[LiveSource]) -> Mapping[EngineKey, bool]:
+        """Return all engines ever seen, and whether a process of each is connected."""
+        connected = {key: False for key in self._fold.known() if key.engine}
+        for key, lives in by_engine(sources).items():
+            if key.engine:
+                connected[key] = any(live.connected for live in lives)
+        return connected
+
+    def _own(self) -> list[Family]:
+        agent = self._agent
+        return [
+            Family(c.STATE_CREATED, [Sample((), agent.state_created_unix_nano / NANO)]),
+            Family(c.COMMIT_QUEUE, [Sample((), agent.commit_queue())]),
+            Family(c.EXPORT_BACKLOG, [Sample((), agent.export_backlog())]),
+            *(
+                Family(
+                    latency.metric,
+                    distributions=[
+                        Distribution((), row.total / NANO, row.counts, {}) for row in latency.rows()
+                    ],
+                )
+                for latency in (agent.commit, agent.ack, agent.export)
+            ),
+        ]
+
+
+def _mark(exemplar: Exemplar, metric: Metric) -> Mark:
+    return Mark(
+        exemplar.trace_id, exemplar.span_id, exemplar.value / metric.scale, exemplar.time_unix_nano / NANO
+    )

@@ -1,0 +1,88 @@
+"""Gauges about the engine itself: what it is, which hooks fit it, which policy holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.mapping import boolean, word
+from penstock.agent.metrics.sheet import MAX
+from penstock.agent.metrics.spec import NANO
+from penstock.proto.names import words
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import policy_pb2 as policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.agent.metrics.sheet import Sheet
+    from penstock.agent.model import EngineKey, Source
+    from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
+
+_ACTIONS = tuple(words(policy.FailureAction))
+
+
+def add_facts(sheet: Sheet, key: EngineKey, source: Source, snapshot: Snapshot) -> None:
+    """Put what the engine is; only EngineCore tells."""
+    if key.engine:
+        sheet.merge(MAX, c.ENGINE_PAUSED, key, snapshot.paused)
+    if not snapshot.HasField("engine"):
+        return
+    facts = snapshot.engine
+    start = facts.start_time_unix_nano or source.start_time_unix_nano
+    if start:
+        sheet.set(c.ENGINE_START, key, start / NANO)
+    sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts))
+    if facts.compatibility_hash:
+        rows = {"": "", **facts.compatibility_factors}
+        for factor, value in rows.items():
+            sheet.set(c.ENGINE_COMPATIBILITY, key, 1, facts.compatibility_hash, factor, value)
+
+
+def _info(source: Source, facts: EngineFacts) -> tuple[str, ...]:
+    """Return the values of the labels of `c.ENGINE_INFO`."""
+    told = facts.role != common.ROLE_UNSPECIFIED
+    values = {
+        "model": facts.model or source.model,
+        "role": word(common.Role, facts.role) if told else source.role,
+        "role_guessed": boolean(facts.role_guessed if told else source.role_guessed),
+        "vllm_version": facts.vllm_version or source.vllm_version,
+        "kv_connector": facts.kv_connector,
+        "kv_role": facts.kv_role,
+        "kv_engine_id": facts.kv_engine_id,
+        "kv_load_failure_policy": facts.kv_load_failure_policy,
+        "ec_connector": facts.ec_connector,
+        "ec_role": facts.ec_role,
+        "scheduler_class": facts.scheduler_class,
+        "side_channel": facts.side_channel,
+        "tensor_parallel_size": str(facts.tensor_parallel_size),
+        "data_parallel_size": str(facts.data_parallel_size),
+    }
+    return tuple(values[name] for name in c.ENGINE_INFO.labels)
+
+
+def add_hooks(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
+    """Put the hooks of one source; a reason is there only where a hook is not."""
+    for hook in snapshot.hooks:
+        component = word(common.Component, hook.component)
+        sheet.set(c.HOOK_INSTALLED, key, hook.installed, component, hook.name, hook.reason)
+
+
+def add_policy(
+    sheet: Sheet, key: EngineKey, snapshot: Snapshot, wanted: Callable[[EngineKey], str] | None
+) -> None:
+    """Put the policy in force; only EngineCore tells."""
+    if not snapshot.HasField("policy"):
+        return
+    status = snapshot.policy
+    sheet.set(c.POLICY_INFO, key, 1, status.hash or "none")
+    for channel, chosen in (("kv", status.kv_action), ("ec", status.ec_action)):
+        if chosen:
+            for action in _ACTIONS:
+                sheet.set(c.POLICY_ACTION, key, action == chosen, channel, action)
+    if wanted is not None:
+        sheet.set(c.POLICY_IN_SYNC, key, status.hash == wanted(key))
+    if status.changed_time_unix_nano:
+        sheet.set(c.POLICY_LAST_CHANGE, key, status.changed_time_unix_nano / NANO)
+    if status.expires_time_unix_nano:
+        sheet.set(c.POLICY_EXPIRY, key, status.expires_time_unix_nano / NANO)

@@ -1,0 +1,195 @@
+"""Counters and histograms as a fold over the log: what was committed, counted exactly once.
+
+State is whole numbers, so it is the same for any order in which the batches of different sources come (as
+long as no metric is at its cap), and a replay from a dump gives what a replay from the beginning gives.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.agent.errors import StateError
+from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.columns import probe_bulks, transfer_bulks
+from penstock.agent.metrics.mapping import UNKNOWN, event_kind, event_updates
+from penstock.agent.metrics.series import CAP, Row, Series
+from penstock.agent.model import EngineKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.metrics.columns import Bulk
+    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.model import Source
+    from penstock.proto.v1.ingest_pb2 import Batch
+
+
+class EngineRows(NamedTuple):
+    """A copy of one engine's series.
+
+    Attributes:
+        last_entry_unix_nano: time of the newest entry; 0 if none had one.
+
+    """
+
+    key: EngineKey
+    last_entry_unix_nano: int
+    rows: dict[Metric, list[Row]]
+
+
+class _Engine:
+    """The state of one engine."""
+
+    def __init__(self, cap: int) -> None:
+        self.time = 0
+        self.series: dict[Metric, Series] = {}
+        self._cap = cap
+
+    def of(self, metric: Metric) -> Series:
+        series = self.series.get(metric)
+        if series is None:
+            series = self.series[metric] = Series(metric, self._cap)
+        return series
+
+    def add(self, metric: Metric, labels: tuple[str, ...], value: int, time: int) -> None:
+        self.of(metric).add(labels, value, time)
+
+    def add_bulks(self, bulks: Iterable[Bulk], time: int) -> None:
+        for metric, labels, amount, values in bulks:
+            if values:
+                self.of(metric).observe(labels, values, time)
+            else:
+                self.of(metric).add(labels, amount, time)
+
+    def rows(self) -> dict[Metric, list[Row]]:
+        rows = {metric: series.rows() for metric, series in self.series.items()}
+        for about, counts in (
+            (c.LABEL_SETS_FOLDED, {metric: series.folded for metric, series in self.series.items()}),
+            (c.LABEL_SETS_EVICTED, {metric: series.evicted for metric, series in self.series.items()}),
+        ):
+            rows[about] = [Row((metric.name,), count, ()) for metric, count in counts.items() if count]
+        return rows
+
+
+class Fold:
+    """The counters and histograms of all engines. Thread-safe.
+
+    Args:
+        cap: label sets that a metric may have in an engine, see `Series`.
+
+    """
+
+    VERSION = 1
+
+    def __init__(self, cap: int = CAP) -> None:
+        self._cap = cap
+        self._lock = threading.Lock()
+        self._engines: dict[EngineKey, _Engine] = {}
+
+    def apply(self, source: Source, batch: Batch) -> None:
+        """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest."""
+        with self._lock:
+            engine = self._engines.get(source.key)
+            if engine is None:
+                engine = self._engines[source.key] = _Engine(self._cap)
+            _apply_events(engine, batch)
+            _apply_samples(engine, batch)
+            _apply_losses(engine, batch)
+
+    def engines(self) -> list[EngineRows]:
+        """Return a consistent copy, ordered by engine."""
+        with self._lock:
+            return [
+                EngineRows(key, engine.time, engine.rows()) for key, engine in sorted(self._engines.items())
+            ]
+
+    def known(self) -> list[EngineKey]:
+        """Return all engines that the log has named."""
+        with self._lock:
+            return sorted(self._engines)
+
+    def dump(self) -> bytes:
+        """Return the whole state: compressed JSON with a version."""
+        with self._lock:
+            engines = [
+                {
+                    "key": key,
+                    "time": engine.time,
+                    "series": {
+                        metric.name: series.dump() for metric, series in _sorted_series(engine.series)
+                    },
+                }
+                for key, engine in sorted(self._engines.items())
+            ]
+            text = json.dumps({"version": self.VERSION, "engines": engines}, separators=(",", ":"))
+        return zlib.compress(text.encode(), 1)
+
+    def load(self, blob: bytes) -> None:
+        """Take over the state that :meth:`dump` returned; a metric that is gone is left out, a new one begins at 0.
+
+        Raises:
+            StateError: it is damaged or of another shape; nothing has changed. Replay the log instead.
+
+        """
+        try:
+            state = json.loads(zlib.decompress(blob))
+            version = state["version"]
+            if version != self.VERSION:
+                raise StateError(
+                    f"the saved metrics have version {version}, this agent writes {self.VERSION}; replay the log instead"
+                )
+            engines = {EngineKey(*row["key"]): self._load_engine(row) for row in state["engines"]}
+        except (zlib.error, ValueError, KeyError, TypeError) as error:
+            raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
+        with self._lock:
+            self._engines = engines
+
+    def _load_engine(self, row: dict[str, Any]) -> _Engine:
+        engine = _Engine(self._cap)
+        engine.time = row["time"]
+        for name, series in row["series"].items():
+            metric = c.BY_NAME.get(name)
+            if metric is not None:
+                engine.series[metric] = Series.load(metric, series, self._cap)
+        return engine
+
+
+def _sorted_series(series: dict[Metric, Series]) -> list[tuple[Metric, Series]]:
+    """Return the items by name, so that equal states have equal dumps."""
+    return sorted(series.items(), key=lambda item: item[0].name)
+
+
+def _apply_events(engine: _Engine, batch: Batch) -> None:
+    kinds: Counter[str] = Counter()
+    for event in batch.events:
+        time = event.time_unix_nano
+        engine.time = max(engine.time, time)
+        kinds[event_kind(event)] += 1
+        for metric, labels, value in event_updates(event):
+            engine.add(metric, labels, value, time)
+    for kind, count in kinds.items():
+        engine.add(c.EVENTS, (kind,), count, engine.time)
+
+
+def _apply_samples(engine: _Engine, batch: Batch) -> None:
+    for kind, ends, bulks in (
+        ("transfer_sample", batch.transfers.end_time_unix_nano, transfer_bulks),
+        ("probe_sample", batch.probes.end_time_unix_nano, probe_bulks),
+    ):
+        if ends:
+            time = max(ends)
+            engine.time = max(engine.time, time)
+            engine.add_bulks(bulks(batch), time)
+            engine.add(c.EVENTS, (kind,), len(ends), time)
+
+
+def _apply_losses(engine: _Engine, batch: Batch) -> None:
+    for drops, fallback in ((batch.drops, UNKNOWN), (batch.tombstone.lost, "tombstone")):
+        for drop in drops:
+            engine.add(c.EVENTS_DROPPED, (drop.reason or fallback,), drop.count, engine.time)
+    for error in batch.guard_errors:
+        engine.add(c.GUARD_ERRORS, (error.hook, error.error_class), error.count, engine.time)

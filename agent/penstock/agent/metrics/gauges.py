@@ -1,0 +1,118 @@
+"""Gauges of connected sources, from the last snapshot of each; nothing here is ever restored.
+
+| gauge | over the sources of an engine |
+|---|---|
+| in flight, deferred | sum |
+| oldest start | minimum |
+| leases | maximum over the ranks: they hold the same requests |
+| peers | union; of a peer that several report, the last rank's word |
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.facts import add_facts, add_hooks, add_policy
+from penstock.agent.metrics.mapping import peer_of, word
+from penstock.agent.metrics.sheet import MAX, MIN, add
+from penstock.agent.metrics.spec import NANO
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.agent.metrics.sheet import Sheet
+    from penstock.agent.model import EngineKey, Source
+    from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
+
+    Wanted = Callable[[EngineKey], str]
+
+
+class LiveSource(Protocol):
+    """What the gauges need of the registry's `LiveSource`."""
+
+    @property
+    def source(self) -> Source: ...  # noqa: D102
+    @property
+    def connected(self) -> bool: ...  # noqa: D102
+    @property
+    def last_seen_unix_nano(self) -> int: ...  # noqa: D102
+    @property
+    def snapshot(self) -> Snapshot | None: ...  # noqa: D102
+
+
+def by_engine(sources: Iterable[LiveSource]) -> dict[EngineKey, list[LiveSource]]:
+    """Group sources by their engine, in the order of process and rank."""
+    engines: defaultdict[EngineKey, list[LiveSource]] = defaultdict(list)
+    for live in sorted(sources, key=lambda live: (live.source.process, live.source.rank, live.source.epoch)):
+        engines[live.source.key].append(live)
+    return dict(sorted(engines.items()))
+
+
+def add_snapshots(sheet: Sheet, sources: Iterable[LiveSource], wanted: Wanted | None) -> None:
+    """Put the gauges of all connected sources into *sheet*.
+
+    Args:
+        wanted: hash of the policy that an engine should have; None leaves `c.POLICY_IN_SYNC` out.
+
+    """
+    for key, lives in by_engine(sources).items():
+        snapshots = [
+            (live.source, live.snapshot) for live in lives if live.connected and live.snapshot is not None
+        ]
+        for source, snapshot in snapshots:
+            _add_flows(sheet, key, snapshot)
+            add_facts(sheet, key, source, snapshot)
+            add_hooks(sheet, key, snapshot)
+            add_policy(sheet, key, snapshot, wanted)
+        _add_peers(sheet, key, [snapshot for _, snapshot in snapshots])
+
+
+def _add_flows(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
+    for flow in snapshot.in_flight:
+        labels = (word(common.Channel, flow.channel), peer_of(flow.peer))
+        sheet.merge(add, c.TRANSFERS_IN_FLIGHT, key, flow.count, *labels)
+        if flow.count and flow.oldest_start_time_unix_nano:
+            sheet.merge(MIN, c.OLDEST_TRANSFER, key, flow.oldest_start_time_unix_nano / NANO, *labels)
+    for deferred in snapshot.deferred:
+        labels = (word(common.DeferralReason, deferred.reason), peer_of(deferred.peer))
+        sheet.merge(add, c.DEFERRED_REQUESTS, key, deferred.count, *labels)
+        if deferred.count and deferred.oldest_start_time_unix_nano:
+            sheet.merge(MIN, c.OLDEST_DEFERRAL, key, deferred.oldest_start_time_unix_nano / NANO, *labels)
+    if snapshot.HasField("leases"):
+        sheet.merge(MAX, c.SEND_LEASES, key, snapshot.leases.count)
+        sheet.merge(MAX, c.SEND_LEASE_BLOCKS, key, snapshot.leases.blocks)
+
+
+_STATES = (
+    events.QUARANTINE_STATE_CLOSED,
+    events.QUARANTINE_STATE_OPEN,
+    events.QUARANTINE_STATE_HALF_OPEN,
+)
+
+
+def _add_peers(sheet: Sheet, key: EngineKey, snapshots: Sequence[Snapshot]) -> None:
+    invalid: set[str] = set()
+    for snapshot in snapshots:
+        for status in snapshot.peers:
+            _add_peer(sheet, key, status)
+            if status.upstream_invalid:
+                invalid.add(peer_of(status.peer))
+    if snapshots and key.engine:
+        sheet.set(c.UPSTREAM_INVALID_PEERS, key, len(invalid))
+
+
+def _add_peer(sheet: Sheet, key: EngineKey, status: PeerStatus) -> None:
+    peer = peer_of(status.peer)
+    if status.peer.engine_id:
+        sheet.set(c.PEER_INFO, key, 1, peer, status.peer.engine_id)
+    if status.HasField("clock_offset_nano"):
+        sheet.set(c.PEER_CLOCK_OFFSET, key, status.clock_offset_nano / NANO, peer)
+    if status.quarantine != events.QUARANTINE_STATE_UNSPECIFIED:
+        for state in _STATES:
+            sheet.set(
+                c.PEER_QUARANTINE, key, status.quarantine == state, peer, word(events.QuarantineState, state)
+            )

@@ -1,0 +1,169 @@
+"""The series of one metric of one engine: exact state under a cap of label sets."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.agent.metrics.spec import Metric
+
+CAP: Final = 1000
+"""Label sets of its own that a metric may have in an engine."""
+
+IDLE_NANO: Final = 15 * 60 * 10**9
+"""Idle for this long, a label set gives way to a new one."""
+
+_PARKED_PER_LIVE = 4
+
+
+@dataclass(slots=True)
+class Point:
+    """One series.
+
+    Attributes:
+        touched: time of its newest entry, nanoseconds.
+        total: a counter's value, a histogram's sum; state units.
+        counts: a histogram's observations by bucket, not cumulative, infinity last; empty for a counter.
+
+    """
+
+    touched: int
+    total: int
+    counts: list[int]
+
+
+class Row(NamedTuple):
+    """A copy of one series; ``counts`` as in `Point`."""
+
+    labels: tuple[str, ...]
+    total: int
+    counts: tuple[int, ...]
+
+
+class Series:
+    """All series of one metric of one engine.
+
+    Time is that of the entries, so a replay of the log gives the same state. At the cap, label sets idle for
+    15 minutes are parked: not exposed, kept so that they resume where they were, at most four times the cap,
+    the first parked forgotten first (one that was forgotten begins at 0, which Prometheus takes for a reset).
+    If none is idle, free text in the new label set becomes ``__other__``; enum words stay, so there are at most
+    as many of those as enums have combinations.
+    """
+
+    def __init__(self, metric: Metric, cap: int = CAP) -> None:
+        self.metric = metric
+        self.folded = 0
+        self.evicted = 0
+        self._cap = cap
+        self._live: dict[tuple[str, ...], Point] = {}
+        self._other: dict[tuple[str, ...], Point] = {}
+        self._parked: dict[tuple[str, ...], Point] = {}
+        # Nothing can be idle before this time: keeps a flood of new label sets from scanning each time.
+        self._none_idle_before = 0
+
+    def add(self, labels: tuple[str, ...], value: int, time: int) -> None:
+        """Add *value* to a counter, or observe it in a histogram."""
+        point = self._point(labels, time)
+        point.total += value
+        if point.counts:
+            point.counts[bisect_left(self.metric.buckets, value)] += 1
+
+    def observe(self, labels: tuple[str, ...], values: list[int], time: int) -> None:
+        """Observe many values at once in a histogram; sorts *values*."""
+        point = self._point(labels, time)
+        point.total += sum(values)
+        values.sort()
+        below = 0
+        for index, bound in enumerate(self.metric.buckets):
+            up_to = bisect_right(values, bound, below)
+            point.counts[index] += up_to - below
+            below = up_to
+        point.counts[-1] += len(values) - below
+
+    def rows(self) -> list[Row]:
+        """Return copies of the exposed series."""
+        return [
+            Row(labels, point.total, tuple(point.counts))
+            for series in (self._live, self._other)
+            for labels, point in series.items()
+        ]
+
+    def _point(self, labels: tuple[str, ...], time: int) -> Point:
+        point = self._live.get(labels)
+        if point is None:
+            point = self._admit(labels, time)
+        point.touched = max(point.touched, time)
+        return point
+
+    def _admit(self, labels: tuple[str, ...], time: int) -> Point:
+        if len(self._live) >= self._cap:
+            self._park_idle(time)
+        series = self._live
+        if len(series) >= self._cap:
+            series = self._other
+            labels = self.metric.folded(labels)
+            self.folded += 1
+        point = series.get(labels)
+        if point is None:
+            point = self._parked.pop(labels, None) or self._new(time)
+            series[labels] = point
+        return point
+
+    def _new(self, time: int) -> Point:
+        return Point(time, 0, [0] * (len(self.metric.buckets) + 1) if self.metric.buckets else [])
+
+    def _park_idle(self, time: int) -> None:
+        if time < self._none_idle_before:
+            return
+        idle = [labels for labels, point in self._live.items() if point.touched <= time - IDLE_NANO]
+        for labels in idle:
+            self._parked[labels] = self._live.pop(labels)
+        self.evicted += len(idle)
+        while len(self._parked) > self._cap * _PARKED_PER_LIVE:
+            del self._parked[next(iter(self._parked))]
+        oldest = min((point.touched for point in self._live.values()), default=time)
+        self._none_idle_before = oldest + IDLE_NANO
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state for JSON."""
+        return {
+            "folded": self.folded,
+            "evicted": self.evicted,
+            "live": _dump(self._live),
+            "other": _dump(self._other),
+            "parked": _dump(self._parked),
+        }
+
+    @classmethod
+    def load(cls, metric: Metric, state: dict[str, Any], cap: int = CAP) -> Series:
+        """Return the series that :meth:`dump` described.
+
+        Raises:
+            ValueError: the metric has other labels or buckets now.
+
+        """
+        series = cls(metric, cap)
+        series.folded = state["folded"]
+        series.evicted = state["evicted"]
+        series._live = _load(metric, state["live"])
+        series._other = _load(metric, state["other"])
+        series._parked = _load(metric, state["parked"])
+        return series
+
+
+def _dump(series: dict[tuple[str, ...], Point]) -> list[list[Any]]:
+    return [[labels, point.touched, point.total, point.counts] for labels, point in series.items()]
+
+
+def _load(metric: Metric, rows: Iterable[Sequence[Any]]) -> dict[tuple[str, ...], Point]:
+    buckets = len(metric.buckets) + 1 if metric.buckets else 0
+    series = {}
+    for labels, touched, total, counts in rows:
+        if len(labels) != len(metric.labels) or len(counts) != buckets:
+            raise ValueError(f"{metric.name} has other labels or buckets now")
+        series[tuple(labels)] = Point(touched, total, list(counts))
+    return series
