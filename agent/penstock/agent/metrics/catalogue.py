@@ -372,7 +372,7 @@ HOOK_INSTALLED: Final = Metric(
 ENGINE_CONNECTED: Final = Metric(
     "penstock_engine_connected",
     Kind.GAUGE,
-    "1 if a process of the engine is connected to the agent; 0 stays after the engine has gone.",
+    "1 if the engine is connected to the agent; 0 stays after the engine has gone.",
 )
 
 # --- the agent -------------------------------------------------------------------------------------

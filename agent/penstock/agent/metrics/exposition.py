@@ -12,17 +12,19 @@ from penstock.agent.metrics.gauges import add_snapshots, by_engine
 from penstock.agent.metrics.sheet import Sheet
 from penstock.agent.metrics.spec import NANO, Kind
 from penstock.agent.metrics.text import negotiate, write
+from penstock.agent.registry import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.agent.metrics.exemplars import Exemplar, Exemplars
     from penstock.agent.metrics.fold import Fold
-    from penstock.agent.metrics.gauges import LiveSource, Wanted
+    from penstock.agent.metrics.gauges import Wanted
     from penstock.agent.metrics.own import AgentMetrics
     from penstock.agent.metrics.series import Row
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.model import EngineKey
+    from penstock.agent.registry import LiveSource
 
 GONE_NANO = 15 * 60 * NANO
 """The counters of an engine stay this long after it disconnected."""
@@ -143,11 +145,12 @@ class Exposition:
         ]
 
     def _connected(self, sources: Sequence[LiveSource]) -> Mapping[EngineKey, bool]:
-        """Return all engines ever seen, and whether a process of each is connected."""
+        """Return all engines ever seen, and whether their EngineCore is connected (as in `EngineView`)."""
         connected = {key: False for key in self._fold.known() if key.engine}
         for key, lives in by_engine(sources).items():
             if key.engine:
-                connected[key] = any(live.connected for live in lives)
+                cores = [live for live in lives if live.source.process == ENGINE_CORE]
+                connected[key] = any(live.connected for live in cores or lives)
         return connected
 
     def _own(self) -> list[Family]:

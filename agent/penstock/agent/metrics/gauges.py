@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.facts import add_facts, add_hooks, add_policy
@@ -25,23 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.agent.metrics.sheet import Sheet
-    from penstock.agent.model import EngineKey, Source
+    from penstock.agent.model import EngineKey
+    from penstock.agent.registry import LiveSource
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
     Wanted = Callable[[EngineKey], str]
-
-
-class LiveSource(Protocol):
-    """What the gauges need of the registry's `LiveSource`."""
-
-    @property
-    def source(self) -> Source: ...  # noqa: D102
-    @property
-    def connected(self) -> bool: ...  # noqa: D102
-    @property
-    def last_seen_unix_nano(self) -> int: ...  # noqa: D102
-    @property
-    def snapshot(self) -> Snapshot | None: ...  # noqa: D102
 
 
 def by_engine(sources: Iterable[LiveSource]) -> dict[EngineKey, list[LiveSource]]:
