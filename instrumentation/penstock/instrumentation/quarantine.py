@@ -95,7 +95,10 @@ class Quarantine:
         return len(self._peers)
 
     def admit(self, peer: str, engine_id: str, now: int) -> Admit:
-        """Decide whether a request may load from *peer* (``host:port``), an engine known as *engine_id* or empty."""
+        """Decide whether a request may load from *peer* (``host:port``), an engine known as *engine_id* or empty.
+
+        Asked once per load: the one that is let through as a probe must report its result with its number.
+        """
         self.advance(now)
         if peer in _NOBODY:
             return Admit(remote=True)

@@ -1,0 +1,360 @@
+"""What is decided about a failed load: every combination, and what must hold for all of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.instrumentation.budget import RecomputeBudget
+from penstock.instrumentation.decisions import (
+    Budgets,
+    DecidedBy,
+    EcLoss,
+    KvLoss,
+    Outcome,
+    Trigger,
+    decide_ec,
+    decide_kv,
+)
+from penstock.instrumentation.policy_model import (
+    NO_POLICY,
+    Action,
+    Deferral,
+    EcLoadFailure,
+    KvLoadFailure,
+    Policy,
+    PolicyBody,
+)
+from penstock.proto.v1 import common_pb2
+
+from tests.support.manual_clock import SECOND, ManualClock
+
+MAX = 100
+OUTCOMES = {"recomputed": Outcome.RECOMPUTED, "failed": Outcome.FAILED}
+ACTIONS = {"-": None, "recompute": Action.RECOMPUTE, "fail": Action.FAIL, "auto": Action.AUTO}
+
+# "*" is any value, "-" none, "a/b" either; "own" is vLLM's configuration, or the connector's default.
+KV_TABLE = """
+trigger    onTimeout action     exported size        budget overBudget  outcome    decided_by
+failure    *         -          *        *           *      *           own        vllm
+failure    *         recompute  no       *           *      *           recomputed policy
+failure    *         recompute  yes      *           *      *           failed     policy
+failure    *         fail       *        *           *      *           failed     policy
+failure    *         auto       yes      *           *      *           failed     policy
+failure    *         auto       no       above       *      *           failed     policy
+failure    *         auto       no       within/open room   *           recomputed policy
+failure    *         auto       no       within/open empty  recompute   recomputed budget
+failure    *         auto       no       within/open empty  fail/-      failed     budget
+quarantine *         -          *        *           *      *           own        quarantine
+quarantine *         recompute  no       *           *      *           recomputed quarantine
+quarantine *         recompute  yes      *           *      *           failed     quarantine
+quarantine *         fail       *        *           *      *           failed     quarantine
+quarantine *         auto       yes      *           *      *           failed     quarantine
+quarantine *         auto       no       above       *      *           failed     quarantine
+quarantine *         auto       no       within/open room   *           recomputed quarantine
+quarantine *         auto       no       within/open empty  recompute   recomputed budget
+quarantine *         auto       no       within/open empty  fail/-      failed     budget
+deadline   recompute *          no       *           *      *           recomputed deadline
+deadline   recompute *          yes      *           *      *           failed     deadline
+deadline   fail      *          *        *           *      *           failed     deadline
+deadline   -         -          *        *           *      *           own        deadline
+deadline   -         recompute  no       *           *      *           recomputed deadline
+deadline   -         recompute  yes      *           *      *           failed     deadline
+deadline   -         fail       *        *           *      *           failed     deadline
+deadline   -         auto       yes      *           *      *           failed     deadline
+deadline   -         auto       no       above       *      *           failed     deadline
+deadline   -         auto       no       within/open room   *           recomputed deadline
+deadline   -         auto       no       within/open empty  recompute   recomputed budget
+deadline   -         auto       no       within/open empty  fail/-      failed     budget
+"""
+
+EC_TABLE = """
+trigger    onTimeout action     media exported size         outcome    decided_by
+failure    *         -          no    *        *            failed     vllm
+failure    *         -          yes   yes      *            failed     vllm
+failure    *         -          yes   no       *            own        vllm
+failure    *         */-        no    *        *            failed     policy
+failure    *         */-        yes   yes      *            failed     policy
+failure    *         recompute  yes   no       *            recomputed policy
+failure    *         fail       yes   no       *            failed     policy
+failure    *         auto       yes   no       above        failed     policy
+failure    *         auto       yes   no       within/open  recomputed policy
+quarantine *         *          no    *        *            failed     quarantine
+quarantine *         *          yes   yes      *            failed     quarantine
+quarantine *         -          yes   no       *            own        quarantine
+quarantine *         recompute  yes   no       *            recomputed quarantine
+quarantine *         fail       yes   no       *            failed     quarantine
+quarantine *         auto       yes   no       above        failed     quarantine
+quarantine *         auto       yes   no       within/open  recomputed quarantine
+deadline   *         *          no    *        *            failed     deadline
+deadline   *         *          yes   yes      *            failed     deadline
+deadline   recompute *          yes   no       *            recomputed deadline
+deadline   fail      *          yes   no       *            failed     deadline
+deadline   -         -          yes   no       *            own        deadline
+deadline   -         recompute  yes   no       *            recomputed deadline
+deadline   -         fail       yes   no       *            failed     deadline
+deadline   -         auto       yes   no       above        failed     deadline
+deadline   -         auto       yes   no       within/open  recomputed deadline
+"""
+
+DIMENSIONS = {
+    "trigger": ["failure", "quarantine", "deadline"],
+    "onTimeout": ["-", "recompute", "fail"],
+    "action": ["-", "recompute", "fail", "auto"],
+    "media": ["yes", "no"],
+    "exported": ["yes", "no"],
+    "size": ["within", "above", "open"],
+    "budget": ["room", "empty"],
+    "overBudget": ["-", "recompute", "fail"],
+}
+
+
+def read_table(text):
+    """Return the inputs' names and the rows."""
+    head, *rows = [line.split() for line in text.strip().splitlines()]
+    return head[:-2], rows
+
+
+def only_row(names, rows, combination):
+    """Return the outcome and the decider of the one row that matches."""
+    matching = [
+        row[len(names) :]
+        for row in rows
+        if all(fits(cell, value) for cell, value in zip(row, combination, strict=False))
+    ]
+    assert len(matching) == 1, f"{len(matching)} rows match {dict(zip(names, combination, strict=True))}"
+    return matching[0]
+
+
+def fits(cell, value):
+    """Match one cell; ``*/-`` is any value but none."""
+    if cell == "*/-":
+        return value != "-"
+    return cell == "*" or value in cell.split("/")
+
+
+def combinations(names):
+    """Return every combination of the inputs."""
+    return list(itertools.product(*(DIMENSIONS[name] for name in names)))
+
+
+def budget(clock, rate, largest):
+    """Give a full budget."""
+    budget = RecomputeBudget(clock)
+    budget.configure(rate, largest)
+    return budget
+
+
+def budgets(rate=None, largest=None):
+    """Give two budgets of the same limits."""
+    clock = ManualClock()
+    return Budgets(budget(clock, rate, largest), budget(clock, rate, largest))
+
+
+def deferral(on_timeout):
+    """Give a policy's deferral section, or none."""
+    return None if on_timeout == "-" else Deferral(on_timeout=ACTIONS[on_timeout])
+
+
+@pytest.mark.parametrize("own", ["recomputed", "failed"])
+def test_every_kv_combination(own):
+    """Each combination matches exactly one row of the table, and is decided as it says."""
+    names, rows = read_table(KV_TABLE)
+    for combination in combinations(names):
+        outcome, decided_by = only_row(names, rows, combination)
+        trigger, on_timeout, action, exported, size, room, over_budget = combination
+        largest = None if size == "open" else MAX
+        purse = budgets(MAX * 10, largest)
+        if room == "empty":
+            purse.enforced.take(purse.enforced.capacity)
+        rule = KvLoadFailure(ACTIONS[action], largest, MAX * 10, ACTIONS[over_budget])
+        decision = decide_kv(
+            KvLoss(MAX + 1 if size == "above" else MAX, exported == "yes", Trigger[trigger.upper()]),
+            vllm=OUTCOMES[own],
+            policy=PolicyBody(kv_load_failure=rule, deferral=deferral(on_timeout)),
+            observed=None,
+            budgets=purse,
+        )
+        expected = OUTCOMES[own if outcome == "own" else outcome], DecidedBy[decided_by.upper()]
+        assert (decision.outcome, decision.decided_by) == expected, combination
+        assert decision.reason
+        assert decision.observed is None
+
+
+@pytest.mark.parametrize("own", ["recomputed", "failed"])
+def test_every_ec_combination(own):
+    """Each combination matches exactly one row of the table, and is decided as it says."""
+    names, rows = read_table(EC_TABLE)
+    for combination in combinations(names):
+        outcome, decided_by = only_row(names, rows, combination)
+        trigger, on_timeout, action, media, exported, size = combination
+        rule = EcLoadFailure(ACTIONS[action], None if size == "open" else 8)
+        decision = decide_ec(
+            EcLoss(9 if size == "above" else 8, media == "yes", exported == "yes", Trigger[trigger.upper()]),
+            default=OUTCOMES[own],
+            policy=PolicyBody(ec_load_failure=rule, deferral=deferral(on_timeout)),
+            observed=None,
+        )
+        expected = OUTCOMES[own if outcome == "own" else outcome], DecidedBy[decided_by.upper()]
+        assert (decision.outcome, decision.decided_by) == expected, combination
+        assert decision.reason
+
+
+AUTO = PolicyBody(kv_load_failure=KvLoadFailure(Action.AUTO, 4096, 500, Action.FAIL))
+
+
+@pytest.mark.parametrize(
+    ("loss", "policy", "drained", "reason"),
+    [
+        (KvLoss(412), NO_POLICY, 0, "vLLM's own kv_load_failure_policy: fail"),
+        (KvLoss(412), AUTO, 0, "412 tokens lost, at most 4096 are recomputed"),
+        (KvLoss(9000), AUTO, 0, "9000 tokens lost, at most 4096 are recomputed"),
+        (
+            KvLoss(412),
+            AUTO,
+            4000,
+            "412 tokens lost, the budget of 500 tokens/s has room for 96; overBudget: fail",
+        ),
+        (
+            KvLoss(412, trigger=Trigger.QUARANTINE),
+            AUTO,
+            0,
+            "the peer is quarantined; 412 tokens lost, at most 4096 are recomputed",
+        ),
+        (
+            KvLoss(412, trigger=Trigger.DEADLINE),
+            PolicyBody(deferral=Deferral(on_timeout=Action.RECOMPUTE)),
+            0,
+            "the wait was over its deadline; deferral.onTimeout: recompute",
+        ),
+        (
+            KvLoss(412, exported=True),
+            PolicyBody(kv_load_failure=KvLoadFailure(Action.RECOMPUTE)),
+            0,
+            "another connector may have passed tainted blocks on, and these cannot be called back",
+        ),
+    ],
+)
+def test_reasons(loss, policy, drained, reason):
+    """The reason names the numbers and the field that decided."""
+    purse = budgets(500, 4096)
+    assert purse.enforced.take(drained)
+    decision = decide_kv(loss, vllm=Outcome.FAILED, policy=policy, observed=None, budgets=purse)
+    assert decision.reason == reason
+
+
+def test_numbers_are_the_wires():
+    """Outcomes and deciders go on the wire as they are."""
+    for outcome in Outcome:
+        assert common_pb2.Outcome.Value(f"OUTCOME_{outcome.name}") == outcome
+    for decided_by in DecidedBy:
+        assert common_pb2.DecidedBy.Value(f"DECIDED_BY_{decided_by.name}") == decided_by
+
+
+def test_observe_reports_without_acting():
+    """An observed policy decides beside the enforced one and takes from a budget of its own."""
+    purse = budgets(100, 100)
+    observed = PolicyBody(kv_load_failure=KvLoadFailure(Action.AUTO, 100, 100))
+    decisions = [
+        decide_kv(KvLoss(100), vllm=Outcome.FAILED, policy=NO_POLICY, observed=observed, budgets=purse)
+        for _ in range(2)
+    ]
+    assert [(each.outcome, each.decided_by) for each in decisions] == [(Outcome.FAILED, DecidedBy.VLLM)] * 2
+    assert [each.observed.outcome for each in decisions] == [Outcome.RECOMPUTED, Outcome.FAILED]
+    assert decisions[1].observed.decided_by is DecidedBy.BUDGET
+    assert purse.enforced.available() == 100
+
+
+def test_ec_observe_reports_without_acting():
+    """An observed policy about encoder outputs decides beside the enforced one."""
+    observed = PolicyBody(ec_load_failure=EcLoadFailure(Action.AUTO, 1))
+    decision = decide_ec(EcLoss(2), default=Outcome.RECOMPUTED, policy=NO_POLICY, observed=observed)
+    assert decision.outcome is Outcome.RECOMPUTED
+    assert decision.observed.outcome is Outcome.FAILED
+
+
+def test_budgets_follow_the_policy():
+    """Each bucket takes its limits from its own body, and becomes unlimited where none is set."""
+    purse = budgets()
+    limited = KvLoadFailure(Action.AUTO, 300, 100)
+    purse.follow(Policy(kv_load_failure=limited, hash="a"))
+    assert (purse.enforced.capacity, purse.observed.rate) == (300, None)
+    purse.follow(Policy(observed=PolicyBody(kv_load_failure=limited), hash="b"))
+    assert (purse.enforced.rate, purse.observed.capacity) == (None, 300)
+
+
+rules = st.builds(
+    KvLoadFailure,
+    st.none() | st.sampled_from(Action),
+    st.none() | st.integers(0, 300),
+    st.none() | st.integers(0, 300),
+    st.sampled_from([None, Action.RECOMPUTE, Action.FAIL]),
+)
+bodies = st.builds(
+    PolicyBody,
+    kv_load_failure=st.none() | rules,
+    deferral=st.none()
+    | st.builds(Deferral, on_timeout=st.sampled_from([None, Action.RECOMPUTE, Action.FAIL])),
+)
+losses = st.builds(KvLoss, st.integers(0, 400), st.booleans(), st.sampled_from(Trigger))
+
+
+@given(loss=losses, vllm=st.sampled_from(Outcome), observed=st.none() | bodies, rest=bodies)
+def test_without_an_action_vllm_holds(loss, vllm, observed, rest):
+    """Where no action is set the outcome is vLLM's, whatever is observed and whatever else a policy sets."""
+    silent = PolicyBody(kv_load_failure=KvLoadFailure(None, *(_limits(rest))))
+    for policy in (NO_POLICY, silent):
+        purse = budgets(0, 0)
+        decision = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=purse)
+        assert decision.outcome is vllm
+        assert (decision.decided_by is DecidedBy.VLLM) == (loss.trigger is Trigger.FAILURE)
+
+
+def _limits(body):
+    rule = body.kv_load_failure or KvLoadFailure()
+    return rule.max_recompute_tokens, rule.tokens_per_second, rule.over_budget
+
+
+@given(
+    steps=st.lists(st.tuples(losses, st.integers(0, SECOND)), max_size=20),
+    policy=bodies,
+    observed=st.none() | bodies,
+    vllm=st.sampled_from(Outcome),
+)
+def test_invariants(steps, policy, observed, vllm):
+    """Size and export bound every recompute by a policy, and the budget is what enforced ``auto`` took from it."""
+    clock = ManualClock()
+    purse = Budgets(RecomputeBudget(clock), RecomputeBudget(clock))
+    purse.follow(Policy(kv_load_failure=policy.kv_load_failure, deferral=policy.deferral, observed=observed))
+    rule = policy.kv_load_failure or KvLoadFailure()
+    allowed, taken = purse.enforced.capacity * SECOND, 0
+    for loss, pause in steps:
+        clock.now += pause
+        allowed += pause * (purse.enforced.rate or 0)
+        before = purse.enforced.available()
+        decision = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=purse)
+        spent = (before or 0) - (purse.enforced.available() or 0)
+        taken += spent
+        on_timeout = (
+            policy.deferral.on_timeout if policy.deferral and loss.trigger is Trigger.DEADLINE else None
+        )
+        recomputed = decision.outcome is Outcome.RECOMPUTED
+        assert spent in {0, loss.tokens if recomputed else 0}
+        if (on_timeout or rule.action) is not None and loss.exported:
+            assert not recomputed
+        if on_timeout is None and rule.action is Action.AUTO and rule.max_recompute_tokens is not None:
+            assert not (recomputed and loss.tokens > rule.max_recompute_tokens)
+        assert (decision.observed is None) == (observed is None)
+    assert taken * SECOND <= allowed
+
+
+@given(loss=losses, policy=bodies, observed=bodies, vllm=st.sampled_from(Outcome), rate=st.integers(0, 300))
+def test_observing_changes_nothing(loss, policy, observed, vllm, rate):
+    """The enforced decision and its budget are the same with and without an observed policy."""
+    with_it, without_it = budgets(rate, 300), budgets(rate, 300)
+    seen = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=with_it)
+    alone = decide_kv(loss, vllm=vllm, policy=policy, observed=None, budgets=without_it)
+    assert (seen.outcome, seen.decided_by, seen.reason) == (alone.outcome, alone.decided_by, alone.reason)
+    assert with_it.enforced.available() == without_it.enforced.available()
