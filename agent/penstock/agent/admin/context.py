@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.agent.policy.merge import effective
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from penstock.agent.journal import Journal
     from penstock.agent.metrics.fold import Fold
     from penstock.agent.policy.feed import PolicyFeed
+    from penstock.agent.policy.merge import Step
     from penstock.agent.policy.pauses import Pauses
     from penstock.agent.policy.store import Store
     from penstock.agent.registry import Registry
+    from penstock.agent.selector import Target
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 
@@ -46,3 +51,12 @@ class AgentContext:
     state_dir: Path
     statuses: tuple[StatusSource, ...] = ()
     clock: Callable[[], float] = time.time
+
+    @property
+    def now(self) -> datetime:
+        """The present."""
+        return datetime.fromtimestamp(self.clock(), timezone.utc)
+
+    def schedule(self, target: Target) -> tuple[Step, ...]:
+        """Return what *target* is to have, now and later."""
+        return effective((policy.manifest for policy in self.store.policies()), target, self.now)

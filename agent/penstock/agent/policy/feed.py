@@ -18,9 +18,9 @@ from penstock.agent.errors import ContractError, FullError, PenstockError
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.merge import Step, effective
 from penstock.agent.policy.notice import Notice
-from penstock.agent.policy.selector import Target
 from penstock.agent.policy.subscriber import Subscriber, Wanted
 from penstock.agent.policy.wire import schedule_of
+from penstock.agent.selector import Target
 from penstock.agent.status import code_of
 from penstock.proto.v1 import policy_pb2_grpc
 from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from penstock.agent.policy.model import Manifest
-    from penstock.agent.policy.selector import Target
+    from penstock.agent.selector import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from penstock.agent.policy.selector import Selection, Target, select
+from penstock.agent.selector import Selection, Target, select
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from penstock.agent.policy import selector
+from penstock.agent import selector
+from penstock.agent.durations import format_duration, parse_duration
 from penstock.agent.policy.complaint import RULE
-from penstock.agent.policy.durations import format_duration, parse_duration
 from pydantic import (
     AfterValidator,
     BaseModel,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.policy.notice import Notice
 
 if TYPE_CHECKING:
-    from penstock.agent.policy.selector import Target
+    from penstock.agent.selector import Target
     from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyNack, Subscribe
 
 
@@ -95,6 +95,11 @@ class Subscriber:
     def settled(self) -> bool:
         """True if the engine has answered what it is to have now."""
         return self.answer is not None and self.answer.wanted == self.wanted
+
+    @property
+    def in_force(self) -> bool:
+        """True if the engine, now connected, has said that what it is to have is in force."""
+        return self.connected and self.settled and self.answer is not None and not self.answer.error
 
     def waiting_since(self) -> float | None:
         """Return when the push without an answer went out; None if there is none."""

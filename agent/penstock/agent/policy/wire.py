@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.duration_pb2 import Duration
-from penstock.agent.policy.durations import format_duration, parse_duration
+from penstock.agent.durations import format_duration, parse_duration
 from penstock.proto.names import label, number
 from penstock.proto.v1.policy_pb2 import FailureAction, PolicyBody, ScheduledPolicy
 

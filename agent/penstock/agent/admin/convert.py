@@ -1,0 +1,148 @@
+"""From the agent's nouns to the messages of the admin service. Pure."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from penstock.agent.policy.leaves import unflatten
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
+from penstock.proto.v1.common_pb2 import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.agent.model import EngineKey
+    from penstock.agent.policy.audit import AuditEntry
+    from penstock.agent.policy.leaves import Leaves
+    from penstock.agent.policy.merge import Given, Merged, Step
+    from penstock.agent.policy.rollout import Progress
+    from penstock.agent.selector import Target
+
+
+def key_message(key: EngineKey) -> EngineKeyMessage:
+    """Return *key* as a message."""
+    return EngineKeyMessage(server=key.server, engine=key.engine)
+
+
+def timestamp(unix_nano: int) -> Timestamp | None:
+    """Return a moment; None (which leaves a field unset) for 0."""
+    if not unix_nano:
+        return None
+    message = Timestamp()
+    message.FromNanoseconds(unix_nano)
+    return message
+
+
+def timestamp_of(moment: datetime) -> Timestamp:
+    """Return a moment with a zone."""
+    message = Timestamp()
+    message.FromDatetime(moment)
+    return message
+
+
+def role_of(word: str) -> Any:
+    """Return the ``Role`` that goes by *word*, ``unspecified`` included."""
+    return Role.Value(f"ROLE_{word.upper()}")
+
+
+def spec_json(leaves: Leaves) -> str:
+    """Return what is set as the JSON of a manifest's spec."""
+    return json.dumps(unflatten(leaves), sort_keys=True)
+
+
+def rollout_message(generation: int, progress: Progress) -> admin.Rollout:
+    """Return a rollout's progress as a whole."""
+    message = admin.Rollout(store_generation=generation, done=progress.done)
+    for engine in progress.engines:
+        entry = message.engines.add(
+            key=key_message(engine.key),
+            state=engine.state,
+            hash=engine.hash,
+            error=engine.error,
+            field=engine.field,
+        )
+        if engine.took is not None:
+            entry.took.FromTimedelta(timedelta(seconds=max(engine.took, 0.0)))
+    return message
+
+
+def audit_message(entry: AuditEntry) -> admin.AuditEntry:
+    """Return an entry of the audit log."""
+    change = entry.change
+    return admin.AuditEntry(
+        id=entry.id,
+        time=timestamp(entry.time_unix_nano),
+        author=change.author,
+        action=change.action,
+        name=change.name,
+        reason=change.reason,
+        old_generation=change.old_generation,
+        new_generation=change.new_generation,
+        old_hash=entry.old_hash,
+        new_hash=entry.new_hash,
+        old_manifest_json=change.old_manifest,
+        new_manifest_json=change.new_manifest,
+    )
+
+
+def effective_message(target: Target, steps: Sequence[Step]) -> admin.EffectivePolicy:
+    """Return a schedule, with the policy that gives each field of its present step."""
+    merged = steps[0].merged
+    observed = merged.observed_leaves()
+    return admin.EffectivePolicy(
+        key=key_message(target.key),
+        hash=merged.hash,
+        spec_json=spec_json(merged.leaves()),
+        observed_spec_json="" if observed is None else spec_json(observed),
+        fields=[
+            admin.FieldChange(field=path, new_value=str(given.value), new_policy=given.policy)
+            for path, given in _fields(merged).items()
+        ],
+        schedule=[
+            admin.EffectivePolicy.Step(
+                hash=step.merged.hash,
+                spec_json=spec_json(step.merged.leaves()),
+                begins=timestamp_of(step.begins),
+            )
+            for step in steps
+        ],
+    )
+
+
+def engine_change(target: Target, old: Merged, new: Merged) -> admin.EngineChange | None:
+    """Return what turns *old* into *new*, field by field; None if nothing does.
+
+    A field that is only observed has the prefix ``observed.``.
+    """
+    before, after = _fields(old), _fields(new)
+    changes = [
+        _field_change(path, before.get(path), after.get(path))
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path)
+    ]
+    if not changes:
+        return None
+    return admin.EngineChange(
+        key=key_message(target.key), old_hash=old.hash, new_hash=new.hash, fields=changes
+    )
+
+
+def _field_change(path: str, old: Given | None, new: Given | None) -> admin.FieldChange:
+    return admin.FieldChange(
+        field=path,
+        old_value="" if old is None else str(old.value),
+        new_value="" if new is None else str(new.value),
+        old_policy="" if old is None else old.policy,
+        new_policy="" if new is None else new.policy,
+    )
+
+
+def _fields(merged: Merged) -> Mapping[str, Given]:
+    observed = merged.observed or {}
+    return dict(merged.body) | {
+        f"observed.{path}": given for path, given in observed.items() if merged.body.get(path) != given
+    }

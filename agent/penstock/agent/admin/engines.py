@@ -1,0 +1,128 @@
+"""The calls about engines and their peers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin import convert
+from penstock.agent.admin.peers import last_failures, peer_summaries
+from penstock.agent.admin.targets import selected_views, selection_of, targets
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.admin.context import AgentContext
+    from penstock.agent.admin.peers import PeerKey
+    from penstock.agent.model import Source
+    from penstock.agent.registry import EngineView, LiveSource
+    from penstock.agent.selector import Target
+    from penstock.proto.v1.snapshot_pb2 import Leases
+
+
+async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
+    """Return the selected engines with what their sources hold now."""
+    views = selected_views(agent, selection_of(request.selector))
+    all_targets = targets(agent)
+    return admin.ListEnginesResponse(engines=[_engine(agent, view, all_targets[view.key]) for view in views])
+
+
+async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:
+    """Return the peers of the selected engines."""
+    selection = selection_of(request.selector)
+    all_targets = targets(agent)
+    views = selected_views(agent, selection)
+    rows = [
+        row
+        for row in agent.fold.engines()
+        if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
+    ]
+
+    def read() -> dict[PeerKey, int]:
+        with agent.journal.reader() as reader:
+            return last_failures(reader)
+
+    failures = await asyncio.to_thread(read)
+    return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures))
+
+
+def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engine:
+    subscriber = agent.feed.subscriber(view.key)
+    wanted = subscriber.wanted.hash if subscriber is not None else agent.schedule(target)[0].merged.hash
+    in_force = subscriber is not None and subscriber.in_force
+    snapshots = [live.snapshot for live in view.sources if live.snapshot is not None]
+    engine = admin.Engine(
+        key=convert.key_message(view.key),
+        connected=view.connected,
+        last_seen=convert.timestamp(view.last_seen_unix_nano),
+        role=convert.role_of(view.role),
+        role_guessed=view.role_guessed,
+        labels=dict(target.labels),
+        facts=view.facts,
+        policy=view.policy,
+        wanted_hash=wanted,
+        in_sync=in_force,
+        # An acknowledgement is newer than the last snapshot.
+        paused=subscriber.wanted.paused if subscriber is not None and in_force else view.paused,
+        sources=map(_source, view.sources),
+    )
+    if view.policy is not None and subscriber is not None and subscriber.connected:
+        engine.policy.hash = subscriber.hash_in_force
+    for snapshot in snapshots:
+        engine.deferred.extend(snapshot.deferred)
+        engine.in_flight.extend(snapshot.in_flight)
+        if snapshot.HasField("eplb"):
+            engine.eplb.CopyFrom(snapshot.eplb)
+    _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
+    return engine
+
+
+def _add_leases(engine: admin.Engine, leases: list[Leases]) -> None:
+    if not leases:
+        return
+    starts = [item.oldest_start_time_unix_nano for item in leases if item.oldest_start_time_unix_nano]
+    engine.leases.count = sum(item.count for item in leases)
+    engine.leases.blocks = sum(item.blocks for item in leases)
+    engine.leases.oldest_start_time_unix_nano = min(starts, default=0)
+
+
+def _source(live: LiveSource) -> admin.Source:
+    snapshot = live.snapshot
+    message = admin.Source(
+        hello=_hello(live.source),
+        epoch=live.source.epoch,
+        watermark=live.watermark,
+        connected=live.connected,
+        last_seen=convert.timestamp(live.last_seen_unix_nano),
+        hooks=snapshot.hooks if snapshot is not None else (),
+        emitter=snapshot.emitter if snapshot is not None and snapshot.HasField("emitter") else None,
+    )
+    message.drops.extend(_drops(live.drops.items()))
+    message.guard_errors.extend(
+        GuardError(hook=hook, error_class=error_class, count=count)
+        for (hook, error_class), count in sorted(live.guard_errors.items())
+    )
+    return message
+
+
+def _drops(counts: Iterable[tuple[tuple[str, str], int]]) -> list[Drop]:
+    return [Drop(reason=reason, kind=kind, count=count) for (reason, kind), count in sorted(counts)]
+
+
+def _hello(source: Source) -> Hello:
+    return Hello(
+        schema_version=source.schema_version,
+        key=convert.key_message(source.key),
+        process=source.process,
+        rank=source.rank,
+        pid=source.pid,
+        start_time_unix_nano=source.start_time_unix_nano,
+        penstock_version=source.penstock_version,
+        vllm_version=source.vllm_version,
+        model=source.model,
+        labels=dict(source.labels),
+        role=convert.role_of(source.role),
+        role_guessed=source.role_guessed,
+    )

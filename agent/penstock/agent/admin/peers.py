@@ -1,0 +1,151 @@
+"""What each engine knows of each of its peers: the counters' fold, the log and the snapshots together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.admin.convert import key_message, timestamp
+from penstock.agent.metrics import catalogue
+from penstock.agent.model import EngineKey
+from penstock.proto.names import number
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import ErrorType, FailureMode, Peer
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.agent.journal import Reader
+    from penstock.agent.metrics.fold import EngineRows
+    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.registry import EngineView
+    from penstock.proto.v1.snapshot_pb2 import InFlight, PeerStatus
+
+PeerKey = tuple[EngineKey, str]
+
+# How far back in the log the last failure of a peer is looked for.
+_FAILURES_READ = 2000
+
+
+@dataclass(slots=True)
+class _Account:
+    ok: int = 0
+    failed: int = 0
+    timed: int = 0
+    duration_nano: int = 0
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    status: PeerStatus | None = None
+    engine_id: str = ""
+    in_flight: int = 0
+    oldest_unix_nano: int = 0
+
+
+def last_failures(reader: Reader) -> dict[PeerKey, int]:
+    """Return when each peer last failed, among the newest failures of the log; nanoseconds."""
+    found: dict[PeerKey, int] = {}
+    keys = {source.epoch: source.key for source in reader.sources()}
+    batches: dict[int, Batch] = {}
+    for logged, index in reader.events(kinds=["transfer_failure"], limit=_FAILURES_READ):
+        batch = batches.get(logged.id)
+        if batch is None:
+            batch = batches[logged.id] = Batch.FromString(logged.body)
+        event = batch.events[index]
+        key = keys.get(logged.epoch)
+        if key is not None:
+            peer = key, event.transfer_failure.peer.address or "unknown"
+            found[peer] = max(found.get(peer, 0), event.time_unix_nano)
+    return found
+
+
+def peer_summaries(
+    rows: Iterable[EngineRows], views: Iterable[EngineView], failures: Mapping[PeerKey, int]
+) -> list[admin.PeerSummary]:
+    """Return one summary for each engine and peer, ordered by both."""
+    accounts: dict[PeerKey, _Account] = {}
+    for engine in rows:
+        for metric, series in engine.rows.items():
+            for row in series:
+                _count(accounts, engine.key, metric, row.labels, row.total, row.counts)
+    for view in views:
+        for live in view.sources:
+            if live.snapshot is None:
+                continue
+            for status in live.snapshot.peers:
+                _account(accounts, view.key, status.peer).status = status
+            for item in live.snapshot.in_flight:
+                _fly(_account(accounts, view.key, item.peer), item)
+    return [
+        _summary(key, account, failures.get(key, 0)) for key, account in sorted(accounts.items(), key=_order)
+    ]
+
+
+def _order(item: tuple[PeerKey, _Account]) -> PeerKey:
+    return item[0]
+
+
+def _account(accounts: dict[PeerKey, _Account], key: EngineKey, peer: Peer) -> _Account:
+    account = accounts.setdefault((key, peer.address or "unknown"), _Account())
+    account.engine_id = peer.engine_id or account.engine_id
+    return account
+
+
+def _count(
+    accounts: dict[PeerKey, _Account],
+    key: EngineKey,
+    metric: Metric,
+    labels: tuple[str, ...],
+    total: int,
+    counts: tuple[int, ...],
+) -> None:
+    if metric not in {catalogue.TRANSFERS, catalogue.TRANSFER_DURATION, catalogue.TRANSFER_FAILURES}:
+        return
+    named = dict(zip(metric.labels, labels, strict=True))
+    account = accounts.setdefault((key, named["peer"]), _Account())
+    if metric is catalogue.TRANSFERS:
+        if named["result"] == "ok":
+            account.ok += total
+        else:
+            account.failed += total
+    elif metric is catalogue.TRANSFER_DURATION:
+        account.timed += sum(counts)
+        account.duration_nano += total
+    else:
+        account.failures[named["mode"], named["error_type"]] += total
+
+
+def _fly(account: _Account, item: InFlight) -> None:
+    account.in_flight += item.count
+    start = item.oldest_start_time_unix_nano
+    if start and (not account.oldest_unix_nano or start < account.oldest_unix_nano):
+        account.oldest_unix_nano = start
+
+
+def _summary(peer: PeerKey, account: _Account, last_failure: int) -> admin.PeerSummary:
+    key, address = peer
+    return admin.PeerSummary(
+        key=key_message(key),
+        peer=Peer(address=address, engine_id=account.engine_id),
+        status=account.status,
+        transfers_ok=account.ok,
+        transfers_failed=account.failed,
+        mean_duration_seconds=account.duration_nano / account.timed / 1e9 if account.timed else 0.0,
+        in_flight=account.in_flight,
+        oldest_in_flight=timestamp(account.oldest_unix_nano),
+        failures=[
+            admin.FailureCount(
+                mode=_number(FailureMode, mode), error_type=_number(ErrorType, error_type), count=count
+            )
+            for (mode, error_type), count in sorted(account.failures.items())
+        ],
+        last_failure=timestamp(last_failure),
+    )
+
+
+def _number(enum: Any, word: str) -> Any:
+    """Return the value of a label; 0 for one that a newer version wrote."""
+    try:
+        return number(enum, word)
+    except ValueError:
+        return 0

@@ -1,0 +1,72 @@
+"""The calls that follow a change into the engines: rollouts and the kill switch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.convert import rollout_message
+from penstock.agent.admin.targets import known, selection_of, targets
+from penstock.agent.errors import ContractError, NotFoundError
+from penstock.agent.policy.pauses import with_front_ends
+from penstock.agent.policy.rollout import rollout
+from penstock.agent.selector import Selection, select
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from google.protobuf.duration_pb2 import Duration
+    from penstock.agent.admin.context import AgentContext
+    from penstock.proto.v1 import admin_pb2 as admin
+
+_DEFAULT_TIMEOUT = 30.0
+_LONGEST_TIMEOUT = 3600.0
+
+
+async def watch_rollout(
+    agent: AgentContext, request: admin.WatchRolloutRequest
+) -> AsyncIterator[admin.Rollout]:
+    """Follow a generation of the store until every selected engine has answered, or the time is up."""
+    present = agent.store.generation
+    if request.store_generation > present:
+        raise ContractError(
+            f"store generation {request.store_generation} does not exist yet; the newest is {present}"
+        )
+    async for message in _follow(agent, selection_of(request.selector), request.timeout):
+        yield message
+
+
+async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> AsyncIterator[admin.Rollout]:
+    """Pause or resume engines, then follow that until each has acknowledged it."""
+    selection = selection_of(request.selector)
+    if selection.everything:
+        await agent.pauses.set(
+            None, request.paused, author=request.author, which="all engines", reason=request.reason
+        )
+    else:
+        known_targets = targets(agent)
+        selected = [target.key for target in select(known_targets.values(), selection)]
+        if not selected:
+            raise NotFoundError("no engine fits the selector; 'agentctl get engines -o wide' shows labels")
+        selection = Selection(keys=frozenset(selected))
+        keys = with_front_ends(selected, known_targets, request.paused, agent.pauses.is_paused)
+        which = "engine " + ", ".join(str(key) for key in sorted(selected))
+        await agent.pauses.set(
+            keys, request.paused, author=request.author, which=which, reason=request.reason
+        )
+    async for message in _follow(agent, selection, request.timeout):
+        yield message
+
+
+async def _follow(
+    agent: AgentContext, selection: Selection, timeout: Duration
+) -> AsyncIterator[admin.Rollout]:
+    seconds = timeout.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
+    steps = rollout(
+        agent.feed,
+        lambda: known(agent),
+        selection,
+        timeout=min(seconds, _LONGEST_TIMEOUT),
+        clock=agent.clock,
+    )
+    async for progress in steps:
+        yield rollout_message(agent.store.generation, progress)

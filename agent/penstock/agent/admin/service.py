@@ -1,0 +1,95 @@
+"""The ``Admin`` service: one line for each call, and one place where errors become statuses.
+
+A call that is not here answers UNIMPLEMENTED, by the generated base.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.agent.admin import engines, events, policies, rollouts, status
+from penstock.agent.errors import PenstockError
+from penstock.agent.status import code_of
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import admin_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import grpc
+    from penstock.agent.admin.context import AgentContext
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+def _unary(
+    call: Callable[[AgentContext, Request], Awaitable[Response]],
+) -> Callable[[AdminService, Request, grpc.aio.ServicerContext[Request, Response]], Awaitable[Response]]:
+    async def method(
+        self: AdminService, request: Request, context: grpc.aio.ServicerContext[Request, Response]
+    ) -> Response:
+        try:
+            return await call(self.agent, request)
+        except PenstockError as error:
+            await context.abort(code_of(error), str(error))
+
+    return method
+
+
+def _stream(
+    call: Callable[[AgentContext, Request], AsyncIterator[Response]],
+) -> Callable[[AdminService, Request, grpc.aio.ServicerContext[Request, Response]], AsyncIterator[Response]]:
+    async def method(
+        self: AdminService, request: Request, context: grpc.aio.ServicerContext[Request, Response]
+    ) -> AsyncIterator[Response]:
+        try:
+            async for response in call(self.agent, request):
+                yield response
+        except PenstockError as error:
+            await context.abort(code_of(error), str(error))
+
+    return method
+
+
+class AdminService(admin_pb2_grpc.AdminServicer):
+    """What ``agentctl`` asks."""
+
+    def __init__(self, agent: AgentContext) -> None:
+        self.agent = agent
+        self._tail = events.Tail(agent.journal)
+
+    def close(self) -> None:
+        """End the calls that follow the log."""
+        self._tail.close()
+
+    GetStatus = _unary(status.get_status)
+
+    ApplyPolicy = _unary(policies.apply_policy)
+    DeletePolicy = _unary(policies.delete_policy)
+    RollbackPolicy = _unary(policies.rollback_policy)
+    ListPolicies = _unary(policies.list_policies)
+    GetEffectivePolicy = _unary(policies.get_effective_policy)
+    ListAudit = _unary(policies.list_audit)
+
+    WatchRollout = _stream(rollouts.watch_rollout)
+    SetPaused = _stream(rollouts.set_paused)
+
+    ListEngines = _unary(engines.list_engines)
+    ListPeers = _unary(engines.list_peers)
+
+    ListEvents = _unary(events.list_events)
+    GetTrace = _unary(events.get_trace_of)
+    Explain = _unary(events.explain_of)
+
+    async def WatchEvents(  # noqa: N802  (the wire's name)
+        self,
+        request: admin.ListEventsRequest,
+        context: grpc.aio.ServicerContext[admin.ListEventsRequest, admin.LoggedEvent],
+    ) -> AsyncIterator[admin.LoggedEvent]:
+        """Follow the log until the caller or the agent ends."""
+        try:
+            async for event in events.watch_events(self.agent, self._tail, request):
+                yield event
+        except PenstockError as error:
+            await context.abort(code_of(error), str(error))

@@ -1,0 +1,47 @@
+"""``GetStatus``: the agent about itself."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.convert import timestamp
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.version import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.agent.admin.context import AgentContext
+
+
+async def get_status(agent: AgentContext, _: admin.GetStatusRequest) -> admin.AgentStatus:
+    """Return version, state and trouble of the agent."""
+
+    def read() -> tuple[int, int, int]:
+        with agent.journal.reader() as reader:
+            return reader.first(), reader.last(), _bytes(agent.state_dir)
+
+    first, last, state_bytes = await asyncio.to_thread(read)
+    status = admin.AgentStatus(
+        version=__version__,
+        state_dir=str(agent.state_dir),
+        state_bytes=state_bytes,
+        log_first=first,
+        log_last=last,
+        degraded=agent.journal.error,
+        now=timestamp(int(agent.clock() * 1e9)),
+    )
+    for fill in agent.statuses:
+        fill(status)
+    return status
+
+
+def _bytes(directory: Path) -> int:
+    total = 0
+    for path in directory.iterdir():
+        # A file of SQLite's may go between the listing and the look.
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

@@ -1,0 +1,81 @@
+"""Which engines there are, and which of them a request means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.errors import ContractError, NotFoundError
+from penstock.agent.model import EngineKey
+from penstock.agent.policy.rollout import Known
+from penstock.agent.selector import Selection, Target, parse_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.agent.admin.context import AgentContext
+    from penstock.agent.model import Source
+    from penstock.agent.registry import EngineView
+    from penstock.proto.v1.admin_pb2 import EngineSelector
+    from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
+
+
+def key_of(message: EngineKeyMessage) -> EngineKey:
+    """Return the key that *message* says."""
+    return EngineKey(message.server, message.engine)
+
+
+def selection_of(selector: EngineSelector) -> Selection:
+    """Return what *selector* asks for.
+
+    Raises:
+        ContractError: its labels cannot be read.
+
+    """
+    try:
+        requirements = parse_labels(selector.labels)
+    except ValueError as error:
+        raise ContractError(str(error)) from None
+    return Selection(requirements, tuple(selector.models), frozenset(map(key_of, selector.engines)))
+
+
+def source_target(source: Source) -> Target:
+    """Return what a selector sees of a source."""
+    return Target(source.key, source.model, _with_role(source.labels, source.role))
+
+
+def known(agent: AgentContext) -> list[Known]:
+    """Return all engines of the registry, ordered by key."""
+    return [
+        Known(Target(view.key, view.model, _with_role(view.labels, view.role)), view.connected)
+        for view in agent.registry.engines()
+    ]
+
+
+def targets(agent: AgentContext) -> dict[EngineKey, Target]:
+    """Return all engines that the registry or the feed knows; the feed's word counts more."""
+    found = {item.target.key: item.target for item in known(agent)}
+    found |= {subscriber.target.key: subscriber.target for subscriber in agent.feed.subscribers()}
+    return found
+
+
+def find_target(agent: AgentContext, key: EngineKey) -> Target:
+    """Return the engine of that key.
+
+    Raises:
+        NotFoundError: there is none.
+
+    """
+    target = targets(agent).get(key)
+    if target is None:
+        raise NotFoundError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
+    return target
+
+
+def selected_views(agent: AgentContext, selection: Selection) -> list[EngineView]:
+    """Return the engines of the registry that *selection* means, ordered by key."""
+    all_targets = targets(agent)
+    return [view for view in agent.registry.engines() if selection.matches(all_targets[view.key])]
+
+
+def _with_role(labels: Mapping[str, str], role: str) -> dict[str, str]:
+    return dict(labels) if role == "unspecified" else {"role": role, **labels}
