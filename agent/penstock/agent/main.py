@@ -36,10 +36,11 @@ def _command() -> click.Command:
 def _run(**flags: Any) -> None:
     config = resolve({name.replace("_", "-"): value for name, value in flags.items()}, os.environ)
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
-    from penstock.agent import daemon, log  # noqa: PLC0415
+    from penstock.agent.daemon import run  # noqa: PLC0415
+    from penstock.agent.log import configure  # noqa: PLC0415
 
-    log.configure(config.log_format, config.log_level)
-    asyncio.run(daemon.run(config))
+    configure(config.log_format, config.log_level)
+    asyncio.run(run(config))
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """The log of received batches: append, commit, watermark; and its readers."""
 
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.reader import OpenDeferral, Reader
+from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.schema import prepare_directory
+from penstock.agent.journal.transaction import AGENT_PROCESS
 
-__all__ = ["Journal", "OpenDeferral", "Reader"]
+__all__ = ["AGENT_PROCESS", "Journal", "Reader", "prepare_directory"]

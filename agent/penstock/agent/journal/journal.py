@@ -97,6 +97,10 @@ class Journal:
         """
         self._on_commit.append(callback)
 
+    def observe_commits(self, observe: Callable[[float], None]) -> None:
+        """Call *observe* with the seconds that each transaction took, on the writer's thread."""
+        self._writer.observe_commit = observe
+
     def watermark(self, epoch: int) -> int:
         """Return the committed watermark of a source that was opened; 0 for any other."""
         return self._writer.watermarks.get(epoch, 0)
@@ -174,7 +178,12 @@ class Journal:
     @property
     def error(self) -> str:
         """Why nothing can be written at present; empty while all is well."""
-        return self._writer.error if self._writer.alive else "the journal's writer has ended"
+        return self._writer.error
+
+    @property
+    def alive(self) -> bool:
+        """Whether the writer's thread runs."""
+        return self._writer.alive
 
     @property
     def depth(self) -> int:

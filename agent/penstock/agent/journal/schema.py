@@ -104,16 +104,13 @@ def migrate(database: sqlite3.Connection, steps: tuple[str, ...] = MIGRATIONS) -
             )
 
 
-def open_database(state_dir: Path, pod_uid: str) -> sqlite3.Connection:
-    """Open or create the journal's database for writing.
-
-    The state of another pod (*pod_uid* differs) is kept beside it as ``journal-<time>.db``; counting starts anew.
+def prepare_directory(state_dir: Path) -> None:
+    """Create the state directory if need be.
 
     Raises:
-        StateError: one sentence, for a directory or a file that cannot be used.
+        StateError: it cannot be created or written.
 
     """
-    path = state_dir / FILE
     try:
         state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
@@ -125,6 +122,19 @@ def open_database(state_dir: Path, pod_uid: str) -> sqlite3.Connection:
         raise StateError(
             f"the state directory {str(state_dir)!r} cannot be written; give --state-dir one that can"
         )
+
+
+def open_database(state_dir: Path, pod_uid: str) -> sqlite3.Connection:
+    """Open or create the journal's database for writing.
+
+    The state of another pod (*pod_uid* differs) is kept beside it as ``journal-<time>.db``; counting starts anew.
+
+    Raises:
+        StateError: one sentence, for a directory or a file that cannot be used.
+
+    """
+    prepare_directory(state_dir)
+    path = state_dir / FILE
     with describe(path):
         database = connect(path)
         try:

@@ -63,8 +63,7 @@ class Writer:
         self._last_error_logged = 0.0
         self.watermarks: dict[int, int] = {}
         self.error = ""
-        self.commit_seconds = 0.0
-        self.commits = 0
+        self.observe_commit: Callable[[float], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="penstock-journal", daemon=True)
         self._thread.start()
 
@@ -141,8 +140,7 @@ class Writer:
             return [(command, failure) for command in group]
         self.watermarks.update(transaction.staged)
         self.error = ""
-        self.commits += 1
-        self.commit_seconds += time.monotonic() - begun
+        self.observe_commit(time.monotonic() - begun)
         return results
 
     def _report(self, error: Exception) -> None:

@@ -1,0 +1,101 @@
+"""Keeps the metrics' fold in step with the log: restored at the start, applied at each commit, saved now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+from penstock.agent.errors import StateError
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from penstock.agent.journal import Journal
+    from penstock.agent.model import Source
+
+_log = structlog.get_logger(__name__)
+
+SAVE_SECONDS = 30.0
+SAVE_BATCHES = 10_000
+
+
+class Fold(Protocol):
+    """The part of the metrics' fold that is used here."""
+
+    def apply(self, source: Source, batch: Batch) -> None:
+        """Take the next batch of the log."""
+
+    def dump(self) -> bytes:
+        """Return the state."""
+
+    def load(self, blob: bytes) -> None:
+        """Take over a state; StateError if it cannot."""
+
+
+class FoldKeeper:
+    """Applies each batch of the log to *fold* exactly once, over all lives of the agent.
+
+    Attributes:
+        at: id of the batch that was applied last.
+
+    """
+
+    def __init__(self, journal: Journal, fold: Fold) -> None:
+        self._journal = journal
+        self._fold = fold
+        self._saved = 0
+        self.at = 0
+
+    async def restore(self) -> int:
+        """Load the saved state, replay what the log holds beyond it, and follow the log from now on.
+
+        Returns:
+            How many batches were replayed.
+
+        """
+        saved = self._journal.load_fold()
+        if saved is not None:
+            try:
+                self._fold.load(saved[1])
+                self.at = self._saved = saved[0]
+            except StateError as error:
+                _log.warning("the saved metrics are left aside, the log is replayed", reason=str(error))
+        replayed = 0
+        sources: dict[int, Source | None] = {}
+        with self._journal.reader() as reader:
+            while rows := reader.batches(self.at):
+                for row in rows:
+                    if row.epoch not in sources:
+                        sources[row.epoch] = reader.source(row.epoch)
+                    source = sources[row.epoch]
+                    if source is not None:
+                        self._apply(row.id, source, Batch.FromString(row.body))
+                replayed += len(rows)
+                # Health answers meanwhile.
+                await asyncio.sleep(0)
+        self._journal.on_commit(self._apply)
+        return replayed
+
+    def _apply(self, batch_id: int, source: Source, batch: Batch) -> None:
+        # First, so that a batch that the fold cannot take is not tried for ever.
+        self.at = batch_id
+        try:
+            self._fold.apply(source, batch)
+        except Exception:  # noqa: BLE001  (one batch that cannot be counted must not stop the others)
+            _log.exception("a batch could not be counted", batch=batch_id, epoch=source.epoch)
+
+    def save(self) -> None:
+        """Queue the state for the journal, if it has changed."""
+        if self.at > self._saved:
+            self._journal.save_fold(self.at, self._fold.dump())
+            self._saved = self.at
+
+    async def keep_saving(self) -> None:
+        """Save every 30 seconds, or after 10,000 batches; for ever."""
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(1.0)
+            if self.at - self._saved >= SAVE_BATCHES or time.monotonic() - last >= SAVE_SECONDS:
+                self.save()
+                last = time.monotonic()

@@ -1,0 +1,94 @@
+"""The HTTP port: metrics and health."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from penstock.agent.config import TcpAddress
+from penstock.agent.errors import PenstockError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Render = Callable[[str], tuple[bytes, str]]
+
+_UNAVAILABLE = 503
+_RENDER_DEADLINE = 10.0
+
+
+class HttpServer:
+    """Serves ``/metrics``, ``/healthz`` and ``/readyz``.
+
+    Args:
+        render: body and content type for an Accept header; runs on a thread. A PenstockError becomes 503.
+        health: a sentence about what keeps the agent from working; empty while it works.
+        readiness: likewise, for taking in engines.
+
+    Attributes:
+        address: the real one, once :meth:`start` has returned.
+
+    """
+
+    def __init__(
+        self, address: TcpAddress, render: Render, health: Callable[[], str], readiness: Callable[[], str]
+    ) -> None:
+        self.address = address
+        self._render = render
+        self._health = health
+        self._readiness = readiness
+        # One scrape at a time: a second one would only take the same text later.
+        self._turn = asyncio.Lock()
+        application = web.Application()
+        application.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+            ]
+        )
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+
+    async def start(self) -> None:
+        """Bind and serve.
+
+        Raises:
+            StateError: the address cannot be bound.
+
+        """
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.address.host, self.address.port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
+            raise StateError(f"--http {self.address} cannot be bound: {reason}") from error
+        self.address = TcpAddress(self.address.host, self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop serving."""
+        await self._runner.cleanup()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        accept = request.headers.get("Accept", "")
+        try:
+            async with self._turn:
+                body, content_type = await asyncio.wait_for(
+                    asyncio.get_running_loop().run_in_executor(None, self._render, accept), _RENDER_DEADLINE
+                )
+        except PenstockError as error:
+            return _answer(str(error))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return _answer(self._health())
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _answer(self._health() or self._readiness())
+
+
+def _answer(reason: str) -> web.Response:
+    return web.Response(text="ok\n") if not reason else web.Response(status=_UNAVAILABLE, text=f"{reason}\n")

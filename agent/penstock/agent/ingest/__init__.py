@@ -1,0 +1,6 @@
+"""Taking in what engines send."""
+
+from penstock.agent.ingest.losses import LossWatch
+from penstock.agent.ingest.service import IngestService
+
+__all__ = ["IngestService", "LossWatch"]

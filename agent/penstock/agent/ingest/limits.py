@@ -1,0 +1,179 @@
+"""What a message of an engine may be: checked before anything of it is used.
+
+A message that fails is refused with INVALID_ARGUMENT and must not be sent again; nothing is ever cut silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from google.protobuf.message import DecodeError, Message
+from penstock.agent.errors import ContractError
+from penstock.agent.ingest.scan import count_entries
+from penstock.proto import SCHEMA_VERSION
+from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+    from penstock.proto.v1.ingest_pb2 import Hello
+    from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+    Samples: TypeAlias = TransferSamples | ProbeSamples
+
+MAX_MESSAGE_BYTES = 1 << 20
+# Strings and submessages of one message, at all depths.
+MAX_ENTRIES = 32_768
+MAX_EVENTS = 4_096
+MAX_SAMPLES = 16_384
+MAX_STRINGS = 32_768
+# Drops, guard errors, lost entries of a tombstone: one for each kind and reason.
+MAX_COUNTS = 512
+# Of each list of a snapshot.
+MAX_SNAPSHOT_ROWS = 8_192
+MAX_LABELS = 64
+# In characters: ids, peers, connectors, labels ...
+MAX_NAME = 1_024
+# ... and texts inside events and snapshots (the sender cuts an exception's at 1 KiB).
+MAX_TEXT = 4_096
+# Below this size the worst that a body can hold is small; counting its entries would cost more than it saves.
+_SCAN_ABOVE_BYTES = 64 << 10
+
+_SCALARS = str | bytes | int | float
+_INDICES = frozenset({"connector", "peer", "peer_engine_id", "request_id"})
+
+
+def parse(body: bytes) -> Batch:
+    """Parse a message after a look at its size and at the number of its entries.
+
+    Raises:
+        ContractError: too large, too many entries, or no Batch.
+
+    """
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise ContractError(
+            f"the message has {len(body)} bytes, at most {MAX_MESSAGE_BYTES} are taken; send smaller batches"
+        )
+    if len(body) > _SCAN_ABOVE_BYTES:
+        count_entries(body, cast("Descriptor", Batch.DESCRIPTOR), MAX_ENTRIES)
+    try:
+        return Batch.FromString(body)
+    except DecodeError as error:
+        raise ContractError("the message is not a penstock.v1.Batch") from error
+
+
+def check_batch(batch: Batch, size: int) -> None:
+    """Check all but the Hello of a message of *size* bytes that :func:`parse` returned.
+
+    Raises:
+        ContractError: it names the field, its value and the limit.
+
+    """
+    if batch.epoch == 0:
+        raise ContractError("epoch is 0; draw a random one at the start of the process")
+    if batch.seq == 0:
+        _check_unsequenced(batch)
+    else:
+        _check_sequenced(batch, size)
+
+
+def _check_unsequenced(batch: Batch) -> None:
+    for field, _ in batch.ListFields():
+        if field.name not in {"epoch", "hello", "snapshot"}:
+            raise ContractError(f"{field.name} came without a sequence number; only hello and snapshot may")
+    if batch.HasField("snapshot"):
+        _check_snapshot(batch.snapshot)
+
+
+def _check_sequenced(batch: Batch, size: int) -> None:
+    if batch.HasField("hello") or batch.HasField("snapshot"):
+        raise ContractError(f"batch {batch.seq} holds a hello or a snapshot; those are sent with seq 0")
+    _at_most("events", len(batch.events), MAX_EVENTS)
+    _at_most("strings", len(batch.strings), MAX_STRINGS)
+    _at_most("drops", len(batch.drops), MAX_COUNTS)
+    _at_most("guard_errors", len(batch.guard_errors), MAX_COUNTS)
+    _at_most("tombstone.lost", len(batch.tombstone.lost), MAX_COUNTS)
+    for event in batch.events:
+        kind = event.WhichOneof("body")
+        if kind == "source_lost":
+            raise ContractError("events.source_lost is the agent's own; an engine must not send it")
+        if kind == "deferral_end" and event.deferral_end.ending == DEFERRAL_ENDING_ENGINE_LOST:
+            raise ContractError("events.deferral_end.ending engine_lost is the agent's own word")
+    _check_samples("transfers", batch.transfers, batch.strings)
+    _check_samples("probes", batch.probes, batch.strings)
+    # No string is longer than what holds it: a small batch needs no look at each.
+    if size > MAX_NAME:
+        _check_texts("strings", batch.strings, MAX_NAME)
+        for event in batch.events:
+            if event.ByteSize() > MAX_NAME:
+                _check_texts("events", event)
+        for count in (*batch.drops, *batch.guard_errors, *batch.tombstone.lost):
+            _check_texts("counts", count)
+
+
+def _check_samples(name: str, samples: Samples, strings: Any) -> None:
+    columns = {field.name: getattr(samples, field.name) for field in samples.DESCRIPTOR.fields}
+    rows = len(samples.end_time_unix_nano)
+    _at_most(name, rows, MAX_SAMPLES)
+    for column, values in columns.items():
+        if len(values) != rows:
+            raise ContractError(
+                f"{name}.{column} has {len(values)} entries, {name}.end_time_unix_nano {rows}; all columns are equally long"
+            )
+        if rows and column in _INDICES and max(values) >= len(strings):
+            raise ContractError(
+                f"{name}.{column} has index {max(values)}, the string table has {len(strings)} entries"
+            )
+    if rows and strings[0]:
+        raise ContractError(f"strings[0] is {strings[0][:40]!r}; it is always empty")
+
+
+def _check_snapshot(snapshot: Snapshot) -> None:
+    for field, value in snapshot.ListFields():
+        if not isinstance(value, _SCALARS | Message):
+            _at_most(f"snapshot.{field.name}", len(value), MAX_SNAPSHOT_ROWS)
+    _at_most("snapshot.engine.labels", len(snapshot.engine.labels), MAX_LABELS)
+    if snapshot.ByteSize() > MAX_NAME:
+        _check_texts("snapshot", snapshot)
+
+
+def check_hello(hello: Hello) -> None:
+    """Check who sends.
+
+    Raises:
+        ContractError: it names the field, its value and the limit.
+
+    """
+    if not 0 < hello.schema_version <= SCHEMA_VERSION:
+        raise ContractError(
+            f"hello.schema_version is {hello.schema_version}, this agent knows 1 to {SCHEMA_VERSION}; "
+            "upgrade the agent before the engines"
+        )
+    if not hello.process:
+        raise ContractError("hello.process is empty; it is one of api, engine-core, worker")
+    _at_most("hello.labels", len(hello.labels), MAX_LABELS)
+    _check_texts("hello", hello)
+
+
+def _check_texts(path: str, value: Any, limit: int = MAX_TEXT) -> None:
+    """Check the length of every string in *value*: a message, a map, a list or a scalar."""
+    if isinstance(value, str):
+        if len(value) > limit:
+            raise ContractError(f"{path} has a text of {len(value)} characters, at most {limit} are taken")
+    elif isinstance(value, Message):
+        for field, child in value.ListFields():
+            _check_texts(f"{path}.{field.name}", child)
+    elif isinstance(value, Mapping):
+        for key, child in value.items():
+            _check_texts(path, key, MAX_NAME)
+            _check_texts(path, child, MAX_NAME)
+    elif not isinstance(value, _SCALARS):
+        for child in value:
+            _check_texts(path, child, limit)
+
+
+def _at_most(name: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise ContractError(f"{name} has {count} entries, at most {limit} are taken; send smaller batches")

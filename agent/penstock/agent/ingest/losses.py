@@ -1,0 +1,163 @@
+"""Sources that went away without a goodbye: after a grace time the log says that they are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.errors import PenstockError
+from penstock.agent.journal import AGENT_PROCESS
+from penstock.agent.model import EngineKey, Source
+from penstock.proto import SCHEMA_VERSION, __version__
+from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
+from penstock.proto.v1.events_pb2 import DeferralEnd, Event, SourceLost
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.journal import Journal, Reader
+
+_log = structlog.get_logger(__name__)
+
+# When the disk is full, a loss is tried again after this.
+_RETRY_SECONDS = 5.0
+
+
+def agent_source(agent_epoch: int, key: EngineKey) -> Source:
+    """Return the source under which the agent writes about the engine *key*.
+
+    One for each engine, so that whatever counts or traces by a batch's source attributes it rightly.
+    """
+    text = f"{agent_epoch}\0{key.server}\0{key.engine}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return Source(
+        epoch=int.from_bytes(digest, "big") or 1,
+        key=key,
+        process=AGENT_PROCESS,
+        penstock_version=__version__,
+        schema_version=SCHEMA_VERSION,
+    )
+
+
+def loss_batch(
+    source: Source,
+    epoch: int,
+    seq: int,
+    starts: Iterable[Event],
+    *,
+    open_deferrals: int,
+    last_seen: int,
+    now: int,
+) -> Batch:
+    """Return the batch *seq* of the agent's source *epoch* that says *source* is lost.
+
+    Each deferral of *starts* ends with ``engine_lost`` when the source was last seen.
+
+    Args:
+        open_deferrals: how many it left open in all.
+        last_seen: unix nanoseconds.
+        now: unix nanoseconds.
+
+    """
+    events = [
+        Event(
+            time_unix_nano=max(last_seen, start.time_unix_nano),
+            component=start.component,
+            rank=start.rank,
+            request_id=start.request_id,
+            rehearsal=start.rehearsal,
+            deferral_end=DeferralEnd(
+                reason=start.deferral_start.reason,
+                channel=start.deferral_start.channel,
+                peer=start.deferral_start.peer if start.deferral_start.HasField("peer") else None,
+                ending=DEFERRAL_ENDING_ENGINE_LOST,
+                start_time_unix_nano=start.time_unix_nano,
+            ),
+        )
+        for start in starts
+    ]
+    lost = SourceLost(
+        epoch=source.epoch,
+        process=source.process,
+        last_seen_unix_nano=last_seen,
+        open_deferrals=open_deferrals,
+    )
+    return Batch(epoch=epoch, seq=seq, events=[*events, Event(time_unix_nano=now, source_lost=lost)])
+
+
+class LossWatch:
+    """Gives each source that is away *grace* seconds, then writes its loss into the log."""
+
+    def __init__(self, journal: Journal, reader: Reader, grace: float) -> None:
+        self._journal = journal
+        self._reader = reader
+        self._grace = grace
+        self._waiting: dict[int, asyncio.Task[None]] = {}
+        # Numbers of the agent's own batches are given out one at a time.
+        self._turn = asyncio.Lock()
+
+    def connected(self, epoch: int) -> None:
+        """Call off the wait for a source that is here."""
+        task = self._waiting.pop(epoch, None)
+        if task is not None:
+            task.cancel()
+
+    def away(self, source: Source, last_seen_unix_nano: int = 0, graces: int = 1) -> None:
+        """Begin to wait for a source whose stream ended without a goodbye: now, or when it was last seen.
+
+        It has *graces* times the grace time.
+        """
+        self.connected(source.epoch)
+        self._waiting[source.epoch] = asyncio.ensure_future(
+            self._wait(source, last_seen_unix_nano or time.time_ns(), graces * self._grace)
+        )
+
+    async def _wait(self, source: Source, last_seen: int, grace: float) -> None:
+        await asyncio.sleep(grace)
+        while not await self._try(source, last_seen):  # noqa: ASYNC110  (nothing tells when the disk has room)
+            await asyncio.sleep(_RETRY_SECONDS)
+        if self._waiting.get(source.epoch) is asyncio.current_task():
+            del self._waiting[source.epoch]
+
+    async def _try(self, source: Source, last_seen: int) -> bool:
+        try:
+            await self._lose(source, last_seen)
+        except PenstockError as error:
+            _log.warning("the loss of a source could not be written", epoch=source.epoch, error=str(error))
+            return False
+        return True
+
+    async def _lose(self, source: Source, last_seen: int) -> None:
+        own = agent_source(self._journal.agent_epoch, source.key)
+        async with self._turn:
+            watermark = await self._journal.open_source(own)
+            deferrals, count = self._reader.open_deferrals(source.epoch)
+            batch = loss_batch(
+                source,
+                own.epoch,
+                watermark + 1,
+                [deferral.start for deferral in deferrals],
+                open_deferrals=count,
+                last_seen=last_seen,
+                now=time.time_ns(),
+            )
+            await self._journal.append(own, batch, batch.SerializeToString())
+        _log.warning(
+            "source lost",
+            engine=str(source.key),
+            process=source.process,
+            epoch=source.epoch,
+            open_deferrals=count,
+        )
+
+    async def stop(self) -> None:
+        """Stop waiting; what is still away is waited for again after the next start."""
+        tasks = list(self._waiting.values())
+        self._waiting.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

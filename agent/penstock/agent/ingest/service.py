@@ -1,0 +1,222 @@
+"""The service ``Ingest``: check, commit, acknowledge."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+import structlog
+from penstock.agent.errors import ContractError, FullError, GapError, PenstockError
+from penstock.agent.ingest.limits import check_batch, check_hello, parse
+from penstock.agent.ingest.stream import Ending, Stream
+from penstock.agent.model import EngineKey, Source
+from penstock.agent.status import code_of
+from penstock.proto.v1.ingest_pb2 import DESCRIPTOR, Ack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from penstock.agent.journal import Journal
+    from penstock.agent.registry import Registry
+
+    Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
+
+_log = structlog.get_logger(__name__)
+
+MAX_STREAMS = 4_096
+# For a Hello to come and for an acknowledgement to be taken; a live sender does both at once.
+_PEER_DEADLINE = 10.0
+_SILENT = f"the sender did not say hello, or take an acknowledgement, within {_PEER_DEADLINE:g} s"
+
+
+class Pauses(Protocol):
+    """Which engines `agentctl pause` holds."""
+
+    def is_paused(self, key: EngineKey) -> bool:
+        """Tell whether *key* is paused."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call *callback* on the loop after every change; returns what ends that."""
+
+
+class Losses(Protocol):
+    """Who watches over sources that are away."""
+
+    def connected(self, epoch: int) -> None:
+        """Note that the source is here."""
+
+    def away(self, source: Source) -> None:
+        """Note that its stream ended without a goodbye."""
+
+
+class IngestService:
+    """Takes batches as bytes, so that the journal keeps each one as it came.
+
+    Args:
+        journal: where batches are committed before they are acknowledged.
+        observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        registry: Registry,
+        pauses: Pauses,
+        losses: Losses,
+        observe_ack: Callable[[float], None],
+    ) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._pauses = pauses
+        self._losses = losses
+        self._observe_ack = observe_ack
+        self._streams: dict[int, Stream] = {}
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._unsubscribe = pauses.subscribe(self._pauses_changed)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what a server registers: bytes in, bytes out."""
+        publish: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self.publish)
+        name = DESCRIPTOR.services_by_name["Ingest"].full_name
+        return grpc.method_handlers_generic_handler(name, {"Publish": publish})
+
+    async def drain(self, deadline: float) -> None:
+        """End all streams, each after the batch it has in hand; at most *deadline* seconds."""
+        self._draining = True
+        self._unsubscribe()
+        for stream in self._streams.values():
+            stream.end(Ending.DRAINING)
+        try:
+            await asyncio.wait_for(self._idle.wait(), deadline)
+        except asyncio.TimeoutError:
+            _log.warning("streams did not end in time", streams=len(self._streams))
+
+    async def publish(self, _: object, context: Context) -> None:
+        """Serve one stream; its errors become status codes."""
+        try:
+            stream = await self._enter(context)
+            try:
+                await self._serve(stream, context)
+            finally:
+                self._leave(stream)
+        except PenstockError as error:
+            if isinstance(error, ContractError):
+                _log.warning("message refused", error=str(error))
+            await context.abort(code_of(error), str(error))
+        except asyncio.TimeoutError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, _SILENT)
+        if stream.ending is Ending.REPLACED:
+            await context.abort(grpc.StatusCode.ABORTED, stream.ending.value)
+        if stream.ending is Ending.DRAINING:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, stream.ending.value)
+
+    async def _enter(self, context: Context) -> Stream:
+        """Take the Hello, take over from an older stream of the source, answer with the watermark."""
+        if self._draining:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, Ending.DRAINING.value)
+        if len(self._streams) >= MAX_STREAMS:
+            raise FullError(f"{MAX_STREAMS} sources are connected; try again later")
+        body = await asyncio.wait_for(context.read(), _PEER_DEADLINE)
+        if not isinstance(body, bytes):
+            raise GapError("the stream ended before its Hello")
+        batch = parse(body)
+        if not batch.HasField("hello"):
+            raise GapError("the stream does not begin with a Hello; send one with seq 0 first")
+        check_batch(batch, len(body))
+        check_hello(batch.hello)
+        source = Source.from_hello(batch.epoch, batch.hello)
+        stream = Stream(source)
+        older = self._streams.get(source.epoch)
+        self._streams[source.epoch] = stream
+        self._idle.clear()
+        if older is not None:
+            older.end(Ending.REPLACED)
+        try:
+            watermark = await self._journal.open_source(source)
+            if self._draining:
+                stream.end(Ending.DRAINING)
+            self._losses.connected(source.epoch)
+            self._registry.connect(source, watermark)
+            if batch.HasField("snapshot"):
+                self._registry.snapshot(source.epoch, batch.snapshot)
+            await self._acknowledge(stream, context, watermark)
+        except BaseException:
+            self._leave(stream)
+            raise
+        _log.info(
+            "source connected",
+            engine=str(source.key),
+            process=source.process,
+            rank=source.rank,
+            epoch=source.epoch,
+            watermark=watermark,
+        )
+        return stream
+
+    def _leave(self, stream: Stream) -> None:
+        epoch = stream.source.epoch
+        if self._streams.get(epoch) is not stream:
+            return
+        del self._streams[epoch]
+        if not self._streams:
+            self._idle.set()
+        self._registry.disconnect(epoch)
+        if not stream.goodbye and not self._draining:
+            self._losses.away(stream.source)
+        _log.info("source disconnected", engine=str(stream.source.key), epoch=epoch, goodbye=stream.goodbye)
+
+    async def _serve(self, stream: Stream, context: Context) -> None:
+        read: asyncio.Future[Any] = asyncio.ensure_future(context.read())
+        wake: asyncio.Future[Any] = asyncio.ensure_future(stream.wake.wait())
+        try:
+            while True:
+                await asyncio.wait({read, wake}, return_when=asyncio.FIRST_COMPLETED)
+                if wake.done():
+                    stream.wake.clear()
+                    wake = asyncio.ensure_future(stream.wake.wait())
+                    if stream.ending is not None:
+                        return
+                    if self._pauses.is_paused(stream.source.key) is not stream.paused:
+                        await self._acknowledge(stream, context, self._journal.watermark(stream.source.epoch))
+                if read.done():
+                    body = read.result()
+                    if not isinstance(body, bytes):
+                        return
+                    await self._take(stream, context, body)
+                    read = asyncio.ensure_future(context.read())
+        finally:
+            read.cancel()
+            wake.cancel()
+
+    async def _take(self, stream: Stream, context: Context, body: bytes) -> None:
+        arrived = time.monotonic()
+        batch = parse(body)
+        check_batch(batch, len(body))
+        epoch = stream.source.epoch
+        if batch.epoch != epoch:
+            raise ContractError(
+                f"epoch is {batch.epoch}, the stream's Hello said {epoch}; open a stream for each"
+            )
+        if batch.seq == 0:
+            if batch.HasField("hello"):
+                raise ContractError("a second Hello came; one stream has one")
+            self._registry.snapshot(epoch, batch.snapshot)
+            return
+        watermark = await self._journal.append(stream.source, batch, body)
+        stream.goodbye = stream.goodbye or batch.HasField("goodbye")
+        await self._acknowledge(stream, context, watermark)
+        self._observe_ack(time.monotonic() - arrived)
+
+    async def _acknowledge(self, stream: Stream, context: Context, watermark: int) -> None:
+        stream.paused = self._pauses.is_paused(stream.source.key)
+        ack = Ack(epoch=stream.source.epoch, durable_watermark=watermark, paused=stream.paused)
+        await asyncio.wait_for(context.write(ack.SerializeToString()), _PEER_DEADLINE)
+
+    def _pauses_changed(self) -> None:
+        for stream in self._streams.values():
+            stream.wake.set()

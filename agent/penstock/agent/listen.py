@@ -1,0 +1,139 @@
+"""The gRPC servers' sockets: one owner each, the right permissions, dead peers noticed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_health.v1.health_pb2 import HealthCheckResponse  # type: ignore[import-untyped]
+from penstock.agent.config import Address, TcpAddress, UnixAddress
+from penstock.agent.errors import StateError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The ingest's own check answers with a sentence up to here; gRPC itself refuses what is larger.
+_MAX_RECEIVE_BYTES = 2 << 20
+_MAX_SEND_BYTES = 16 << 20
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", _MAX_RECEIVE_BYTES),
+    ("grpc.max_send_message_length", _MAX_SEND_BYTES),
+    ("grpc.max_concurrent_streams", 8_192),
+    # Two servers on one port would each get half of the engines.
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Without it a stopped peer is noticed only after a minute.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    # Engines ping as often: never answer that with GOAWAY.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+
+class Lock:
+    """An advisory lock that ends with the process, however that ends."""
+
+    def __init__(self, path: Path, owned: str) -> None:
+        """Take it.
+
+        Args:
+            owned: what it stands for, in words.
+
+        Raises:
+            StateError: another process has it, or the file cannot be made.
+
+        """
+        try:
+            path.parent.mkdir(mode=0o770, parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateError(
+                f"{str(path)!r} cannot be made ({error.strerror}); choose another place"
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            raise StateError(f"another penstock-agent owns {owned}; stop it or choose another one") from error
+
+    def release(self) -> None:
+        """Let go. The file stays: removing it would let two processes lock two files of one name."""
+        os.close(self._file)
+
+
+class GrpcServer:
+    """A server with the health service, on one address.
+
+    Attributes:
+        address: the real one, once :meth:`start` has returned.
+
+    """
+
+    def __init__(self, address: Address, flag: str, mode: int) -> None:
+        """Prepare it.
+
+        Args:
+            flag: the option that gave the address, for errors.
+            mode: permissions of a unix socket.
+
+        """
+        self.server = grpc.aio.server(options=_OPTIONS)
+        self.address = address
+        self._flag = flag
+        self._mode = mode
+        self._lock: Lock | None = None
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+
+    async def start(self) -> None:
+        """Bind and serve.
+
+        Raises:
+            StateError: the address is taken or cannot be bound.
+
+        """
+        if isinstance(self.address, UnixAddress):
+            path = self.address.path
+            # A second server can bind the path of a live socket: the lock is what keeps it away.
+            self._lock = Lock(path.with_name(path.name + ".lock"), f"{self._flag} {self.address}")
+            self._bind_unix(path)
+        else:
+            port = self._bind(str(self.address))
+            self.address = TcpAddress(self.address.host, port)
+        await self.server.start()
+        await self.set_serving(True)
+
+    def _bind_unix(self, path: Path) -> None:
+        # The permissions hold from the first moment on: nothing else makes files meanwhile.
+        old = os.umask(0o777 & ~self._mode)
+        try:
+            self._bind(f"unix:{path}")
+        finally:
+            os.umask(old)
+
+    def _bind(self, target: str) -> int:
+        try:
+            return self.server.add_insecure_port(target)
+        except RuntimeError as error:
+            raise StateError(
+                f"{self._flag} {self.address} cannot be bound; it is taken, or its place cannot be written"
+            ) from error
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell the health service's clients."""
+        status = HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING
+        await self._health.set("", status)
+
+    async def stop(self, grace: float) -> None:
+        """End it: calls that are open have *grace* seconds."""
+        await self.server.stop(grace)
+        if isinstance(self.address, UnixAddress):
+            self.address.path.unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

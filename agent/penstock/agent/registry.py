@@ -1,0 +1,205 @@
+"""Which sources and engines there are, and what they said last. Pure, in memory, on one thread."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from penstock.agent.model import EngineKey, Source
+    from penstock.proto.v1.ingest_pb2 import Batch
+    from penstock.proto.v1.snapshot_pb2 import EngineFacts, PolicyStatus, Snapshot
+
+# Sources that are away are forgotten, the longest away first, when there are more than this in all.
+MAX_SOURCES = 1_024
+# Kinds of drops and guard errors that are kept apart for one source.
+_MAX_KINDS = 512
+
+ENGINE_CORE = "engine-core"
+
+
+@dataclass(slots=True)
+class LiveSource:
+    """A source of this life of the agent, or one that its journal still holds open.
+
+    Attributes:
+        last_seen_unix_nano: the agent's clock at its last message.
+        watermark: the highest batch committed.
+        snapshot: the last one of this stream; None while it is away, for a gauge is never older than its stream.
+        drops: entries lost in the source, by (reason, kind), since the agent started.
+        guard_errors: contained errors, by (hook, error class), since the agent started.
+
+    """
+
+    source: Source
+    connected: bool = False
+    last_seen_unix_nano: int = 0
+    watermark: int = 0
+    snapshot: Snapshot | None = None
+    drops: Counter[tuple[str, str]] = field(default_factory=Counter)
+    guard_errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """One engine: what its sources say together.
+
+    Attributes:
+        connected: whether its EngineCore is (any of its workers, where no EngineCore was ever seen).
+        facts: None until the EngineCore's first snapshot.
+        policy: likewise.
+        paused: the EngineCore says that it is passive.
+        sources: its own and those of its server's API processes.
+
+    """
+
+    key: EngineKey
+    connected: bool
+    last_seen_unix_nano: int
+    role: str
+    role_guessed: bool
+    model: str
+    vllm_version: str
+    labels: Mapping[str, str]
+    facts: EngineFacts | None
+    policy: PolicyStatus | None
+    paused: bool
+    sources: tuple[LiveSource, ...]
+
+
+class Registry:
+    """Live sources by epoch. A new epoch of the same process takes the place of the one that is away."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._sources: dict[int, LiveSource] = {}
+        self._changed: list[Callable[[], None]] = []
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call *callback* whenever a source comes or goes; returns the unsubscription."""
+        self._changed.append(callback)
+        return lambda: self._changed.remove(callback)
+
+    def _notify(self) -> None:
+        for callback in tuple(self._changed):
+            callback()
+
+    def restore(self, source: Source, watermark: int, last_seen_unix_nano: int) -> None:
+        """Add a source that an earlier life of the agent left open; it is away until it connects."""
+        self._add(LiveSource(source, False, last_seen_unix_nano, watermark))
+
+    def connect(self, source: Source, watermark: int) -> None:
+        """Take in a source whose stream has begun."""
+        live = self._sources.get(source.epoch)
+        if live is None:
+            live = self._add(LiveSource(source))
+        live.source, live.connected, live.snapshot = source, True, None
+        live.watermark, live.last_seen_unix_nano = watermark, self._clock()
+        self._notify()
+
+    def _add(self, live: LiveSource) -> LiveSource:
+        place = _place(live.source)
+        replaced = [
+            old for old in self._sources.values() if not old.connected and _place(old.source) == place
+        ]
+        away = sorted(
+            (old for old in self._sources.values() if not old.connected and _place(old.source) != place),
+            key=lambda old: old.last_seen_unix_nano,
+        )
+        surplus = max(0, len(self._sources) - len(replaced) + 1 - MAX_SOURCES)
+        for old in (*replaced, *away[:surplus]):
+            del self._sources[old.source.epoch]
+        self._sources[live.source.epoch] = live
+        return live
+
+    def disconnect(self, epoch: int) -> None:
+        """Let go of a source whose stream has ended, one way or another."""
+        live = self._sources.get(epoch)
+        if live is not None:
+            live.connected, live.snapshot = False, None
+            self._notify()
+
+    def snapshot(self, epoch: int, snapshot: Snapshot) -> None:
+        """Take the source's gauges as they are now."""
+        live = self._sources.get(epoch)
+        if live is not None:
+            live.snapshot, live.last_seen_unix_nano = snapshot, self._clock()
+
+    def committed(self, epoch: int, batch: Batch) -> None:
+        """Take what a committed batch says about its sender."""
+        live = self._sources.get(epoch)
+        if live is None:
+            return
+        live.watermark, live.last_seen_unix_nano = batch.seq, self._clock()
+        for drop in (*batch.drops, *batch.tombstone.lost):
+            _count(live.drops, (drop.reason, drop.kind), drop.count)
+        for error in batch.guard_errors:
+            _count(live.guard_errors, (error.hook, error.error_class), error.count)
+
+    def get(self, epoch: int) -> LiveSource | None:
+        """Return a source by its epoch."""
+        return self._sources.get(epoch)
+
+    def sources(self) -> list[LiveSource]:
+        """Return all sources, in the order in which they came."""
+        return list(self._sources.values())
+
+    def engines(self) -> list[EngineView]:
+        """Return all engines, sorted by key; an API process alone is no engine."""
+        by_key: defaultdict[EngineKey, list[LiveSource]] = defaultdict(list)
+        shared: defaultdict[str, list[LiveSource]] = defaultdict(list)
+        for live in self._sources.values():
+            if live.source.key.engine:
+                by_key[live.source.key].append(live)
+            else:
+                shared[live.source.key.server].append(live)
+        return [_view(key, by_key[key], shared[key.server]) for key in sorted(by_key)]
+
+
+def _place(source: Source) -> tuple[EngineKey, str, int]:
+    return source.key, source.process, source.rank
+
+
+def _count(counter: Counter[tuple[str, str]], key: tuple[str, str], count: int) -> None:
+    if key in counter or len(counter) < _MAX_KINDS:
+        counter[key] += count
+
+
+def _view(key: EngineKey, own: list[LiveSource], shared: list[LiveSource]) -> EngineView:
+    cores = [live for live in own if live.source.process == ENGINE_CORE]
+    # Of several (one away, its successor here) the connected one, then the one seen last.
+    core = max(cores or own, key=lambda live: (live.connected, live.last_seen_unix_nano))
+    snapshot = core.snapshot if cores else None
+    facts = snapshot.engine if snapshot is not None and snapshot.HasField("engine") else None
+    source = core.source
+    return EngineView(
+        key=key,
+        connected=any(live.connected for live in cores or own),
+        last_seen_unix_nano=max(live.last_seen_unix_nano for live in own),
+        role=source.role,
+        role_guessed=source.role_guessed,
+        model=source.model,
+        vllm_version=source.vllm_version,
+        labels=_labels(own, source),
+        facts=facts,
+        policy=snapshot.policy if snapshot is not None and snapshot.HasField("policy") else None,
+        paused=snapshot is not None and snapshot.paused,
+        sources=(*own, *shared),
+    )
+
+
+def _labels(own: list[LiveSource], core: Source) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for live in own:
+        labels.update(live.source.labels)
+    return {**labels, **core.labels}
+
+
+def snapshots(registry: Registry) -> Iterator[tuple[Source, Snapshot]]:
+    """Yield the sources that are connected and have sent a snapshot, with it."""
+    for live in registry.sources():
+        if live.connected and live.snapshot is not None:
+            yield live.source, live.snapshot
