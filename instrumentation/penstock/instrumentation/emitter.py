@@ -1,0 +1,159 @@
+"""The emit path: append a tuple to a bounded queue, compare one number, return.
+
+No lock is taken, no clock but the event's is read, nothing is allocated but the
+tuple. One number, the *mark*, carries the three reasons to do more than that: the
+exporter sleeps (mark 0: the first entry wakes it), a batch is full (mark 511), the
+queue is full (mark at capacity: the newest entry is given up and counted).
+
+An entry is appended before the mark is read, and the exporter sets the mark before
+it looks at the queues a last time; so one of the two always sees the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.records import KIND_PROBE, KIND_TRANSFER
+from penstock.instrumentation.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.instrumentation.records import EventRecord, ProbeRecord, TransferRecord
+
+CAPACITY: Final = 16_384
+"""Entries of each kind that wait for the exporter; at 50 ms a round this is 327,000 a second."""
+
+_EVENT_KIND: Final = 1
+
+
+class Emitter:
+    """Bounded queues between the host's threads and the exporter's.
+
+    Attributes:
+        events, transfers, probes: what waits, oldest first; the exporter takes from the left.
+        drops: entries given up, by (reason, kind).
+        mark: length of a queue above which an emit calls *ring*, at most once per setting.
+
+    """
+
+    __slots__ = ("_capacity", "_ring", "drops", "events", "mark", "probes", "transfers")
+
+    def __init__(self, ring: Callable[[], None], capacity: int = CAPACITY) -> None:
+        self._ring = ring
+        self._capacity = capacity
+        self.drops = Tally()
+        self.events: deque[EventRecord] = deque()
+        self.transfers: deque[TransferRecord] = deque()
+        self.probes: deque[ProbeRecord] = deque()
+        self.mark = 0
+
+    def emit_event(
+        self,
+        kind: str,
+        fields: Mapping[str, Any],
+        *,
+        component: int,
+        rank: int = 0,
+        request_id: str = "",
+        rehearsal: bool = False,
+        time_ns: int | None = None,
+    ) -> None:
+        """Queue one event.
+
+        Args:
+            kind: the field of ``Event.body`` (``"transfer_failure"``).
+            fields: the fields of that message, nested messages as dicts; the caller gives it away.
+            component: ``COMPONENT_*``.
+            rank: of the worker that emits.
+            request_id: vLLM's internal id; empty where the event concerns no request.
+            rehearsal: True if a fault drill caused it.
+            time_ns: wall clock in nanoseconds; None for now.
+
+        """
+        queue = self.events
+        queue.append(
+            (
+                time.time_ns() if time_ns is None else time_ns,
+                kind,
+                fields,
+                component,
+                rank,
+                request_id,
+                rehearsal,
+            )
+        )
+        if len(queue) > self.mark:
+            self._attend(queue)
+
+    def emit_transfer(
+        self,
+        end_ns: int,
+        duration_ns: int,
+        bytes: int,  # noqa: A002  (the wire's name)
+        descriptors: int,
+        post_ns: int,
+        channel: int,
+        direction: int,
+        result: int,
+        component: int,
+        rank: int,
+        connector: str,
+        peer: str,
+        peer_engine_id: str,
+        request_id: str,
+    ) -> None:
+        """Queue one completed transfer. Positional arguments are cheapest; times in nanoseconds."""
+        queue = self.transfers
+        queue.append((
+            end_ns, duration_ns, bytes, descriptors, post_ns, channel, direction, result, component, rank,
+            connector, peer, peer_engine_id, request_id,
+        ))  # fmt: skip
+        if len(queue) > self.mark:
+            self._attend(queue)
+
+    def emit_probe(
+        self, end_ns: int, duration_ns: int, result: int, connector: str, peer: str, request_id: str
+    ) -> None:
+        """Queue one question to a remote cache and its answer (``PROBE_RESULT_*``)."""
+        queue = self.probes
+        queue.append((end_ns, duration_ns, result, connector, peer, request_id))
+        if len(queue) > self.mark:
+            self._attend(queue)
+
+    def longest(self) -> int:
+        """Return the length of the longest queue."""
+        return max(len(self.events), len(self.transfers), len(self.probes))
+
+    def queued(self) -> int:
+        """Return how many entries wait."""
+        return len(self.events) + len(self.transfers) + len(self.probes)
+
+    def saturate(self) -> None:
+        """Set the mark so that nothing rings until a queue is full."""
+        self.mark = self._capacity
+
+    def reset(self) -> None:
+        """Forget everything: for a child after a fork, whose parent sends what is queued."""
+        self.events.clear()
+        self.transfers.clear()
+        self.probes.clear()
+        self.drops.reset()
+        self.mark = 0
+
+    def _attend(self, queue: deque[Any]) -> None:
+        if len(queue) <= self._capacity:
+            self.mark = self._capacity
+            self._ring()
+            return
+        try:
+            lost = queue.pop()
+        except IndexError:  # the exporter emptied it meanwhile
+            return
+        if queue is self.events:
+            kind = lost[_EVENT_KIND]
+        else:
+            kind = KIND_TRANSFER if queue is self.transfers else KIND_PROBE
+        self.drops.add("queue_full", kind)

@@ -1,0 +1,205 @@
+"""From the hooks' tuples to sealed batches.
+
+An entry that cannot be encoded is dropped and counted, never the batch it is in;
+text that is too long is cut; a batch that is too large is split.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from penstock.instrumentation.outbox import Sealed
+from penstock.instrumentation.records import (
+    KIND_PROBE,
+    KIND_TRANSFER,
+    PROBE_COLUMNS,
+    PROBE_TEXT,
+    TRANSFER_COLUMNS,
+    TRANSFER_TEXT,
+)
+from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.instrumentation.records import EventRecord, ProbeRecord, TransferRecord
+    from penstock.instrumentation.tally import Tally
+    from penstock.proto.v1.common_pb2 import Component
+
+BATCH_ENTRIES: Final = 512
+"""Entries of each kind in one batch, at most."""
+
+BATCH_BYTES: Final = (1 << 20) - (64 << 10)
+"""Bytes of entries in one batch; the rest of the mebibyte is for the head and the accounts."""
+
+TEXT_MAX: Final = 1024
+"""Bytes of UTF-8 of one text."""
+
+ENCODE_ERROR: Final = "encode_error"
+OVERSIZE: Final = "oversize"
+UNKNOWN_KIND: Final = "unknown"
+
+_KINDS: Final = frozenset(field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields)
+
+
+def seal(
+    events: Sequence[EventRecord],
+    transfers: Sequence[TransferRecord],
+    probes: Sequence[ProbeRecord],
+    drops: Tally,
+) -> list[Sealed]:
+    """Return the entries as batches, in their order; what cannot be encoded is added to *drops*."""
+    sealed: list[Sealed] = []
+    longest = max(len(events), len(transfers), len(probes))
+    for start in range(0, longest, BATCH_ENTRIES):
+        part = slice(start, start + BATCH_ENTRIES)
+        _seal(events[part], transfers[part], probes[part], drops, sealed)
+    return sealed
+
+
+def frame(epoch: int, seq: int, batch: Sealed) -> bytes:
+    """Return *batch* as it goes over the wire under its number.
+
+    Serialized messages that follow one another are one message.
+    """
+    head = Batch(
+        epoch=epoch,
+        seq=seq,
+        drops=_drops(batch.drops),
+        guard_errors=[
+            GuardError(hook=text(hook), error_class=text(error), count=count)
+            for (hook, error), count in batch.guard_errors.items()
+        ],
+    )
+    if batch.lost:
+        head.tombstone.CopyFrom(Tombstone(lost=_drops(batch.lost)))
+    return head.SerializeToString() + batch.content
+
+
+def text(value: str, limit: int = TEXT_MAX) -> str:
+    """Return *value* cut to *limit* bytes of UTF-8; what is not Unicode in it is replaced."""
+    if len(value) * 4 <= limit and value.isascii():
+        return value
+    return value.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
+
+
+def _seal(
+    events: Sequence[EventRecord],
+    transfers: Sequence[TransferRecord],
+    probes: Sequence[ProbeRecord],
+    drops: Tally,
+    sealed: list[Sealed],
+) -> None:
+    batch = Batch()
+    held: dict[str, int] = {}
+    for record in events:
+        event = _event(record, drops)
+        if event is not None:
+            batch.events.append(event)
+            kind = event.WhichOneof("body") or UNKNOWN_KIND
+            held[kind] = held.get(kind, 0) + 1
+    table = {"": 0}
+    rows = _columns(batch.transfers, TRANSFER_COLUMNS, TRANSFER_TEXT, transfers, table)
+    _account(KIND_TRANSFER, len(transfers), rows, held, drops)
+    rows = _columns(batch.probes, PROBE_COLUMNS, PROBE_TEXT, probes, table)
+    _account(KIND_PROBE, len(probes), rows, held, drops)
+    if not held:
+        return
+    if len(table) > 1 or KIND_TRANSFER in held or KIND_PROBE in held:
+        batch.strings.extend(table)
+    content = batch.SerializeToString()
+    if len(content) <= BATCH_BYTES:
+        sealed.append(Sealed(content, held))
+        return
+    if len(events) + len(transfers) + len(probes) == 1:
+        for kind in held:
+            drops.add(OVERSIZE, kind)
+        return
+    halves = [(half(events), half(transfers), half(probes)) for half in (_first_half, _second_half)]
+    for part_events, part_transfers, part_probes in halves:
+        _seal(part_events, part_transfers, part_probes, drops, sealed)
+
+
+def _first_half(entries: Sequence[Any]) -> Sequence[Any]:
+    return entries[: (len(entries) + 1) // 2]
+
+
+def _second_half(entries: Sequence[Any]) -> Sequence[Any]:
+    return entries[(len(entries) + 1) // 2 :]
+
+
+def _account(kind: str, given: int, encoded: int, held: dict[str, int], drops: Tally) -> None:
+    if encoded:
+        held[kind] = encoded
+    if encoded < given:
+        drops.add(ENCODE_ERROR, kind, given - encoded)
+
+
+def _event(record: EventRecord, drops: Tally) -> Event | None:
+    time_ns, kind, fields, component, rank, request_id, rehearsal = record
+    if kind not in _KINDS:
+        drops.add(ENCODE_ERROR, UNKNOWN_KIND)
+        return None
+    try:
+        body = {name: _clean(value) for name, value in fields.items()}
+        return Event(
+            time_unix_nano=time_ns,
+            component=cast("Component", component),
+            rank=rank,
+            request_id=text(request_id),
+            rehearsal=rehearsal,
+            **{kind: body},
+        )
+    except Exception:  # noqa: BLE001  (whatever a hook put there: it is this entry that is wrong)
+        drops.add(ENCODE_ERROR, kind)
+        return None
+
+
+def _clean(value: Any) -> Any:
+    """Return *value* with every text in it cut."""
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, dict):
+        return {name: _clean(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    return value
+
+
+def _columns(
+    message: Any, names: tuple[str, ...], first_text: int, rows: Sequence[Any], table: dict[str, int]
+) -> int:
+    """Fill the columns of *message* and return how many rows went in; a wrong row is left out."""
+    if not rows:
+        return 0
+    try:
+        _fill(message, names, first_text, rows, table)
+    except Exception:  # noqa: BLE001  (find the rows that are wrong, one by one)
+        message.Clear()
+        rows = [row for row in rows if _fits(type(message), names, first_text, row)]
+        if not rows:
+            return 0
+        _fill(message, names, first_text, rows, table)
+    return len(rows)
+
+
+def _fits(message: Callable[[], Any], names: tuple[str, ...], first_text: int, row: Any) -> bool:
+    try:
+        _fill(message(), names, first_text, [row], {})
+    except Exception:  # noqa: BLE001  (the question is whether it raises)
+        return False
+    return True
+
+
+def _fill(
+    message: Any, names: tuple[str, ...], first_text: int, rows: Sequence[Any], table: dict[str, int]
+) -> None:
+    for index, (name, column) in enumerate(zip(names, zip(*rows, strict=True), strict=True)):
+        is_text = index >= first_text
+        values = [table.setdefault(text(value), len(table)) for value in column] if is_text else column
+        getattr(message, name).extend(values)
+
+
+def _drops(counts: Mapping[tuple[str, str], int]) -> list[Drop]:
+    return [Drop(reason=reason, kind=text(kind), count=count) for (reason, kind), count in counts.items()]

@@ -1,0 +1,301 @@
+"""The exporter's thread: queues → batches → the agent, one batch in flight.
+
+Importing this module is cheap; grpc and protobuf come with the thread. The order of
+a stream is Hello, the agent's greeting with its watermark, then what lies beyond it.
+A stream that does not answer within the deadline is given up and another is tried.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.backoff import Backoff
+from penstock.instrumentation.guard import guard
+from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.outbox import Outbox, Sealed, Watermark
+from penstock.instrumentation.service import Message, Service, Tag
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from penstock.instrumentation.runtime import Runtime
+    from penstock.instrumentation.settings import Settings
+    from penstock.instrumentation.transport import Ended, Stream
+    from penstock.proto.v1.ingest_pb2 import Ack
+
+METHOD: Final = "/penstock.v1.Ingest/Publish"
+
+ROUND: Final = 0.05
+"""Seconds that an entry waits for others to share its batch."""
+
+BATCH_ENTRIES: Final = 512
+"""Entries of one kind that are sent without waiting further."""
+
+ANSWER_DEADLINE: Final = 5.0
+"""Seconds within which the agent greets, and acknowledges a batch."""
+
+SNAPSHOT_INTERVAL: Final = 1.0
+
+PROVEN: Final = 10.0
+"""Seconds after which a stream counts as good, even if there was nothing to acknowledge."""
+
+_NEVER: Final = float("inf")
+
+logger = logging.getLogger("penstock")
+
+
+class Exporter(Service):
+    """Sends what the emitter holds; owns the stream, the outbox and their clocks."""
+
+    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+        super().__init__("penstock-exporter")
+        self._runtime = runtime
+        self._settings = settings
+        self._emitter = runtime.emitter
+        self._outbox = Outbox()
+        self._backoff = Backoff()
+        self._stream: Stream[Ack] | None = None
+        self._identity = runtime.identity
+        self._greeted = False
+        self._in_flight = 0
+        # True after the agent called something invalid: until the batch in flight has been judged alone, no snapshot
+        # is sent, so that neither is given up for the other's fault.
+        self._suspect = False
+        self._flush_at = _NEVER
+        self._answer_by = _NEVER
+        self._proven_at = _NEVER
+        self._connect_at = 0.0
+        self._snapshot_at = 0.0
+        self._stopping = False
+        self._stop_by = _NEVER
+        self._goodbye_sealed = False
+        self._sent = 0
+        self._connections = 0
+        self._complained = False
+
+    def stop(self, deadline: float) -> bool:
+        """Send what is left and a goodbye; tell whether the thread has ended within *deadline* seconds."""
+        self._stop_by = time.monotonic() + deadline
+        self.request_stop()
+        return self.join(deadline)
+
+    # The inbox.
+
+    def _wait(self, now: float) -> float:
+        due = [self._answer_by, self._proven_at, self._stop_by]
+        if self._stream is None:
+            due.append(self._connect_at if self._runtime.identity.process else _NEVER)
+        elif self._greeted:
+            due.append(self._snapshot_at)
+            if not self._in_flight:
+                due.append(self._flush_at)
+        return min(due) - now
+
+    def _handle(self, message: Message) -> None:
+        if message.tag is Tag.STOP:
+            self._stopping = True
+            self._connect_at = 0.0
+        elif message.tag is Tag.RESUME:
+            self._connect_at = 0.0
+        elif message.stream is not None and message.stream is self._stream:
+            if message.tag is Tag.ANSWER:
+                self._take_ack(message.content)
+            else:
+                self._take_end(message.content)
+
+    def _tick(self, now: float) -> None:
+        if now >= self._answer_by:
+            self._fail(f"no answer within {ANSWER_DEADLINE:g} s")
+        if now >= self._proven_at:
+            self._prove()
+        if self._stream is not None and self._identity is not self._runtime.identity:
+            self._close()
+            self._connect_at = now
+        self._collect(now)
+        if self._stopping and (now >= self._stop_by or not self._runtime.identity.process):
+            self.finished = True
+            return
+        if self._stream is None:
+            self._connect(now)
+        self._send_next()
+        if now >= self._snapshot_at and self._greeted and not self._stopping:
+            self._send_snapshot(now)
+
+    # The link.
+
+    def _connect(self, now: float) -> None:
+        if now < self._connect_at or not self._runtime.identity.process:
+            return
+        from penstock.instrumentation.hello import hello  # noqa: PLC0415  (not before the first emit)
+        from penstock.instrumentation.transport import Stream  # noqa: PLC0415
+        from penstock.proto.v1.ingest_pb2 import Ack, Batch  # noqa: PLC0415
+
+        self._connect_at = now + self._backoff.next()
+        self._identity = self._runtime.identity
+        self._connections += 1
+        self._stream = Stream(self._settings.endpoint, METHOD, Ack.FromString, self.inbox)
+        greeting = Batch(epoch=self._runtime.epoch, hello=hello(self._identity, self._settings))
+        self._stream.send(greeting.SerializeToString())
+        self._answer_by = time.monotonic() + ANSWER_DEADLINE
+
+    def _close(self) -> None:
+        stream, self._stream = self._stream, None
+        self._greeted = False
+        self._in_flight = 0
+        self._answer_by = self._proven_at = _NEVER
+        if stream is not None:
+            stream.close()
+
+    def _fail(self, reason: str) -> None:
+        """Give the stream up and wait before the next."""
+        if not self._complained:
+            self._complained = True
+            logger.info(
+                "penstock has no agent at %s (%s); vLLM is not affected", self._settings.endpoint, reason
+            )
+        self._close()
+        self._connect_at = time.monotonic() + self._backoff.next()
+
+    def _prove(self) -> None:
+        self._backoff.reset()
+        self._proven_at = _NEVER
+        self._complained = False
+
+    def _take_end(self, ended: Ended) -> None:
+        in_flight, greeted = self._in_flight, self._greeted
+        self._fail(repr(ended))
+        if self._stopping:
+            self.finished = True
+        if ended.code != "INVALID_ARGUMENT":
+            if ended.code == "UNIMPLEMENTED":
+                self._connect_at = time.monotonic() + self._backoff.longest()
+            return
+        guard.record("exporter.rejected", RejectedError(ended.details))
+        if not in_flight or not greeted:
+            # A snapshot, or the Hello.
+            self._connect_at = time.monotonic() + self._backoff.longest()
+        elif self._suspect:
+            self._outbox.reject()
+            self._suspect = False
+        else:
+            self._suspect = True
+
+    def _take_ack(self, ack: Ack) -> None:
+        if ack.epoch != self._runtime.epoch:
+            return
+        self._runtime.pause("ingest", paused=ack.paused)
+        if self._outbox.acknowledge(ack.durable_watermark) is Watermark.FOREIGN:
+            self._outbox.restart()
+            self._runtime.renew_epoch()
+            self._fail("the agent has lost what it had committed; a new epoch begins")
+            return
+        now = time.monotonic()
+        if not self._greeted:
+            self._greeted = True
+            self._answer_by = _NEVER
+            self._proven_at = now + PROVEN
+            self._snapshot_at = now
+        elif self._in_flight and ack.durable_watermark >= self._in_flight:
+            self._in_flight = 0
+            self._answer_by = _NEVER
+            self._suspect = False
+            self._prove()
+
+    # What is sent.
+
+    def _send_next(self) -> None:
+        if not self._greeted or self._in_flight or self._stream is None:
+            return
+        head = self._outbox.head()
+        if head is None:
+            if self._stopping:
+                self.finished = True
+            return
+        from penstock.instrumentation.encode import frame  # noqa: PLC0415  (not before the first emit)
+
+        self._in_flight, batch = head
+        self._stream.send(frame(self._runtime.epoch, self._in_flight, batch))
+        self._sent += 1
+        self._answer_by = time.monotonic() + ANSWER_DEADLINE
+
+    def _send_snapshot(self, now: float) -> None:
+        self._snapshot_at = now + SNAPSHOT_INTERVAL
+        # An agent that does not read gets no more of them, and a suspected batch is judged without.
+        if self._stream is None or self._stream.backlog or self._suspect:
+            return
+        from penstock.instrumentation.encode import BATCH_BYTES  # noqa: PLC0415  (not before the first emit)
+        from penstock.proto.v1.ingest_pb2 import Batch  # noqa: PLC0415
+
+        batch = Batch(epoch=self._runtime.epoch)
+        snapshot = batch.snapshot
+        snapshot.time_unix_nano = time.time_ns()
+        snapshot.paused = self._runtime.paused
+        snapshot.emitter.queued_entries = self._emitter.queued()
+        snapshot.emitter.unacknowledged_batches = len(self._outbox)
+        snapshot.emitter.unacknowledged_bytes = self._outbox.size
+        snapshot.emitter.sent_batches = self._sent
+        snapshot.emitter.reconnects = max(0, self._connections - 1)
+        registry.fill(snapshot)
+        self._runtime.snapshots.collect(snapshot)
+        content = batch.SerializeToString()
+        if len(content) > BATCH_BYTES:
+            self._emitter.drops.add("oversize", "snapshot")
+            return
+        self._stream.send(content)
+
+    def _collect(self, now: float) -> None:
+        """Seal what waits, if it is time; and set the mark at which the emitter rings again."""
+        free = self._greeted and not self._in_flight and not len(self._outbox)
+        longest = self._emitter.longest()
+        if longest and self._flush_at == _NEVER:
+            self._flush_at = now + ROUND
+        accounts = bool(self._emitter.drops or guard.counts)
+        if (
+            longest >= BATCH_ENTRIES
+            or (longest and free and now >= self._flush_at)
+            or (accounts and free and now >= self._snapshot_at)
+            or self._stopping
+        ):
+            self._seal()
+            self._flush_at = _NEVER
+        self._emitter.mark = 0
+        if self._emitter.queued():
+            if self._flush_at == _NEVER:
+                self._flush_at = now + ROUND
+            self._emitter.mark = BATCH_ENTRIES - 1
+            if self._emitter.longest() >= BATCH_ENTRIES:
+                self.ring()
+
+    def _seal(self) -> None:
+        from penstock.instrumentation.encode import seal  # noqa: PLC0415  (not before the first emit)
+
+        emitter = self._emitter
+        # One batch's worth at a time: the host's threads get the interpreter back in between.
+        batches = seal(_take(emitter.events), _take(emitter.transfers), _take(emitter.probes), emitter.drops)
+        drops, errors = emitter.drops.take(), guard.counts.take()
+        if drops or errors:
+            first = batches.pop(0) if batches else Sealed()
+            batches.insert(0, Sealed(first.content, first.held, drops=drops, guard_errors=errors))
+        for batch in batches:
+            self._outbox.append(batch)
+        if self._stopping and not emitter.queued() and not self._goodbye_sealed:
+            from penstock.proto.v1.ingest_pb2 import Batch, Goodbye  # noqa: PLC0415  (not before the first emit)
+
+            self._goodbye_sealed = True
+            self._outbox.append(Sealed(Batch(goodbye=Goodbye(reason="exit")).SerializeToString()))
+
+
+class RejectedError(Exception):
+    """The agent called a message of ours invalid; the text is the agent's."""
+
+
+def _take(queue: deque[Any]) -> list[Any]:
+    taken: list[Any] = []
+    try:
+        while len(taken) < BATCH_ENTRIES:
+            taken.append(queue.popleft())
+    except IndexError:
+        pass
+    return taken

@@ -1,0 +1,99 @@
+"""The guard: our own code never raises into the host.
+
+    with guard("nixl.poll"):
+        ...telemetry only, never the host's own call...
+
+It contains ``Exception`` (never ``KeyboardInterrupt`` or ``SystemExit``), counts
+by hook and error class, and logs at most one line a minute per hook. Under
+``PENSTOCK_GUARD=raise`` it counts and lets the error through, so that tests see
+what production contains.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from penstock.instrumentation.settings import guard_raises
+from penstock.instrumentation.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+logger = logging.getLogger("penstock")
+
+LOG_INTERVAL: Final = 60.0
+"""Seconds between two log lines of the same hook."""
+
+
+class Guard:
+    """Guards one hook. It holds no state of a call, so it may be entered again and by any thread."""
+
+    __slots__ = ("_guards", "_hook")
+
+    def __init__(self, guards: Guards, hook: str) -> None:
+        self._guards = guards
+        self._hook = hook
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if kind is None or not isinstance(error, Exception):
+            return False
+        self._guards.record(self._hook, error)
+        return not self._guards.raising
+
+
+class Guards:
+    """All guards of the process and what they contained.
+
+    Attributes:
+        raising: let errors through after counting them.
+
+    """
+
+    def __init__(self, *, raising: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.raising = raising
+        self.counts = Tally()
+        self._clock = clock
+        self._guards: dict[str, Guard] = {}
+        self._quiet_until: dict[str, float] = {}
+        self._unlogged: dict[str, int] = {}
+
+    def __call__(self, hook: str) -> Guard:
+        """Return the guard of *hook*; always the same object."""
+        found = self._guards.get(hook)
+        return found if found is not None else self._guards.setdefault(hook, Guard(self, hook))
+
+    def record(self, hook: str, error: BaseException) -> None:
+        """Count *error* and log it unless this hook logged within the last minute. Never raises."""
+        try:
+            self.counts.add(hook, type(error).__name__)
+            now = self._clock()
+            if now < self._quiet_until.get(hook, 0.0):
+                self._unlogged[hook] = self._unlogged.get(hook, 0) + 1
+                return
+            self._quiet_until[hook] = now + LOG_INTERVAL
+            logger.warning(
+                "penstock contained an error of its own in %s (%d more since the last line); vLLM is not affected",
+                hook,
+                self._unlogged.pop(hook, 0),
+                exc_info=error,
+            )
+        except Exception:  # noqa: BLE001, S110  (the host's logging is broken; the guard is the last line)
+            pass
+
+    def reset(self) -> None:
+        """Forget the counts: for a child after a fork. Guards that hooks hold stay valid."""
+        self.counts.reset()
+        self._quiet_until.clear()
+        self._unlogged.clear()
+
+
+guard = Guards(raising=guard_raises(os.environ))

@@ -1,0 +1,50 @@
+"""The first words on both streams: who this process is."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from penstock.instrumentation.constants import ROLES
+from penstock.proto import SCHEMA_VERSION, __version__
+from penstock.proto.v1.common_pb2 import EngineKey
+from penstock.proto.v1.ingest_pb2 import Hello
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.identity import Identity
+    from penstock.instrumentation.settings import Settings
+
+# Near enough to the process's start: the exporter's thread imports this when the first entry is emitted.
+_LOADED: Final = time.time_ns()
+
+
+def engine_key(identity: Identity, settings: Settings) -> EngineKey:
+    """Return the key by which the agent groups sources into engines."""
+    return EngineKey(server=settings.server, engine=identity.engine)
+
+
+def labels(identity: Identity, settings: Settings) -> dict[str, str]:
+    """Return what policies select by: the environment's labels, and the role where only a guess is known."""
+    found = dict(settings.labels)
+    if identity.role:
+        found.setdefault("role", identity.role)
+    return found
+
+
+def hello(identity: Identity, settings: Settings) -> Hello:
+    """Return the Hello of this process."""
+    return Hello(
+        schema_version=SCHEMA_VERSION,
+        key=engine_key(identity, settings),
+        process=identity.process,
+        rank=identity.rank,
+        pid=os.getpid(),
+        start_time_unix_nano=_LOADED,
+        penstock_version=__version__,
+        vllm_version=identity.vllm_version,
+        model=identity.model,
+        labels=settings.labels,
+        role=ROLES.get(identity.role, 0),  # type: ignore[arg-type]
+        role_guessed=identity.role_guessed,
+    )

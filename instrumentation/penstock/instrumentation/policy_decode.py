@@ -1,0 +1,259 @@
+"""From a Push to a schedule of policies, against bounds of our own.
+
+The agent has validated already; the engine does not rely on it. What it does not
+know (a field or value of a newer agent) or does not do (a field that its hooks do
+not act upon) is refused, with the field's path as in the manifest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from google.protobuf.unknown_fields import UnknownFieldSet
+from penstock.instrumentation.policy_model import (
+    Action,
+    Deferral,
+    EcLoadFailure,
+    KvLoadFailure,
+    PeerQuarantine,
+    Policy,
+    PolicyBody,
+    Telemetry,
+)
+from penstock.instrumentation.policy_schedule import Entry
+from penstock.proto.v1.policy_pb2 import FailureAction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    from google.protobuf.message import Message
+    from penstock.proto.v1 import policy_pb2
+    from penstock.proto.v1.policy_pb2 import Push, ScheduledPolicy
+
+ENTRIES_MAX: Final = 64
+HASH_MAX: Final = 128
+DAY: Final = 86_400.0
+
+TOKENS_MAX: Final = 1_000_000_000
+ITEMS_MAX: Final = 1_000_000
+FAILURES_MAX: Final = 1_000_000
+
+
+class RefusedError(Exception):
+    """A push cannot be put in force.
+
+    Attributes:
+        field: path of the field in a policy's spec (``kvLoadFailure.action``); empty for the whole.
+
+    """
+
+    def __init__(self, field: str, error: str) -> None:
+        super().__init__(error)
+        self.field = field
+
+
+def decode(push: Push, fields: Collection[str]) -> list[Entry]:
+    """Return the schedule of *push*, in order.
+
+    Args:
+        push: as it was received.
+        fields: what this engine acts upon, as dotted names of ``PolicyBody``.
+
+    Raises:
+        RefusedError: it breaks a bound, or asks for what this engine does not know or do.
+
+    """
+    for path in _unknown(push, ""):
+        raise RefusedError(
+            path, f"field {path} is not known to this engine; upgrade the engine or remove the field"
+        )
+    if push.drills:
+        raise RefusedError("drills", "this engine does not run fault drills; stop the drill")
+    if push.quarantines:
+        raise RefusedError("quarantines", "this engine does not quarantine peers; lift the quarantine")
+    if len(push.schedule) > ENTRIES_MAX:
+        raise RefusedError(
+            "", f"the schedule has {len(push.schedule)} entries; keep it at {ENTRIES_MAX} or fewer"
+        )
+    last = len(push.schedule) - 1
+    return [_entry(entry, fields, is_last=index == last) for index, entry in enumerate(push.schedule)]
+
+
+def _unknown(message: Any, path: str) -> Iterator[str]:
+    """Yield the path of every field, anywhere in *message*, that our version of the contract lacks."""
+    # The stubs lack __iter__.
+    for field in cast("Iterable[Any]", UnknownFieldSet(message)):
+        yield _join(path, str(field.field_number))
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None:
+            continue
+        # The body's fields are the spec's; the wrapping around it has no place in the manifest.
+        wrapping = descriptor.containing_type.name in ("Push", "ScheduledPolicy")
+        inner = path if wrapping else _join(path, descriptor.json_name)
+        for item in value if _is_repeated(descriptor) else (value,):
+            yield from _unknown(item, inner)
+
+
+def _is_repeated(descriptor: Any) -> bool:
+    # `is_repeated` came with protobuf 6.31, and `label` warns from there on.
+    repeated = getattr(descriptor, "is_repeated", None)
+    return bool(repeated) if repeated is not None else descriptor.label == descriptor.LABEL_REPEATED
+
+
+def _entry(entry: ScheduledPolicy, fields: Collection[str], *, is_last: bool) -> Entry:
+    timed = entry.HasField("valid_for")
+    if timed == is_last:
+        raise RefusedError(
+            "expiresAt", "the schedule must end with one entry that holds for good, and only that"
+        )
+    valid_for = _seconds(entry.valid_for) if timed else None
+    if valid_for is not None and valid_for <= 0:
+        raise RefusedError(
+            "expiresAt", f"an entry of the schedule holds for {valid_for:g} s; it must be more than 0"
+        )
+    body = _body(entry.body, fields)
+    observed = _body(entry.observed, fields) if entry.HasField("observed") else None
+    if len(entry.hash) > HASH_MAX:
+        raise RefusedError("", f"the hash has {len(entry.hash)} characters; at most {HASH_MAX} are taken")
+    if not entry.hash and (body or observed is not None):
+        raise RefusedError("", "a policy that sets something has no hash")
+    policy = Policy(
+        **(body or {}), hash=entry.hash, observed=None if observed is None else PolicyBody(**observed)
+    )
+    return Entry(policy, valid_for)
+
+
+def _body(message: policy_pb2.PolicyBody, fields: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a body that are set, by the name of the dataclass's."""
+    for name, path in _leaves(message, "", ""):
+        if not any(name == known or name.startswith(f"{known}.") for known in fields):
+            raise RefusedError(path, f"this engine does not act upon {path}; remove it for this engine")
+    found = {descriptor.name: _SECTIONS[descriptor.name](value) for descriptor, value in message.ListFields()}
+    kv = found.get("kv_load_failure")
+    if kv is not None and kv.action is Action.AUTO and not _acts_on_tokens(fields):
+        raise RefusedError(
+            "kvLoadFailure.action", "this engine cannot decide 'auto' per request; use recompute or fail"
+        )
+    return found
+
+
+def _acts_on_tokens(fields: Collection[str]) -> bool:
+    return bool({"kv_load_failure", "kv_load_failure.max_recompute_tokens"} & set(fields))
+
+
+def _leaves(message: Message, name: str, path: str) -> Iterator[tuple[str, str]]:
+    """Yield dotted name and manifest path of every field set in *message* that is no section of fields."""
+    for descriptor, value in message.ListFields():
+        inner_name, inner_path = _join(name, descriptor.name), _join(path, descriptor.json_name)
+        kind = descriptor.message_type
+        if kind is None or kind.full_name == "google.protobuf.Duration" or not value.ListFields():
+            yield inner_name, inner_path
+        else:
+            yield from _leaves(value, inner_name, inner_path)
+
+
+def _kv(message: policy_pb2.KvLoadFailure) -> KvLoadFailure:
+    path = "kvLoadFailure"
+    budget = message.recompute_budget
+    return KvLoadFailure(
+        action=_action(message.action, f"{path}.action"),
+        max_recompute_tokens=_number(message, "max_recompute_tokens", path, 0, TOKENS_MAX),
+        tokens_per_second=_number(budget, "tokens_per_second", f"{path}.recomputeBudget", 0, TOKENS_MAX),
+        over_budget=_fallback(message.over_budget, f"{path}.overBudget"),
+    )
+
+
+def _ec(message: policy_pb2.EcLoadFailure) -> EcLoadFailure:
+    return EcLoadFailure(
+        action=_action(message.action, "ecLoadFailure.action"),
+        max_recompute_items=_number(message, "max_recompute_items", "ecLoadFailure", 0, ITEMS_MAX),
+    )
+
+
+def _deferral(message: policy_pb2.Deferral) -> Deferral:
+    return Deferral(
+        max_start_wait=_duration(message, "max_start_wait", "deferral", 0.001, DAY),
+        max_transfer_wait=_duration(message, "max_transfer_wait", "deferral", 0.001, DAY),
+        on_timeout=_fallback(message.on_timeout, "deferral.onTimeout"),
+    )
+
+
+def _quarantine(message: policy_pb2.PeerQuarantine) -> PeerQuarantine:
+    path = "peerQuarantine"
+    return PeerQuarantine(
+        failures=_number(message, "failures", path, 1, FAILURES_MAX),
+        window=_duration(message, "window", path, 0.001, DAY),
+        duration=_duration(message, "duration", path, 0.001, DAY),
+        max_peers_percent=_number(message, "max_peers_percent", path, 0, 100),
+    )
+
+
+def _telemetry(message: policy_pb2.Telemetry) -> Telemetry:
+    ratio = message.trace_sample_ratio if message.HasField("trace_sample_ratio") else None
+    if ratio is not None and not 0.0 <= ratio <= 1.0:
+        raise RefusedError(
+            "telemetry.traceSampleRatio", f"traceSampleRatio is {ratio:g}; use a number from 0 to 1"
+        )
+    return Telemetry(
+        trace_sample_ratio=ratio,
+        failure_log_interval=_duration(message, "failure_log_interval", "telemetry", 0.0, DAY),
+    )
+
+
+_SECTIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "kv_load_failure": _kv,
+    "ec_load_failure": _ec,
+    "deferral": _deferral,
+    "peer_quarantine": _quarantine,
+    "telemetry": _telemetry,
+}
+
+
+def _action(number: int, path: str) -> Action | None:
+    if number == FailureAction.FAILURE_ACTION_UNSPECIFIED:
+        return None
+    if number not in FailureAction.DESCRIPTOR.values_by_number:
+        raise RefusedError(
+            path,
+            f"{path} has the value {number}, which this engine does not know; use {_choice(list(Action))}",
+        )
+    return tuple(Action)[number - 1]
+
+
+def _fallback(number: int, path: str) -> Action | None:
+    action = _action(number, path)
+    if action is Action.AUTO:
+        raise RefusedError(path, f"{path} is auto; use {_choice([Action.RECOMPUTE, Action.FAIL])}")
+    return action
+
+
+def _choice(actions: list[Action]) -> str:
+    return " or ".join(action.value for action in actions)
+
+
+def _number(message: Message, name: str, path: str, least: int, most: int) -> int | None:
+    if not message.HasField(name):
+        return None
+    value = int(getattr(message, name))
+    if not least <= value <= most:
+        path = _join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
+        raise RefusedError(path, f"{path} is {value}; use a number from {least} to {most}")
+    return value
+
+
+def _duration(message: Message, name: str, path: str, least: float, most: float) -> float | None:
+    if not message.HasField(name):
+        return None
+    value = _seconds(getattr(message, name))
+    if not least <= value <= most:
+        path = _join(path, message.DESCRIPTOR.fields_by_name[name].json_name)
+        raise RefusedError(path, f"{path} is {value:g} s; use a time from {least:g} s to {most:g} s")
+    return value
+
+
+def _seconds(duration: Any) -> float:
+    return float(duration.seconds + duration.nanos / 1e9)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,145 @@
+"""A daemon thread with one inbox: the shape of the exporter and of the policy client.
+
+All that concerns the thread arrives in its inbox, and every wait on it ends at the
+next deadline, so the thread sleeps when there is nothing to do. It never dies: an
+error is counted, what is open is closed, and after a pause it goes on.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.guard import guard
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.transport import Stream
+
+ERROR_PAUSE: Final = 1.0
+"""Seconds of rest after an error of our own."""
+
+_LONGEST_WAIT: Final = 60.0
+
+
+class Tag(Enum):
+    """What a message in an inbox says."""
+
+    WAKE = auto()
+    STOP = auto()
+    PARK = auto()
+    RESUME = auto()
+    RECONNECT = auto()
+    ANSWER = auto()
+    ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One entry of an inbox; *stream* and *content* are set on ANSWER and ENDED."""
+
+    tag: Tag
+    stream: Stream[Any] | None = None
+    content: Any = None
+
+
+_WAKE = Message(Tag.WAKE)
+
+
+class Service:
+    """Base of the two threads. Its public methods may be called from any thread and do not raise."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # SimpleQueue.put is re-entrant: a signal handler or a destructor may emit while the same thread is in it.
+        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.finished = False
+        self._halt = threading.Event()
+        self._parked = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Raises RuntimeError if the system has no thread left."""
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Let the thread look around."""
+        self.inbox.put(_WAKE)
+
+    def request_stop(self) -> None:
+        """Ask the thread to end, and do not wait."""
+        self._halt.set()
+        self.inbox.put(Message(Tag.STOP))
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end; tell whether it has ended."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(max(0.0, timeout))
+        return not self._thread.is_alive()
+
+    def request_park(self) -> None:
+        """Ask the thread to close what it holds and to wait for :meth:`resume`."""
+        self._parked.clear()
+        self.inbox.put(Message(Tag.PARK))
+
+    def wait_parked(self, timeout: float) -> bool:
+        """Wait until it has; tell whether it has, or has no thread any more."""
+        return not self._thread.is_alive() or self._parked.wait(max(0.0, timeout))
+
+    def resume(self) -> None:
+        """End the wait that :meth:`request_park` began."""
+        self.inbox.put(Message(Tag.RESUME))
+
+    def _run(self) -> None:
+        while not self.finished:
+            try:
+                self._turn()
+            except Exception as error:  # noqa: BLE001, PERF203  (the thread never dies)
+                guard.record(self.name, error)
+                self._recover()
+        try:
+            self._close()
+        except Exception as error:  # noqa: BLE001  (it ends here)
+            guard.record(self.name, error)
+
+    def _recover(self) -> None:
+        try:
+            self._close()
+        except Exception as error:  # noqa: BLE001  (goes on with a new stream)
+            guard.record(self.name, error)
+        if self._halt.wait(ERROR_PAUSE):
+            # It failed while it was ending; there is no second try at that.
+            self.finished = True
+
+    def _turn(self) -> None:
+        timeout = min(self._wait(time.monotonic()), _LONGEST_WAIT)
+        try:
+            message = self.inbox.get(timeout=max(0.0, timeout))
+        except queue.Empty:
+            message = _WAKE
+        if message.tag is Tag.PARK:
+            self._close()
+            self._parked.set()
+            while message.tag not in (Tag.RESUME, Tag.STOP):
+                message = self.inbox.get()
+        self._handle(message)
+        self._tick(time.monotonic())
+
+    def _wait(self, now: float) -> float:
+        """Return the seconds until :meth:`_tick` has something to do."""
+        raise NotImplementedError
+
+    def _handle(self, message: Message) -> None:
+        """Take one message in. Those of a stream that is closed are to be ignored."""
+        raise NotImplementedError
+
+    def _tick(self, now: float) -> None:
+        """Do what is due."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """Close the stream, if there is one. Idempotent."""
+        raise NotImplementedError

@@ -1,0 +1,158 @@
+"""What the environment says, read once, validated and frozen.
+
+Nothing here raises into the host: :func:`load` turns a wrong value into one log
+line and leaves Penstock off.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from penstock.instrumentation.constants import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+logger = logging.getLogger("penstock")
+
+DOWNWARD_API: Final = ("POD_NAME", "POD_NAMESPACE", "POD_UID", "NODE_NAME")
+MAX_LABELS: Final = 64
+
+# The kernel's limit of sun_path, with its closing zero byte.
+_UNIX_PATH_MAX: Final = 107
+_PORT_MAX: Final = 65535
+_TCP = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([-.\w]*[A-Za-z0-9])?):(?P<port>\d{1,5})")
+# Kubernetes' grammar of label keys (with an optional prefix), values and names.
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+)
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
+
+
+class SettingsError(ValueError):
+    """A variable holds a wrong value; the text names it, the value and the way out."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The environment of one engine process.
+
+    Attributes:
+        endpoint: where the agent listens, as grpc takes it: ``unix:///path`` or ``host:port``.
+        server: name of this vLLM server; empty where the pod has one.
+        labels: ``PENSTOCK_LABELS`` and the downward API, at most 64.
+        hooks_disabled: names of hooks that are not to be installed.
+        allow_faults: whether a ``FaultDrill`` may be run here.
+
+    """
+
+    endpoint: str
+    server: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    hooks_disabled: frozenset[str] = frozenset()
+    allow_faults: bool = False
+
+
+def load(environ: Mapping[str, str]) -> Settings | None:
+    """Return the settings, or None where ``PENSTOCK_ENDPOINT`` is unset or a value is wrong.
+
+    A wrong value is logged once, in one line.
+    """
+    try:
+        return parse(environ)
+    except SettingsError as error:
+        logger.error("penstock stays off: %s", error)  # noqa: TRY400  (a sentence for an operator, no traceback)
+        return None
+
+
+def parse(environ: Mapping[str, str]) -> Settings | None:
+    """Return the settings, or None where ``PENSTOCK_ENDPOINT`` is unset.
+
+    Raises:
+        SettingsError: a variable holds a wrong value.
+
+    """
+    endpoint = environ.get("PENSTOCK_ENDPOINT", "").strip()
+    if not endpoint:
+        return None
+    return Settings(
+        endpoint=_endpoint(endpoint),
+        server=_server(environ.get("PENSTOCK_SERVER", "")),
+        labels=_labels(environ),
+        hooks_disabled=_names(environ.get("PENSTOCK_HOOKS_DISABLED", "")),
+        allow_faults=_switch("PENSTOCK_ALLOW_FAULTS", environ.get("PENSTOCK_ALLOW_FAULTS", "")),
+    )
+
+
+def guard_raises(environ: Mapping[str, str]) -> bool:
+    """Tell whether the guard lets errors through (``PENSTOCK_GUARD=raise``, for tests only)."""
+    return environ.get("PENSTOCK_GUARD", "") == "raise"
+
+
+def _endpoint(value: str) -> str:
+    if value.startswith("unix:"):
+        path = value.removeprefix("unix://")
+        if not path.startswith("/") or path == "/":
+            raise SettingsError(
+                f"PENSTOCK_ENDPOINT={value!r} has no absolute path; write unix:///run/penstock/ingest.sock"
+            )
+        if len(path.encode()) > _UNIX_PATH_MAX:
+            raise SettingsError(
+                f"PENSTOCK_ENDPOINT={value!r} is longer than the {_UNIX_PATH_MAX} bytes of a socket's path; "
+                "put the socket into a shorter directory"
+            )
+        return value
+    match = _TCP.fullmatch(value)
+    if match is None or not 0 < int(match["port"]) <= _PORT_MAX:
+        raise SettingsError(
+            f"PENSTOCK_ENDPOINT={value!r} is neither unix:///path nor host:port; "
+            "write unix:///run/penstock/ingest.sock or 127.0.0.1:4320"
+        )
+    return value
+
+
+def _server(value: str) -> str:
+    if _LABEL_VALUE.fullmatch(value) is None:
+        raise SettingsError(
+            f"PENSTOCK_SERVER={value!r} is not a name; use at most 63 letters, digits, '-', '_' or '.'"
+        )
+    return value
+
+
+def _labels(environ: Mapping[str, str]) -> Mapping[str, str]:
+    raw = environ.get("PENSTOCK_LABELS", "")
+    labels = {name: environ[name][:253] for name in DOWNWARD_API if environ.get(name)}
+    for item in filter(None, (part.strip() for part in raw.split(","))):
+        key, equals, value = item.partition("=")
+        if not equals or _LABEL_KEY.fullmatch(key) is None or _LABEL_VALUE.fullmatch(value) is None:
+            raise SettingsError(
+                f"PENSTOCK_LABELS={raw!r} has the item {item!r}, which is not key=value in Kubernetes' "
+                "grammar of labels; write role=decode,tier=gold"
+            )
+        if key == "role" and value not in ROLES:
+            raise SettingsError(
+                f"PENSTOCK_LABELS={raw!r} has the role {value!r}; use one of {', '.join(ROLES)}"
+            )
+        labels[key] = value
+    if len(labels) > MAX_LABELS:
+        raise SettingsError(
+            f"PENSTOCK_LABELS={raw!r} makes {len(labels)} labels; keep at most "
+            f"{MAX_LABELS - len(DOWNWARD_API)}"
+        )
+    return MappingProxyType(labels)
+
+
+def _names(value: str) -> frozenset[str]:
+    return frozenset(filter(None, (part.strip() for part in value.split(","))))
+
+
+def _switch(variable: str, value: str) -> bool:
+    if value in ("", "0"):
+        return False
+    if value == "1":
+        return True
+    raise SettingsError(f"{variable}={value!r} is neither 1 nor 0; set it to 1 or leave it out")

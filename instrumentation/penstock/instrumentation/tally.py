@@ -1,0 +1,44 @@
+"""Counts by two words, bounded, for what must not be lost silently."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+OTHER: Final = "other"
+
+
+class Tally:
+    """Thread-safe counts of (word, word) that are taken out as they are reported.
+
+    At most *limit* different keys are held between two reports; what comes on top
+    is counted under ``("other", "other")``. The lock is re-entrant because a signal
+    handler may count on the thread that is counting.
+    """
+
+    def __init__(self, limit: int = 256) -> None:
+        self._limit = limit
+        self._lock = threading.RLock()
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def add(self, first: str, second: str, count: int = 1) -> None:
+        """Add *count* to (*first*, *second*)."""
+        key = (first, second)
+        with self._lock:
+            if key not in self._counts and len(self._counts) >= self._limit:
+                key = (OTHER, OTHER)
+            self._counts[key] = self._counts.get(key, 0) + count
+
+    def take(self) -> dict[tuple[str, str], int]:
+        """Return all counts and start again from nothing."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        return counts
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def reset(self) -> None:
+        """Forget everything, the lock included: for a child after a fork."""
+        self._lock = threading.RLock()
+        self._counts = {}
