@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.admin import AdminService, AgentContext
 from penstock.agent.errors import StateError
 from penstock.agent.folding import FoldKeeper
 from penstock.agent.http import HttpServer
@@ -22,11 +21,10 @@ from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.policy import Pauses, PolicyDatabase, PolicyFeed, PolicyStore
 from penstock.agent.registry import Registry
 from penstock.proto import __version__
-from penstock.proto.v1 import admin_pb2_grpc, policy_pb2_grpc
+from penstock.proto.v1 import policy_pb2_grpc
 
 if TYPE_CHECKING:
     from penstock.agent.config import Config
-    from penstock.proto.v1.admin_pb2 import AgentStatus
 
 _log = structlog.get_logger(__name__)
 
@@ -75,8 +73,6 @@ class Daemon:
         self._stop_at: float | None = None
         self._exposition: Exposition | None = None
         self._journal: Journal | None = None
-        self._http: HttpServer | None = None
-        self._started_unix_nano = time.time_ns()
 
     def _remaining(self) -> float:
         """Seconds left of the shared deadline of the drain; never quite nothing."""
@@ -95,7 +91,7 @@ class Daemon:
         journal = self._journal = self._open_journal()
         config.state_dir.joinpath("addresses.json").unlink(missing_ok=True)
         parts.push_async_callback(journal.close)
-        http = self._http = HttpServer(config.http, self._render, self._health, self._readiness)
+        http = HttpServer(config.http, self._render, self._health, self._readiness)
         await http.start()
         parts.push_async_callback(http.stop)
 
@@ -130,12 +126,7 @@ class Daemon:
         engines.server.add_generic_rpc_handlers((ingest.handler(),))
         policy_pb2_grpc.add_PolicyFeedServicer_to_server(feed, engines.server)  # type: ignore[no-untyped-call]
         admin = GrpcServer(config.admin_listen, "--admin-listen", _ADMIN_MODE)
-        service = AdminService(
-            AgentContext(journal, registry, fold, store, pauses, feed, config.state_dir, (self._describe,))
-        )
-        admin_pb2_grpc.add_AdminServicer_to_server(service, admin.server)  # type: ignore[no-untyped-call]
         await self._serve(admin)
-        parts.callback(service.close)
         await self._serve(engines)
         parts.push_async_callback(self._drain, ingest, feed, engines)
         self._phase = "serving"
@@ -186,11 +177,6 @@ class Daemon:
         if self._exposition is None:
             raise StateError("the log is being replayed; the counters are not complete yet")
         return self._exposition.render(accept)
-
-    def _describe(self, status: AgentStatus) -> None:
-        status.start_time.FromNanoseconds(self._started_unix_nano)
-        if self._http is not None:
-            status.metrics_address = str(self._http.address)
 
     def _health(self) -> str:
         journal = self._journal
