@@ -1,0 +1,264 @@
+"""The fold of the log into finished spans.
+
+A request's spans are finished when a grace time has passed in the log since the batch that closed it:
+its entries come from several processes. What comes later is finished the same way, as spans of its own.
+Everything is finished in the order of the closing batches, and what is finished is a function of the
+log alone; so one position, the last closing batch that was delivered, tells what need not be sent again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.agent.model import EngineKey, Source
+from penstock.agent.traces import names
+from penstock.agent.traces.build import request_spans
+from penstock.agent.traces.entries import RequestKey, request_entries
+from penstock.agent.traces.facts import RequestFacts, entry_time
+from penstock.agent.traces.sampling import decide
+from penstock.agent.traces.spans import EventEntry
+from penstock.agent.traces.standalone import standalone_span
+from penstock.agent.traces.state import Finished, Limits, Remembered
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.agent.model import LoggedBatch
+    from penstock.agent.traces.ids import RequestIdentity
+    from penstock.agent.traces.sampling import Verdict
+    from penstock.agent.traces.spans import Entry, Span
+
+_ENGINE_PROCESS = "engine-core"
+# Entries that come after their request was closed in the normal course of things.
+_COMES_LATE = frozenset(("lease_closed", "transfer_failure", "deferral_end", "blocks_pinned"))
+
+
+@dataclass(slots=True)
+class _Request:
+    key: RequestKey
+    engine: EngineKey
+    first_batch: int
+    since: int
+    began_unix_nano: int
+    entries: list[Entry] = field(default_factory=list)
+    dropped: int = 0
+    closing: bool = False
+    lost_unix_nano: int = 0
+    earlier: Remembered | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    clock: int
+    closed_at: int
+    closed_unix_nano: int
+    item: _Request | Span
+
+
+def _no_recall(_key: RequestKey, _before: int) -> Remembered | None:
+    return None
+
+
+class Assembler:
+    """Folds the log; one thread at a time.
+
+    Args:
+        source: the source of an epoch, None if it is not known.
+        recall: finds a request that was closed before the given batch and is no longer remembered.
+        sample_ratio: ``traceSampleRatio`` of a source's engine, from 0 to 1.
+        limits: bounds.
+
+    """
+
+    def __init__(
+        self,
+        source: Callable[[int], Source | None],
+        *,
+        recall: Callable[[RequestKey, int], Remembered | None] = _no_recall,
+        sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
+        limits: Limits | None = None,
+    ) -> None:
+        self._source = source
+        self._recall = recall
+        self._sample_ratio = sample_ratio
+        self._limits = limits or Limits()
+        # In the order of their first batch.
+        self._requests: dict[RequestKey, _Request] = {}
+        self._due: deque[_Due] = deque()
+        self._remembered: OrderedDict[RequestKey, Remembered] = OrderedDict()
+        # Log time: the sum of the steps forward. A wall clock that steps back must not hold spans up.
+        self._clock = 0
+        self._received = 0
+        self._position = 0
+
+    @property
+    def position(self) -> int:
+        """The last batch that was applied."""
+        return self._position
+
+    @property
+    def low(self) -> int:
+        """The oldest batch that something unfinished still needs; the one after the position if nothing does."""
+        low = self._position + 1
+        if self._due:
+            low = min(low, self._due[0].closed_at)
+        first = next(iter(self._requests.values()), None)
+        return low if first is None else min(low, first.first_batch)
+
+    def apply(self, logged: LoggedBatch) -> list[Finished]:
+        """Fold the next batch of the log; returns what its time finishes, oldest closing first."""
+        if self._received:
+            self._clock += max(0, logged.received_unix_nano - self._received)
+        self._received = logged.received_unix_nano
+        finished = self._finish(self._clock)
+        self._position = logged.id
+        batch = Batch.FromString(logged.body)
+        source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
+        for event in batch.events:
+            span = standalone_span(EventEntry(source, event))
+            if span is not None:
+                self._due.append(_Due(self._clock, logged.id, logged.received_unix_nano, span))
+        for key, entry in request_entries(source, batch):
+            self._add(key, entry, logged)
+        for event in batch.events:
+            if event.HasField("source_lost"):
+                self._lose(event.source_lost.epoch, event.source_lost.last_seen_unix_nano, logged)
+        if batch.HasField("goodbye"):
+            self._lose(logged.epoch, logged.received_unix_nano, logged)
+        self._give_up(logged)
+        return finished
+
+    def advance(self, now_unix_nano: int) -> list[Finished]:
+        """Finish what is due at *now*, the agent's wall clock, when the log has nothing newer."""
+        return self._finish(self._clock + max(0, now_unix_nano - self._received))
+
+    def finish(self) -> list[Finished]:
+        """Finish everything as it stands, without a grace: for questions, not for the export."""
+        for request in self._requests.values():
+            if not request.closing:
+                request.closing = True
+                self._due.append(_Due(self._clock, self._position, self._received, request))
+        return self._finish(self._clock + self._limits.grace_nano)
+
+    def _add(self, key: RequestKey, entry: Entry, logged: LoggedBatch) -> None:
+        kind = entry.event.WhichOneof("body") if isinstance(entry, EventEntry) else None
+        request = self._requests.get(key)
+        if request is None:
+            earlier = self._remembered.get(key)
+            if earlier is None and kind in _COMES_LATE:
+                earlier = self._recall(key, logged.id)
+            if earlier is not None and kind == "handshake":
+                return  # It links to nothing any more.
+            request = _Request(
+                key, entry.source.key, logged.id, self._clock, entry_time(entry), earlier=earlier
+            )
+            self._requests[key] = request
+            if earlier is not None:
+                self._close(request, logged)
+        if not request.engine.engine:
+            request.engine = entry.source.key
+        if len(request.entries) >= self._limits.max_entries and kind != "request_closed":
+            request.dropped += 1
+            return
+        request.entries.append(entry)
+        if kind == "request_closed" and not request.closing:
+            self._close(request, logged)
+
+    def _close(self, request: _Request, logged: LoggedBatch) -> None:
+        request.closing = True
+        self._due.append(_Due(self._clock, logged.id, logged.received_unix_nano, request))
+
+    def _lose(self, epoch: int, last_seen_unix_nano: int, logged: LoggedBatch) -> None:
+        """End the requests of an engine that is gone; those of its next start are younger."""
+        source = self._source(epoch)
+        if source is None or source.process != _ENGINE_PROCESS:
+            return
+        for request in self._requests.values():
+            if (
+                not request.closing
+                and request.engine == source.key
+                and request.began_unix_nano <= last_seen_unix_nano
+            ):
+                request.lost_unix_nano = last_seen_unix_nano
+                self._close(request, logged)
+
+    def _give_up(self, logged: LoggedBatch) -> None:
+        """Bound what waits: the oldest requests go when they are too old or too many."""
+        excess = len(self._requests) - self._limits.max_pending
+        for index, request in enumerate(self._requests.values()):
+            if index >= excess and self._clock - request.since < self._limits.max_age_nano:
+                break
+            if not request.closing:
+                # It may have been closed long ago, and only these entries were late.
+                request.earlier = self._recall(request.key, logged.id)
+                self._close(request, logged)
+
+    def _finish(self, clock: int) -> list[Finished]:
+        finished = []
+        while self._due and self._due[0].clock + self._limits.grace_nano <= clock:
+            due = self._due.popleft()
+            if isinstance(due.item, _Request):
+                del self._requests[due.item.key]
+                finished.append(self._request(due, due.item))
+            else:
+                finished.append(self._standalone(due, due.item))
+        return finished
+
+    def _standalone(self, due: _Due, span: Span) -> Finished:
+        handshake = span.name == names.HANDSHAKE
+        ratio = self._sample_ratio(span.source) if handshake else 1.0
+        keep = decide(span.trace_id, None, ratio, notable=span.error is not None).keep
+        return Finished(
+            due.closed_at, due.closed_at, due.closed_unix_nano, (span,) if keep else (), int(not keep)
+        )
+
+    def _request(self, due: _Due, request: _Request) -> Finished:
+        facts = RequestFacts.of(
+            request.key.request_id,
+            request.entries,
+            lost_unix_nano=request.lost_unix_nano,
+            dropped=request.dropped,
+        )
+        if not facts.own:
+            return Finished(due.closed_at, request.first_batch, due.closed_unix_nano, ())
+        if request.earlier is None or facts.closed is not None:
+            identity = facts.identity
+            verdict = self._verdict(facts, identity)
+            parent = None
+        else:
+            identity, verdict = request.earlier.identity, request.earlier.verdict
+            parent = identity.span_id if verdict.keep else ""
+            verdict = verdict if verdict.keep else self._verdict(facts, identity)
+        spans = request_spans(
+            facts,
+            identity,
+            common={names.SAMPLING: "forced"} if verdict.forced else {},
+            late=() if request.earlier is None else ("late", due.closed_at),
+            parent_span_id=parent,
+        )
+        if parent is None:
+            self._remember(request.key, Remembered(identity, verdict))
+        return Finished(
+            due.closed_at,
+            request.first_batch,
+            due.closed_unix_nano,
+            tuple(spans) if verdict.keep else (),
+            0 if verdict.keep else len(spans),
+        )
+
+    def _verdict(self, facts: RequestFacts, identity: RequestIdentity) -> Verdict:
+        return decide(
+            identity.trace_id,
+            identity.caller,
+            self._sample_ratio(facts.source),
+            notable=facts.notable(self._limits.long_deferral_nano),
+        )
+
+    def _remember(self, key: RequestKey, done: Remembered) -> None:
+        self._remembered[key] = done
+        self._remembered.move_to_end(key)
+        while len(self._remembered) > self._limits.max_remembered:
+            self._remembered.popitem(last=False)

@@ -1,0 +1,151 @@
+"""The spans of one request: its own, and those below it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.traces import ids, names, parts
+from penstock.agent.traces.children import Children
+from penstock.agent.traces.loads import loads
+from penstock.agent.traces.spans import EventEntry, Span
+from penstock.proto.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.agent.traces.facts import RequestFacts
+    from penstock.agent.traces.spans import AttributeValue, Entry
+
+
+def request_spans(
+    facts: RequestFacts,
+    identity: ids.RequestIdentity,
+    *,
+    common: Mapping[str, AttributeValue] | None = None,
+    late: tuple[str | int, ...] = (),
+    parent_span_id: str | None = None,
+) -> list[Span]:
+    """Build the spans of a request; nothing if there is no entry about it.
+
+    Args:
+        facts: what the log says.
+        identity: what the ids are made of.
+        common: attributes that each span gets.
+        late: tells entries that came after the request's spans were finished apart from those; empty
+            for the first time.
+        parent_span_id: the request's span, if it is finished already: then none is built here; empty
+            if that one was not exported, so that nothing names it. None builds one.
+
+    """
+    if not facts.own:
+        return []
+    common = dict(common or {})
+    if parent_span_id is not None:
+        return Children(facts, identity, common, late, parent_span_id).spans()
+    request = _request_span(facts, identity, common, late)
+    return [request, *Children(facts, identity, common, late, request.span_id).spans()]
+
+
+def _request_span(
+    facts: RequestFacts,
+    identity: ids.RequestIdentity,
+    common: Mapping[str, AttributeValue],
+    late: tuple[str | int, ...],
+) -> Span:
+    outcome, cause = facts.outcome, facts.cause
+    error = None
+    if outcome is not None and outcome.outcome == common_pb2.OUTCOME_FAILED and cause is not None:
+        text = facts.failure.error_text if facts.failure is not None else outcome.reason
+        error = parts.error_message(cause.mode, cause.error_type, text)
+    # The load has the link to prefill; a request without one (a clean-up) has it itself.
+    loaded = any(load.channel == common_pb2.CHANNEL_KV for load in loads(facts))
+    return Span(
+        trace_id=identity.trace_id,
+        span_id=ids.span_id(*identity.key, *late),
+        parent_span_id=identity.parent_span_id,
+        name=names.REQUEST,
+        start_unix_nano=facts.start_unix_nano,
+        end_unix_nano=facts.end_unix_nano,
+        source=facts.source,
+        attributes=parts.present(
+            {
+                **_identity_attributes(identity),
+                **_state_attributes(facts),
+                **_closing_attributes(facts),
+                **parts.peer_attributes(facts.peer),
+                **parts.cause_attributes(cause),
+                **parts.outcome_attributes(outcome),
+                **_cost_attributes(facts),
+                names.REHEARSAL: parts.rehearsal(facts.own),
+                **common,
+            }
+        ),
+        error=error,
+        links=() if loaded else parts.prefill_link(identity),
+        request_id=identity.request_id,
+        entries=tuple(entry for entry in facts.own if _told_by_request(entry)),
+        remote_parent=bool(identity.parent_span_id),
+        tracestate=identity.tracestate,
+    )
+
+
+def _told_by_request(entry: Entry) -> bool:
+    """Whether the request's span tells an entry; the others have a span of their own."""
+    if not isinstance(entry, EventEntry):
+        return False
+    event = entry.event
+    if event.HasField("load_outcome"):
+        return event.load_outcome.outcome != common_pb2.OUTCOME_RECOMPUTED
+    return event.HasField("request_closed")
+
+
+def _identity_attributes(identity: ids.RequestIdentity) -> dict[str, AttributeValue | None]:
+    return {
+        names.GEN_AI_REQUEST_ID: ids.external_id(identity.request_id),
+        names.REQUEST_ID: identity.request_id,
+        names.REMOTE_REQUEST_ID: identity.prefill_request_id,
+    }
+
+
+def _state_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
+    sent = (e.sample.bytes for e in facts.samples if e.sample.direction == common_pb2.DIRECTION_SEND)
+    pinned = (e.event.blocks_pinned for e in facts.pinned)
+    return {
+        names.ENGINE_LOST: bool(facts.lost_unix_nano) or None,
+        names.UNFINISHED: True if facts.closing is None and not facts.lost_unix_nano else None,
+        names.ENTRIES_DROPPED: facts.dropped or None,
+        names.DEFERRED_SECONDS: parts.seconds(facts.deferred_nano) or None,
+        names.SENT_BYTES: sum(sent) or None,
+        names.PINNED_BLOCKS: sum(pin.blocks for pin in pinned if not pin.released) or None,
+    }
+
+
+def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
+    closing = facts.closing
+    if closing is None:
+        return {}
+    arrival = closing.arrival_time_unix_nano
+    return {
+        names.CLIENT_REQUEST_ID: closing.external_request_id,
+        names.KV_ROLE: parts.word(common_pb2.Role, closing.kv_role),
+        names.FINISH_REASON: closing.finish_reason,
+        names.PROMPT_TOKENS: closing.prompt_tokens,
+        names.COMPLETION_TOKENS: closing.output_tokens,
+        names.LOCAL_CACHED_TOKENS: closing.local_cached_tokens,
+        names.EXTERNAL_CACHED_TOKENS: closing.external_cached_tokens,
+        names.PREEMPTIONS: closing.preemptions or None,
+        names.LEASED_BLOCKS: closing.leased_blocks or None,
+        names.TIME_IN_QUEUE: parts.since(arrival, closing.scheduled_time_unix_nano),
+        names.TIME_TO_FIRST_TOKEN: parts.since(arrival, closing.first_token_time_unix_nano),
+    }
+
+
+def _cost_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
+    outcomes = [entry.event.load_outcome for entry in facts.outcomes]
+    if not outcomes:
+        return {}
+    return {
+        names.TOKENS_KEPT: min(outcome.tokens_kept for outcome in outcomes),
+        names.TOKENS_RECOMPUTED: sum(outcome.tokens_recomputed for outcome in outcomes),
+        names.ITEMS_RECOMPUTED: sum(outcome.items_recomputed for outcome in outcomes) or None,
+    }

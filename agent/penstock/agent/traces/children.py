@@ -1,0 +1,279 @@
+"""The spans below a request: its loads, waits, recomputations and leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.agent.traces import ids, names, parts
+from penstock.agent.traces.facts import Cause
+from penstock.agent.traces.loads import ends_a_load, loads
+from penstock.agent.traces.spans import Link, Span
+from penstock.proto.v1 import common_pb2, events_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.agent.traces.facts import RequestFacts
+    from penstock.agent.traces.loads import Load
+    from penstock.agent.traces.spans import AttributeValue, Entry, EventEntry
+    from penstock.proto.v1.events_pb2 import DeferralEnd, DeferralStart, TransferDelayed, TransferFailure
+
+_LOAD_NAMES: dict[int, str] = {common_pb2.CHANNEL_KV: names.KV_LOAD, common_pb2.CHANNEL_EC: names.EC_LOAD}
+
+
+def _handshake_links(handshakes: Iterable[int]) -> tuple[Link, ...]:
+    return tuple(
+        Link(*ids.handshake_ids(handshake), names.HANDSHAKE) for handshake in sorted(set(handshakes) - {0})
+    )
+
+
+def _failure_attributes(failure: TransferFailure) -> dict[str, AttributeValue]:
+    return {
+        **parts.cause_attributes(Cause(failure.mode, failure.error_type, failure.peer)),
+        **parts.present(
+            {
+                names.ERROR_CLASS: failure.error_class,
+                names.UPSTREAM_TYPE: failure.upstream_type,
+                names.CAUSED_BY_REQUEST_ID: failure.caused_by_request_id,
+                names.INCOMPATIBLE_FACTORS: tuple(failure.incompatibility.factors),
+                names.BLOCKS: failure.blocks if failure.HasField("blocks") else None,
+            }
+        ),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """Builds the spans below one request; see :func:`penstock.agent.traces.build.request_spans`.
+
+    Attributes:
+        parent: the request's span; empty for none.
+
+    """
+
+    facts: RequestFacts
+    identity: ids.RequestIdentity
+    common: Mapping[str, AttributeValue]
+    late: tuple[str | int, ...]
+    parent: str
+
+    def spans(self) -> list[Span]:
+        """Return them, by kind and time."""
+        facts = self.facts
+        return [
+            *(self._load(load) for load in loads(facts)),
+            *(
+                self._detached_failure(entry)
+                for entry in facts.failures
+                if not ends_a_load(entry.event.transfer_failure) and not self._told_by_lease(entry)
+            ),
+            *(self._deferral_end(entry) for entry in facts.deferral_ends),
+            *self._open_deferrals(),
+            *(
+                self._recompute(entry)
+                for entry in facts.outcomes
+                if entry.event.load_outcome.outcome == common_pb2.OUTCOME_RECOMPUTED
+            ),
+            *(self._lease(entry) for entry in facts.leases),
+        ]
+
+    def _load(self, load: Load) -> Span:
+        failure, peer = load.failure, load.peer
+        delays = self._delays(load)
+        delay = max((delay.delay_nano for delay in delays), default=0)
+        items = {entry.event.transfer_failure.item for entry in load.failures} - {""}
+        attributes: dict[str, AttributeValue | None] = {
+            **parts.server_attributes(peer),
+            names.CHANNEL: parts.word(common_pb2.Channel, load.channel),
+            names.CONNECTOR: load.connector,
+            names.ATTEMPT: load.attempt,
+            names.RANKS: load.ranks,
+            names.TRANSFERS: len(load.samples),
+            names.BYTES: sum(entry.sample.bytes for entry in load.samples),
+            names.DESCRIPTORS: sum(entry.sample.descriptors for entry in load.samples),
+            names.ITEMS: tuple(sorted(items)),
+            names.DELAY_SECONDS: parts.seconds(delay) or None,
+            names.DELAYED_BY_PEER: next((delay.caused_by_peer.address for delay in delays), None),
+            **({} if failure is None else _failure_attributes(failure)),
+            **parts.outcome_attributes(load.outcome),
+        }
+        error = None
+        if failure is not None:
+            error = parts.error_message(failure.mode, failure.error_type, failure.error_text)
+        elif load.failed:
+            error, attributes[names.ERROR_TYPE] = "a rank reported an error", "other"
+        return self._span(
+            _LOAD_NAMES[load.channel],
+            (load.attempt, *self.late),
+            (load.start_unix_nano, load.end_unix_nano),
+            attributes,
+            (*load.failures, *load.samples),
+            client=True,
+            error=error,
+            links=self._load_links(load),
+        )
+
+    def _delays(self, load: Load) -> list[TransferDelayed]:
+        delays = [entry.event.transfer_delayed for entry in self.facts.delays]
+        return [delay for delay in delays if delay.channel == load.channel]
+
+    def _load_links(self, load: Load) -> tuple[Link, ...]:
+        """Link to prefill's request, and to the handshakes that the load waited for or fell victim to."""
+        handshakes = [entry.event.transfer_failure.handshake_id for entry in load.failures]
+        handshakes += [delay.handshake_id for delay in self._delays(load)]
+        if load.channel != common_pb2.CHANNEL_KV:
+            return _handshake_links(handshakes)
+        handshakes += [entry.event.handshake.id for entry in self.facts.handshakes]
+        return (*parts.prefill_link(self.identity), *_handshake_links(handshakes))
+
+    def _told_by_lease(self, entry: EventEntry) -> bool:
+        """Whether the end of the lease tells the same."""
+        return entry.event.transfer_failure.mode == common_pb2.FAILURE_MODE_EXPIRED and any(
+            lease.event.lease_closed.ending == events_pb2.LEASE_ENDING_EXPIRED for lease in self.facts.leases
+        )
+
+    def _detached_failure(self, entry: EventEntry) -> Span:
+        """Build the span of a failure that is no load: a probe, a notification, a late read, an expiry."""
+        event, failure = entry.event, entry.event.transfer_failure
+        sending = failure.direction == common_pb2.DIRECTION_SEND
+        name = names.KV_LEASE if sending else _LOAD_NAMES.get(failure.channel, names.KV_LOAD)
+        peer = parts.peer_attributes if sending else parts.server_attributes
+        return self._span(
+            name,
+            (failure.mode, event.component, event.rank, event.time_unix_nano),
+            (failure.start_time_unix_nano or event.time_unix_nano, event.time_unix_nano),
+            {
+                **peer(failure.peer),
+                names.CHANNEL: parts.word(common_pb2.Channel, failure.channel),
+                names.CONNECTOR: failure.connector,
+                names.RANKS: (event.rank,),
+                **_failure_attributes(failure),
+            },
+            (entry,),
+            client=not sending,
+            error=parts.error_message(failure.mode, failure.error_type, failure.error_text),
+            links=_handshake_links([failure.handshake_id]),
+        )
+
+    def _deferral_end(self, entry: EventEntry) -> Span:
+        end, time = entry.event.deferral_end, entry.event.time_unix_nano
+        start = end.start_time_unix_nano or time
+        return self._deferral(
+            entry, end, (start, time), end.ending, parts.since(start, end.transfer_start_time_unix_nano)
+        )
+
+    def _open_deferrals(self) -> list[Span]:
+        """Build the spans of deferrals whose end never came: the engine was lost, or the end was."""
+        lost = self.facts.lost_unix_nano
+        ending = common_pb2.DEFERRAL_ENDING_ENGINE_LOST if lost else common_pb2.DEFERRAL_ENDING_UNSPECIFIED
+        return [
+            self._deferral(
+                entry,
+                entry.event.deferral_start,
+                (entry.event.time_unix_nano, self.facts.end_unix_nano),
+                ending,
+            )
+            for entry in self.facts.open_deferrals
+        ]
+
+    def _deferral(
+        self,
+        entry: EventEntry,
+        body: DeferralStart | DeferralEnd,
+        times: tuple[int, int],
+        ending: int,
+        start_wait: float | None = None,
+    ) -> Span:
+        return self._span(
+            names.DEFERRAL,
+            (body.reason, times[0]),
+            times,
+            {
+                names.DEFERRAL_REASON: parts.word(common_pb2.DeferralReason, body.reason),
+                names.CHANNEL: parts.word(common_pb2.Channel, body.channel),
+                **parts.peer_attributes(body.peer),
+                names.ENDING: parts.word(common_pb2.DeferralEnding, ending),
+                names.START_WAIT_SECONDS: start_wait,
+            },
+            (entry,),
+        )
+
+    def _recompute(self, entry: EventEntry) -> Span:
+        """Build the span of a recomputation: from the decision to the first token, or to the end without one."""
+        outcome, time = entry.event.load_outcome, entry.event.time_unix_nano
+        closing = self.facts.closing
+        first_token = closing.first_token_time_unix_nano if closing is not None else 0
+        end = first_token if first_token > time else max(self.facts.end_unix_nano, time)
+        return self._span(
+            names.RECOMPUTE,
+            (outcome.channel, outcome.attempt),
+            (time, end),
+            {
+                names.CHANNEL: parts.word(common_pb2.Channel, outcome.channel),
+                names.ATTEMPT: outcome.attempt or None,
+                **parts.peer_attributes(outcome.peer),
+                **parts.cause_attributes(Cause(outcome.mode, outcome.error_type, outcome.peer)),
+                **parts.outcome_attributes(outcome),
+                names.TOKENS_KEPT: outcome.tokens_kept,
+                names.TOKENS_RECOMPUTED: outcome.tokens_recomputed,
+                names.ITEMS_RECOMPUTED: outcome.items_recomputed or None,
+            },
+            (entry,),
+        )
+
+    def _lease(self, entry: EventEntry) -> Span:
+        event, lease = entry.event, entry.event.lease_closed
+        expired = lease.ending == events_pb2.LEASE_ENDING_EXPIRED
+        cause = Cause(common_pb2.FAILURE_MODE_EXPIRED, common_pb2.ERROR_TYPE_TIMEOUT, common_pb2.Peer())
+        return self._span(
+            names.KV_LEASE,
+            ("closed", event.component, event.rank),
+            (lease.start_time_unix_nano or event.time_unix_nano, event.time_unix_nano),
+            {
+                names.ENDING: parts.word(events_pb2.LeaseEnding, lease.ending),
+                names.BLOCKS: lease.blocks,
+                names.READERS: lease.readers,
+                names.CONNECTOR: lease.connector,
+                **(parts.cause_attributes(cause) if expired else {}),
+            },
+            (entry,),
+            error=f"expired: {lease.blocks} blocks were not read in time" if expired else None,
+        )
+
+    def _span(
+        self,
+        name: str,
+        key: tuple[str | int, ...],
+        times: tuple[int, int],
+        attributes: Mapping[str, AttributeValue | None],
+        entries: tuple[Entry, ...],
+        *,
+        client: bool = False,
+        error: str | None = None,
+        links: tuple[Link, ...] = (),
+    ) -> Span:
+        start, end = times
+        return Span(
+            trace_id=self.identity.trace_id,
+            span_id=ids.span_id(name, *self.identity.key, *key),
+            parent_span_id=self.parent,
+            name=name,
+            start_unix_nano=start,
+            end_unix_nano=max(start, end),
+            source=self.facts.source,
+            attributes=parts.present(
+                {
+                    names.REQUEST_ID: self.identity.request_id,
+                    **attributes,
+                    names.REHEARSAL: parts.rehearsal(entries),
+                    **self.common,
+                }
+            ),
+            client=client,
+            error=error,
+            links=links,
+            request_id=self.identity.request_id,
+            entries=entries,
+            tracestate=self.identity.tracestate,
+        )

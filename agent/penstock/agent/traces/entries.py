@@ -1,0 +1,43 @@
+"""Taking a logged batch apart: which entry belongs to which request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.samples import transfer_samples
+from penstock.agent.traces.spans import EventEntry, SampleEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.model import Source
+    from penstock.agent.traces.spans import Entry
+    from penstock.proto.v1.ingest_pb2 import Batch
+
+# Events that no span is made of.
+_WITHOUT_SPAN = frozenset((None, "source_lost", "quarantine_changed"))
+
+
+class RequestKey(NamedTuple):
+    """A request in this pod: two servers may give the same internal id."""
+
+    server: str
+    request_id: str
+
+
+def request_entries(source: Source, batch: Batch) -> Iterator[tuple[RequestKey, Entry]]:
+    """Yield the entries of *batch* with the request that each concerns, in the order of the batch.
+
+    A handshake comes once for each request that waited for it.
+    """
+    server = source.key.server
+    for event in batch.events:
+        kind = event.WhichOneof("body")
+        if kind == "handshake":
+            for waiter in event.handshake.waiting_request_ids:
+                yield RequestKey(server, waiter), EventEntry(source, event)
+        elif event.request_id and kind not in _WITHOUT_SPAN:
+            yield RequestKey(server, event.request_id), EventEntry(source, event)
+    for sample in transfer_samples(batch):
+        if sample.request_id:
+            yield RequestKey(server, sample.request_id), SampleEntry(source, sample)

@@ -1,0 +1,252 @@
+"""What the log says about one request, sorted by kind and time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.agent.traces import ids
+from penstock.agent.traces.spans import EventEntry, SampleEntry
+from penstock.proto.v1 import common_pb2, events_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.model import Source
+    from penstock.agent.traces.spans import Entry
+    from penstock.proto.v1.common_pb2 import Peer
+    from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure
+
+# What weighs most is what the request is remembered by.
+_WEIGHT = {
+    common_pb2.OUTCOME_FAILED: 4,
+    common_pb2.OUTCOME_ABORTED: 3,
+    common_pb2.OUTCOME_RECOMPUTED: 2,
+    common_pb2.OUTCOME_RETRIED: 1,
+}
+
+
+def entry_time(entry: Entry) -> int:
+    """Return when the entry was made, on the engine's clock."""
+    if isinstance(entry, EventEntry):
+        return entry.event.time_unix_nano
+    return entry.sample.end_time_unix_nano
+
+
+def _order(entry: Entry) -> tuple[object, ...]:
+    """Return a total order that does not depend on the order of arrival."""
+    if isinstance(entry, EventEntry):
+        event = entry.event
+        return (
+            event.time_unix_nano,
+            event.component,
+            event.rank,
+            entry.source.epoch,
+            event.SerializeToString(deterministic=True),
+        )
+    sample = entry.sample
+    return (sample.end_time_unix_nano, sample.component, sample.rank, entry.source.epoch, b"", *sample)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a request had trouble, as it is copied onto its spans."""
+
+    mode: int
+    error_type: int
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """The entries of one request, by kind, each in the order of their time.
+
+    Attributes:
+        lost_unix_nano: when its engine vanished before it was closed; 0 if it did not.
+        dropped: entries over the limit of a request, which are not here.
+
+    """
+
+    request_id: str
+    closed: EventEntry | None
+    failures: tuple[EventEntry, ...]
+    outcomes: tuple[EventEntry, ...]
+    deferral_starts: tuple[EventEntry, ...]
+    deferral_ends: tuple[EventEntry, ...]
+    leases: tuple[EventEntry, ...]
+    delays: tuple[EventEntry, ...]
+    pinned: tuple[EventEntry, ...]
+    handshakes: tuple[EventEntry, ...]
+    samples: tuple[SampleEntry, ...]
+    lost_unix_nano: int = 0
+    dropped: int = 0
+
+    @classmethod
+    def of(
+        cls, request_id: str, entries: Iterable[Entry], *, lost_unix_nano: int = 0, dropped: int = 0
+    ) -> RequestFacts:
+        """Sort *entries*; their order does not matter."""
+        by_kind: dict[str, list[EventEntry]] = {}
+        samples = []
+        for entry in sorted(entries, key=_order):
+            if isinstance(entry, SampleEntry):
+                samples.append(entry)
+            else:
+                by_kind.setdefault(entry.event.WhichOneof("body") or "", []).append(entry)
+
+        def kind(name: str) -> tuple[EventEntry, ...]:
+            return tuple(by_kind.get(name, ()))
+
+        return cls(
+            request_id=request_id,
+            closed=next(iter(kind("request_closed")), None),
+            failures=kind("transfer_failure"),
+            outcomes=kind("load_outcome"),
+            deferral_starts=kind("deferral_start"),
+            deferral_ends=kind("deferral_end"),
+            leases=kind("lease_closed"),
+            delays=kind("transfer_delayed"),
+            pinned=kind("blocks_pinned"),
+            handshakes=kind("handshake"),
+            samples=tuple(samples),
+            lost_unix_nano=lost_unix_nano,
+            dropped=dropped,
+        )
+
+    @property
+    def own(self) -> tuple[Entry, ...]:
+        """Entries about the request itself; a handshake that it waited for is not one."""
+        closed = () if self.closed is None else (self.closed,)
+        return (
+            *closed,
+            *self.outcomes,
+            *self.deferral_starts,
+            *self.deferral_ends,
+            *self.failures,
+            *self.leases,
+            *self.delays,
+            *self.pinned,
+            *self.samples,
+        )
+
+    @property
+    def source(self) -> Source:
+        """The scheduler's process, if it said something; else any that did. There must be an own entry."""
+        return self.own[0].source
+
+    @property
+    def closing(self) -> RequestClosed | None:
+        """The message that closed it."""
+        return None if self.closed is None else self.closed.event.request_closed
+
+    @property
+    def identity(self) -> ids.RequestIdentity:
+        """What the ids of its spans are made of."""
+        closing = self.closing
+        if closing is None:
+            return ids.RequestIdentity(self.request_id, prefill_request_id=self._remote_request_id)
+        decode = closing.kv_role == common_pb2.ROLE_DECODE
+        return ids.RequestIdentity(
+            self.request_id,
+            prefill_request_id=closing.remote_request_id if decode else "",
+            caller=ids.parse_traceparent(closing.traceparent),
+            tracestate=closing.tracestate,
+        )
+
+    @property
+    def _remote_request_id(self) -> str:
+        for entry in self.failures:
+            failure = entry.event.transfer_failure
+            if failure.direction == common_pb2.DIRECTION_RECEIVE and failure.remote_request_id:
+                return failure.remote_request_id
+        starts = (entry.event.deferral_start.remote_request_id for entry in self.deferral_starts)
+        return next(filter(None, starts), "")
+
+    @property
+    def start_unix_nano(self) -> int:
+        """When it arrived; without a closing entry, when it was first heard of."""
+        if self.closing is not None and self.closing.arrival_time_unix_nano:
+            return self.closing.arrival_time_unix_nano
+        starts = [
+            entry.sample.start_time_unix_nano if isinstance(entry, SampleEntry) else entry_time(entry)
+            for entry in self.own
+        ]
+        return min(starts)
+
+    @property
+    def end_unix_nano(self) -> int:
+        """When it was closed or lost; else when it was last heard of."""
+        if self.closed is not None:
+            return max(self.closed.event.time_unix_nano, self.start_unix_nano)
+        return max(self.lost_unix_nano, *(entry_time(entry) for entry in self.own))
+
+    @property
+    def outcome(self) -> LoadOutcome | None:
+        """The weightiest outcome; the first of equals."""
+        outcomes = [entry.event.load_outcome for entry in self.outcomes]
+        return max(outcomes, key=lambda outcome: _WEIGHT.get(outcome.outcome, 0), default=None)
+
+    @property
+    def failure(self) -> TransferFailure | None:
+        """The first failure that was its own; if all were another's doing, the first of those."""
+        failures = [entry.event.transfer_failure for entry in self.failures]
+        own = [failure for failure in failures if failure.mode != common_pb2.FAILURE_MODE_COLLATERAL]
+        return next(iter(own or failures), None)
+
+    @property
+    def cause(self) -> Cause | None:
+        """Mode, error type and peer of what went wrong; None if nothing did."""
+        outcome, failure = self.outcome, self.failure
+        if outcome is not None and (outcome.mode or failure is None):
+            return Cause(outcome.mode, outcome.error_type, outcome.peer)
+        if failure is not None:
+            return Cause(failure.mode, failure.error_type, failure.peer)
+        return None
+
+    @property
+    def peer(self) -> Peer:
+        """The other end: of the trouble if there was any, else of the transfer; empty if there is none."""
+        if self.cause is not None and self.cause.peer.address:
+            return self.cause.peer
+        if self.closing is not None and self.closing.peer.address:
+            return self.closing.peer
+        for entry in self.samples:
+            if entry.sample.peer:
+                return common_pb2.Peer(address=entry.sample.peer, engine_id=entry.sample.peer_engine_id)
+        waits = (entry.event.deferral_start.peer for entry in self.deferral_starts)
+        return next((peer for peer in waits if peer.address), common_pb2.Peer())
+
+    @property
+    def open_deferrals(self) -> tuple[EventEntry, ...]:
+        """Deferrals that began and did not end, as far as the log says."""
+        ended = {
+            (entry.event.deferral_end.reason, entry.event.deferral_end.start_time_unix_nano)
+            for entry in self.deferral_ends
+        }
+        return tuple(
+            entry
+            for entry in self.deferral_starts
+            if (entry.event.deferral_start.reason, entry.event.time_unix_nano) not in ended
+        )
+
+    @property
+    def deferred_nano(self) -> int:
+        """How long it was deferred in all; what has not ended counts to the end of the request."""
+        ended = sum(
+            entry.event.time_unix_nano - entry.event.deferral_end.start_time_unix_nano
+            for entry in self.deferral_ends
+        )
+        still = sum(max(self.end_unix_nano - entry.event.time_unix_nano, 0) for entry in self.open_deferrals)
+        return ended + still
+
+    def notable(self, long_deferral_nano: int) -> bool:
+        """Tell whether the trace is kept whatever the sample ratio is."""
+        return bool(
+            self.failures
+            or self.outcomes
+            or self.lost_unix_nano
+            or self.deferred_nano >= long_deferral_nano
+            or any(e.sample.result == common_pb2.TRANSFER_RESULT_ERROR for e in self.samples)
+            or any(e.event.lease_closed.ending == events_pb2.LEASE_ENDING_EXPIRED for e in self.leases)
+            or (self.closing is not None and self.closing.finish_reason == "error")
+        )

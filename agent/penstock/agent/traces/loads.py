@@ -1,0 +1,164 @@
+"""The loads of one request: which transfers and failures belong to one attempt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.proto.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from penstock.agent.traces.facts import RequestFacts
+    from penstock.agent.traces.spans import EventEntry, SampleEntry
+    from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
+
+# Failures of these modes end an attempt to load. The others are found before (a probe), after it (a
+# notification, a late read) or on the other side (an expired lease).
+_OF_A_LOAD = frozenset(
+    (
+        common_pb2.FAILURE_MODE_HANDSHAKE,
+        common_pb2.FAILURE_MODE_SETUP,
+        common_pb2.FAILURE_MODE_TRANSFER,
+        common_pb2.FAILURE_MODE_EXCEPTION,
+        common_pb2.FAILURE_MODE_TIMEOUT,
+        common_pb2.FAILURE_MODE_LOAD,
+        common_pb2.FAILURE_MODE_COLLATERAL,
+    )
+)
+_WAITS_FOR = {
+    common_pb2.DEFERRAL_REASON_REMOTE_KV: common_pb2.CHANNEL_KV,
+    common_pb2.DEFERRAL_REASON_ENCODER_CACHE: common_pb2.CHANNEL_EC,
+}
+
+
+def ends_a_load(failure: TransferFailure) -> bool:
+    """Tell whether a failure is the end of an attempt to load."""
+    if failure.direction == common_pb2.DIRECTION_SEND or failure.channel == common_pb2.CHANNEL_EPLB:
+        return False
+    return failure.attempt > 0 or failure.mode in _OF_A_LOAD
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One attempt of a request to load remote state, over all ranks and handles.
+
+    ``outcome`` is what was done about it, None if it went well or nobody said.
+    """
+
+    channel: int
+    attempt: int
+    failures: tuple[EventEntry, ...]
+    samples: tuple[SampleEntry, ...]
+    outcome: LoadOutcome | None
+    start_unix_nano: int
+    end_unix_nano: int
+
+    @property
+    def failure(self) -> TransferFailure | None:
+        """The first failure that was its own; if all were another's doing, the first of those."""
+        failures = [entry.event.transfer_failure for entry in self.failures]
+        own = [failure for failure in failures if failure.mode != common_pb2.FAILURE_MODE_COLLATERAL]
+        return next(iter(own or failures), None)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank reported an error."""
+        return bool(self.failures) or any(
+            entry.sample.result == common_pb2.TRANSFER_RESULT_ERROR for entry in self.samples
+        )
+
+    @property
+    def peer(self) -> common_pb2.Peer:
+        """The other end: of the failure if there was one; empty if nobody knows."""
+        failure = self.failure
+        if failure is not None and failure.peer.address:
+            return failure.peer
+        first = next((entry.sample for entry in self.samples if entry.sample.peer), None)
+        if first is None:
+            return common_pb2.Peer()
+        return common_pb2.Peer(address=first.peer, engine_id=first.peer_engine_id)
+
+    @property
+    def connector(self) -> str:
+        """The class that moved it."""
+        of_failures = [entry.event.transfer_failure.connector for entry in self.failures]
+        return next(filter(None, [*of_failures, *(entry.sample.connector for entry in self.samples)]), "")
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that took part."""
+        ranks = {entry.event.rank for entry in self.failures} | {entry.sample.rank for entry in self.samples}
+        return tuple(sorted(ranks))
+
+
+def loads(facts: RequestFacts) -> list[Load]:
+    """Return the loads of a request, by channel and attempt."""
+    return [
+        load
+        for channel in (common_pb2.CHANNEL_KV, common_pb2.CHANNEL_EC)
+        for load in _loads_of_channel(facts, channel)
+    ]
+
+
+def _loads_of_channel(facts: RequestFacts, channel: int) -> list[Load]:
+    outcomes = {
+        max(entry.event.load_outcome.attempt, 1): entry.event.load_outcome
+        for entry in facts.outcomes
+        if entry.event.load_outcome.channel == channel
+    }
+    failures: dict[int, list[EventEntry]] = defaultdict(list)
+    for entry in facts.failures:
+        failure = entry.event.transfer_failure
+        if failure.channel == channel and ends_a_load(failure):
+            failures[max(failure.attempt, 1)].append(entry)
+    samples: dict[int, list[SampleEntry]] = defaultdict(list)
+    ends = {attempt: entries[-1].event.time_unix_nano for attempt, entries in sorted(failures.items())}
+    last = max(failures, default=1)
+    if last in outcomes and outcomes[last].outcome == common_pb2.OUTCOME_RETRIED:
+        last += 1
+    for sample in facts.samples:
+        if sample.sample.channel == channel and sample.sample.direction != common_pb2.DIRECTION_SEND:
+            # A sample does not say which attempt it was part of; its time does.
+            time = sample.sample.end_time_unix_nano
+            samples[next((attempt for attempt, end in ends.items() if time <= end), last)].append(sample)
+    return [
+        _load(facts, channel, attempt, failures[attempt], samples[attempt], outcomes.get(attempt))
+        for attempt in sorted(failures.keys() | samples.keys())
+    ]
+
+
+def _load(
+    facts: RequestFacts,
+    channel: int,
+    attempt: int,
+    failures: list[EventEntry],
+    samples: list[SampleEntry],
+    outcome: LoadOutcome | None,
+) -> Load:
+    ends = [entry.event.time_unix_nano for entry in failures]
+    ends += [entry.sample.end_time_unix_nano for entry in samples]
+    end = max(ends)
+    starts = [entry.sample.start_time_unix_nano for entry in samples]
+    starts += [
+        entry.event.transfer_failure.start_time_unix_nano
+        for entry in failures
+        if entry.event.transfer_failure.start_time_unix_nano
+    ]
+    # A failure that does not know when its attempt began: the wait for it is the next best witness.
+    starts = starts or [time for time in _waits(facts, channel) if time <= min(ends)][-1:]
+    return Load(channel, attempt, tuple(failures), tuple(samples), outcome, min([*starts, min(ends)]), end)
+
+
+def _waits(facts: RequestFacts, channel: int) -> list[int]:
+    starts = [
+        entry.event.time_unix_nano
+        for entry in facts.deferral_starts
+        if _WAITS_FOR.get(entry.event.deferral_start.reason) == channel
+    ]
+    starts += [
+        entry.event.deferral_end.start_time_unix_nano
+        for entry in facts.deferral_ends
+        if _WAITS_FOR.get(entry.event.deferral_end.reason) == channel
+    ]
+    return sorted(starts)

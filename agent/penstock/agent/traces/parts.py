@@ -1,0 +1,111 @@
+"""Attributes that several spans share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.traces import names
+from penstock.agent.traces.spans import EventEntry, Link
+from penstock.proto.names import label
+from penstock.proto.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.agent.traces.facts import Cause
+    from penstock.agent.traces.ids import RequestIdentity
+    from penstock.agent.traces.spans import AttributeValue, Entry
+    from penstock.proto.v1.common_pb2 import Peer
+    from penstock.proto.v1.events_pb2 import LoadOutcome
+
+SECOND = 1_000_000_000
+
+
+def seconds(nano: int) -> float:
+    """Return nanoseconds as seconds."""
+    return nano / SECOND
+
+
+def present(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
+    """Leave out what is not known: None, empty text and empty lists; 0 and False are known."""
+    return {key: value for key, value in attributes.items() if value is not None and value not in ("", ())}
+
+
+def word(enum: object, number: int) -> str:
+    """Return the word of an enum value; empty for the zero value."""
+    return label(enum, number) if number else ""
+
+
+def split_address(address: str) -> tuple[str, int | None]:
+    """Split ``host:port``; an address that is not one (``unknown``, ``rank:3``) has no port."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or host == "rank":
+        return address, None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def peer_attributes(peer: Peer) -> dict[str, AttributeValue]:
+    """Return the peer as the metrics name it, with its engine id."""
+    return present({names.PEER: peer.address, names.PEER_ENGINE_ID: peer.engine_id})
+
+
+def server_attributes(peer: Peer) -> dict[str, AttributeValue]:
+    """Return the peer, and its address as OpenTelemetry's CLIENT spans have it."""
+    host, port = split_address(peer.address)
+    known = port is not None
+    return {
+        **peer_attributes(peer),
+        **present({names.SERVER_ADDRESS: host if known else None, names.SERVER_PORT: port}),
+    }
+
+
+def cause_attributes(cause: Cause | None) -> dict[str, AttributeValue]:
+    """Return mode and error type of what went wrong."""
+    if cause is None:
+        return {}
+    return present(
+        {
+            names.MODE: word(common_pb2.FailureMode, cause.mode),
+            names.ERROR_TYPE: word(common_pb2.ErrorType, cause.error_type),
+        }
+    )
+
+
+def outcome_attributes(outcome: LoadOutcome | None) -> dict[str, AttributeValue]:
+    """Return what was done, who decided it and why."""
+    if outcome is None:
+        return {}
+    return present(
+        {
+            names.OUTCOME: word(common_pb2.Outcome, outcome.outcome),
+            names.DECIDED_BY: word(common_pb2.DecidedBy, outcome.decided_by),
+            names.POLICY_HASH: outcome.policy_hash,
+            names.REASON: outcome.reason,
+            names.OBSERVED_OUTCOME: word(common_pb2.Outcome, outcome.observed_outcome),
+            names.OBSERVED_REASON: outcome.observed_reason,
+        }
+    )
+
+
+def error_message(mode: int, error_type: int, text: str) -> str:
+    """Return a status message: ``handshake timeout: no answer from 10.0.0.7:5600``."""
+    what = " ".join(
+        filter(None, (word(common_pb2.FailureMode, mode), word(common_pb2.ErrorType, error_type)))
+    )
+    return f"{what}: {text}" if text and what else text or what or "error"
+
+
+def rehearsal(entries: Iterable[Entry]) -> bool | None:
+    """Return True if a drill caused one of them, else None: the attribute is left out."""
+    return any(isinstance(entry, EventEntry) and entry.event.rehearsal for entry in entries) or None
+
+
+def since(start: int, end: int) -> float | None:
+    """Return the seconds from *start* to *end*; None if one of them is not known."""
+    return seconds(end - start) if start and end >= start else None
+
+
+def prefill_link(identity: RequestIdentity) -> tuple[Link, ...]:
+    """Return the link of the decode side to prefill's request; nothing on the prefill side."""
+    prefill = identity.prefill_span
+    return () if prefill is None else (Link(*prefill, names.REQUEST),)

@@ -1,0 +1,38 @@
+"""Which traces are kept: a pure function of the trace id, the same in every pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.agent.traces.ids import TraceContext
+
+_LOW_64_BITS = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether spans are exported, and whether that is against a "no"."""
+
+    keep: bool
+    forced: bool = False
+
+
+def in_ratio(trace_id: str, ratio: float) -> bool:
+    """Tell whether a trace is in the share *ratio* (0 to 1); OpenTelemetry's TraceIdRatioBased rule."""
+    return (int(trace_id, 16) & _LOW_64_BITS) < round(ratio * (_LOW_64_BITS + 1))
+
+
+def decide(trace_id: str, caller: TraceContext | None, ratio: float, *, notable: bool) -> Verdict:
+    """Decide about one trace.
+
+    Args:
+        trace_id: 32 hex digits.
+        caller: the caller's context; its "not sampled" is a no, its "sampled" does not outvote the ratio.
+        ratio: ``traceSampleRatio``.
+        notable: failed, recomputed or long deferred, which is always kept.
+
+    """
+    wanted = in_ratio(trace_id, ratio) and (caller is None or caller.sampled)
+    return Verdict(keep=wanted or notable, forced=notable and not wanted)

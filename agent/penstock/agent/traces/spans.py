@@ -1,0 +1,75 @@
+"""Entries of the log, and the finished spans that are made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.agent.model import Source
+    from penstock.agent.samples import TransferSample
+    from penstock.proto.v1.events_pb2 import Event
+
+AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...] | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventEntry:
+    """An event of the log and who sent it."""
+
+    source: Source
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class SampleEntry:
+    """A transfer of the log and who sent it."""
+
+    source: Source
+    sample: TransferSample
+
+
+Entry: TypeAlias = EventEntry | SampleEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Another span, in whatever trace; *to* is its name."""
+
+    trace_id: str
+    span_id: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A finished span; ids in lower-case hex, times in nanoseconds since the epoch on the engine's clock.
+
+    Attributes:
+        parent_span_id: empty for a root.
+        client: kind CLIENT; else INTERNAL.
+        error: the status message of status ERROR; None for UNSET.
+        source: who the span belongs to; its resource is that of the source's engine.
+        request_id: vLLM's internal id; empty where it concerns no request.
+        entries: the entries of the log that it was made of.
+        remote_parent: the parent is the caller's span.
+
+    """
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str
+    name: str
+    start_unix_nano: int
+    end_unix_nano: int
+    source: Source
+    attributes: Mapping[str, AttributeValue]
+    client: bool = False
+    error: str | None = None
+    links: tuple[Link, ...] = ()
+    request_id: str = ""
+    entries: tuple[Entry, ...] = field(default=(), repr=False)
+    remote_parent: bool = False
+    tracestate: str = ""

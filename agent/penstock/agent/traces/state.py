@@ -1,0 +1,62 @@
+"""What goes into the fold of the log and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.agent.traces.ids import RequestIdentity
+    from penstock.agent.traces.sampling import Verdict
+    from penstock.agent.traces.spans import Span
+
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the fold, in nanoseconds and entries.
+
+    Attributes:
+        grace_nano: how long after the closing batch the entries of other processes are waited for.
+        long_deferral_nano: deferrals of this length are kept whatever the sample ratio is.
+        max_age_nano: an unfinished request that is older than this is given up.
+        max_pending: above this many requests, the oldest is given up.
+        max_remembered: finished requests that are remembered for what comes late.
+        max_entries: of one request; what is above is counted on its span.
+
+    """
+
+    grace_nano: int = 2 * _SECOND
+    long_deferral_nano: int = 1 * _SECOND
+    max_age_nano: int = 2 * 3600 * _SECOND
+    max_pending: int = 20_000
+    max_remembered: int = 20_000
+    max_entries: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A request whose spans are finished: what later ones need of it."""
+
+    identity: RequestIdentity
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Spans that were finished together.
+
+    Attributes:
+        closed_at: the batch that closed them.
+        first_batch: the oldest batch that holds an entry of theirs.
+        closed_unix_nano: when the closing batch was received.
+        sampled_out: how many spans the sampling left out.
+
+    """
+
+    closed_at: int
+    first_batch: int
+    closed_unix_nano: int
+    spans: tuple[Span, ...]
+    sampled_out: int = 0
