@@ -1,0 +1,167 @@
+"""KV connectors: whatever vLLM's factory builds keeps its class's name and gains a mixin.
+
+On the scheduler's side it tells of look-ups and loads, on the worker's side it sends the worker's report. NIXL's worker
+is instrumented more deeply (nixl.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.guard import guard
+from penstock.instrumentation.hooks import Requirement
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import identity
+from penstock.instrumentation.vllm.nixl_hook import NixlWorkers
+from penstock.instrumentation.vllm.patch import Patch
+from penstock.instrumentation.vllm.reports import WorkerReport
+from penstock.instrumentation.vllm.subclass import Swaps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.instrumentation.vllm.nixl_observer import NixlObserver
+    from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+
+_GUARD = guard("kv_connector")
+
+
+class SchedulerSideMixin:
+    """Over a connector in the scheduler. Set by the scheduler's mixin: the observer to talk to."""
+
+    _penstock_scheduler: SchedulerObserver | None = None
+
+    def get_num_new_matched_tokens(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note that the connector asks for patience, and that it no longer does."""
+        host: Any = super()
+        result = host.get_num_new_matched_tokens(request, *args, **kwargs)
+        observer = self._penstock_scheduler
+        if observer is not None:
+            if result[0] is None:
+                if runtime.active:
+                    with _GUARD:
+                        observer.deferred(request, c.DEFERRAL_REASON_KV_LOOKUP)
+            elif observer.is_deferred(request.request_id):
+                with _GUARD:
+                    observer.ready(request.request_id, c.DEFERRAL_REASON_KV_LOOKUP)
+        return result
+
+    def update_state_after_alloc(
+        self, request: Any, blocks: Any, num_external_tokens: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Note that a remote load begins, before vLLM parks the request for it."""
+        host: Any = super()
+        observer = self._penstock_scheduler
+        if observer is not None and num_external_tokens and runtime.active:
+            with _GUARD:
+                observer.load_begins(request.request_id, num_external_tokens)
+        return host.update_state_after_alloc(request, blocks, num_external_tokens, *args, **kwargs)
+
+    def update_connector_output(self, connector_output: Any) -> Any:
+        """Give the connector its own worker metadata, without our report around it."""
+        host: Any = super()
+        metadata = connector_output.kv_connector_worker_meta
+        if isinstance(metadata, WorkerReport):
+            connector_output.kv_connector_worker_meta = metadata.inner
+        return host.update_connector_output(connector_output)
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: Any) -> Any:
+        """Note the compatibility hash that the workers show their peers."""
+        host: Any = super()
+        observer = self._penstock_scheduler
+        if observer is not None:
+            with _GUARD:
+                hashes = {getattr(each, "compatibility_hash", "") for each in metadata.values()}
+                observer.compatibility_hash = next(iter(hashes)) if len(hashes) == 1 else ""
+        return host.set_xfer_handshake_metadata_pp_aware(metadata)
+
+
+class WorkerSideMixin:
+    """Over a connector in a worker that has a report to send."""
+
+    _penstock_worker: NixlObserver | None = None
+
+    def build_connector_worker_meta(self) -> Any:
+        """Send our report with the connector's own metadata in it."""
+        host: Any = super()
+        metadata = host.build_connector_worker_meta()
+        observer = self._penstock_worker
+        return metadata if observer is None else observer.report(metadata)
+
+
+class KvConnectorHook:
+    """Wraps ``KVConnectorFactory.create_connector``."""
+
+    name = "kv_connector"
+    component = c.COMPONENT_WORKER
+
+    def __init__(self) -> None:
+        self._patch = Patch()
+        self._swaps = Swaps()
+        self._nixl = NixlWorkers()
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return the factory's method and what the mixins extend."""
+        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+        return [
+            Requirement(KVConnectorFactory, "create_connector", ("config", "role")),
+            Requirement(KVConnectorBase_V1, "get_num_new_matched_tokens", ("request",)),
+            Requirement(
+                KVConnectorBase_V1, "update_state_after_alloc", ("request", "blocks", "num_external_tokens")
+            ),
+            Requirement(KVConnectorBase_V1, "update_connector_output", ("connector_output",)),
+            Requirement(KVConnectorBase_V1, "build_connector_worker_meta"),
+            Requirement(KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware", ("metadata",)),
+        ]
+
+    def install(self) -> None:
+        """Patch the factory."""
+        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+        original = KVConnectorFactory.create_connector
+
+        def create_connector(_cls: type, config: Any, role: Any, *args: Any, **kwargs: Any) -> Any:
+            connector = original(config, role, *args, **kwargs)
+            with _GUARD:
+                if role.name == "WORKER":
+                    self._worker_side(config, connector)
+                else:
+                    self._scheduler_side(connector)
+            return connector
+
+        self._patch.set(KVConnectorFactory, "create_connector", classmethod(create_connector))
+
+    def uninstall(self) -> None:
+        """Put the factory back; connectors that live get their classes back."""
+        self._patch.undo()
+        self._swaps.restore()
+
+    def _scheduler_side(self, connector: Any) -> None:
+        # A MultiConnector builds its children without the factory; each takes its own metadata.
+        for each in _with_children(connector):
+            self._swaps.swap(each, SchedulerSideMixin)
+
+    def _worker_side(self, config: Any, connector: Any) -> None:
+        for each in _with_children(connector):
+            observer = self._nixl.instrument(each)
+            if observer is not None:
+                self._swaps.swap(each, WorkerSideMixin)
+                each._penstock_worker = observer
+        runtime.identify(
+            process=identity.worker_process(config),
+            key=identity.engine_index(config),
+            role=identity.guess_role(config),
+            model=identity.model_name(config),
+            vllm_version=identity.vllm_version(),
+            rank=config.parallel_config.rank,
+        )
+        runtime.start()
+
+
+def _with_children(connector: Any) -> Iterable[Any]:
+    yield connector
+    for child in getattr(connector, "sub_connectors", None) or ():
+        yield from _with_children(child)

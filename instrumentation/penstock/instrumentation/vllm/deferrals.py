@@ -1,0 +1,115 @@
+"""Which requests the scheduler passes over, for what reason, since when: edges in, edges and gauges out.
+
+Pure. vLLM asks about a parked request again at every step; only the first "not yet" and the end are edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.peers import Peer
+
+_CHANNELS = {
+    c.DEFERRAL_REASON_REMOTE_KV: c.CHANNEL_KV,
+    c.DEFERRAL_REASON_KV_LOOKUP: c.CHANNEL_KV,
+    c.DEFERRAL_REASON_ENCODER_CACHE: c.CHANNEL_EC,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """One wait of one request.
+
+    Attributes:
+        reason: ``DEFERRAL_REASON_*``.
+        start_ns: wall clock.
+        peer: who it waits for, where that is known.
+        transfer_start_ns: when the transfer that it waits for began; 0 while it has not.
+
+    """
+
+    request_id: str
+    reason: int
+    start_ns: int
+    peer: Peer | None = None
+    remote_request_id: str = ""
+    transfer_start_ns: int = 0
+
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"reason": self.reason, "channel": _CHANNELS.get(self.reason, 0)}
+        if self.peer is not None:
+            fields["peer"] = self.peer.fields()
+        return fields
+
+    def start_fields(self) -> dict[str, Any]:
+        """Return the fields of ``DeferralStart``."""
+        return {**self._fields(), "remote_request_id": self.remote_request_id}
+
+    def end_fields(self, ending: int) -> dict[str, Any]:
+        """Return the fields of ``DeferralEnd``; *ending* is a ``DEFERRAL_ENDING_*``."""
+        return {
+            **self._fields(),
+            "ending": ending,
+            "start_time_unix_nano": self.start_ns,
+            "transfer_start_time_unix_nano": self.transfer_start_ns,
+        }
+
+
+class Deferrals:
+    """The open deferrals of one scheduler; its thread changes them, any thread may ask for the gauges.
+
+    A request can wait for several things one after the other, and in principle at once: the key is
+    (request, reason). What is open is bounded by the scheduler's own requests: each one's end closes its deferrals.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], Deferral] = {}
+        self._requests: dict[str, int] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._requests
+
+    def begin(self, deferral: Deferral) -> bool:
+        """Open a deferral; False if that request already waits for that reason (a poll, no edge)."""
+        key = (deferral.request_id, deferral.reason)
+        if key in self._open:
+            return False
+        self._open[key] = deferral
+        self._requests[deferral.request_id] = self._requests.get(deferral.request_id, 0) + 1
+        return True
+
+    def transfer_began(self, request_id: str, began_ns: int) -> None:
+        """Note when the transfer began that a request waits for; of several ranks' the first counts."""
+        key = (request_id, c.DEFERRAL_REASON_REMOTE_KV)
+        found = self._open.get(key)
+        if found is not None and (not found.transfer_start_ns or began_ns < found.transfer_start_ns):
+            self._open[key] = replace(found, transfer_start_ns=began_ns)
+
+    def end(self, request_id: str, reason: int) -> Deferral | None:
+        """Close and return a deferral, or None if it was not open."""
+        found = self._open.pop((request_id, reason), None)
+        if found is not None:
+            remaining = self._requests.pop(request_id) - 1
+            if remaining:
+                self._requests[request_id] = remaining
+        return found
+
+    def end_all(self, request_id: str) -> list[Deferral]:
+        """Close and return all deferrals of a request that leaves."""
+        if request_id not in self._requests:
+            return []
+        reasons = [reason for owner, reason in self._open if owner == request_id]
+        return [ended for reason in reasons if (ended := self.end(request_id, reason)) is not None]
+
+    def gauges(self) -> list[tuple[int, Peer | None, int, int]]:
+        """Return (reason, peer, how many, oldest start) of what is open now, from any thread."""
+        groups: dict[tuple[int, Peer | None], tuple[int, int]] = {}
+        for deferral in self._open.copy().values():
+            key = (deferral.reason, deferral.peer)
+            count, oldest = groups.get(key, (0, deferral.start_ns))
+            groups[key] = (count + 1, min(oldest, deferral.start_ns))
+        return [(reason, peer, count, oldest) for (reason, peer), (count, oldest) in groups.items()]

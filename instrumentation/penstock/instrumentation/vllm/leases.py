@@ -1,0 +1,66 @@
+"""Prefill side: blocks of finished requests that wait for their reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.instrumentation import constants as c
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Blocks that a finished request keeps until they are read or its lease runs out; times are wall clock."""
+
+    request_id: str
+    blocks: int
+    start_ns: int
+
+    def closed_fields(self, ending: int, connector: str) -> dict[str, Any]:
+        """Return the fields of ``LeaseClosed``; *ending* is a ``LEASE_ENDING_*``."""
+        return {
+            "ending": ending,
+            "start_time_unix_nano": self.start_ns,
+            "blocks": self.blocks,
+            "connector": connector,
+        }
+
+
+class Leases:
+    """The leases of one scheduler; its thread changes them, any thread may ask for the totals."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Lease] = {}
+        self._expired: set[str] = set()
+
+    def get(self, request_id: str) -> Lease | None:
+        """Return the open lease of a request."""
+        return self._open.get(request_id)
+
+    def begin(self, lease: Lease) -> None:
+        """Open a lease."""
+        self._open[lease.request_id] = lease
+
+    def expired(self, request_id: str) -> None:
+        """Note that a rank let the lease run out; the blocks are let go when all ranks have reported."""
+        if request_id in self._open:
+            self._expired.add(request_id)
+
+    def end(self, request_id: str) -> tuple[Lease, int] | None:
+        """Close a lease and return it with its ending, or None if there is none."""
+        lease = self._open.pop(request_id, None)
+        if lease is None:
+            return None
+        if request_id in self._expired:
+            self._expired.remove(request_id)
+            return lease, c.LEASE_ENDING_EXPIRED
+        return lease, c.LEASE_ENDING_READ
+
+    def totals(self) -> tuple[int, int, int]:
+        """Return how many, their blocks, and the oldest start (0 if there is none), from any thread."""
+        leases = list(self._open.copy().values())
+        return (
+            len(leases),
+            sum(lease.blocks for lease in leases),
+            min((lease.start_ns for lease in leases), default=0),
+        )

@@ -1,0 +1,85 @@
+"""The hook that instruments NIXL's workers. It imports neither NIXL nor its connector: vLLM has built the worker."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.hooks import Requirement, registry
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.nixl import NixlAgentMixin, NixlWorkerMixin
+from penstock.instrumentation.vllm.nixl_observer import NixlObserver
+from penstock.instrumentation.vllm.nixl_snapshot import NixlSnapshot
+from penstock.instrumentation.vllm.subclass import Swaps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class NixlHook:
+    """What the mixins need of the classes of one worker and its NIXL agent; nothing is patched but the objects."""
+
+    name = "nixl"
+    component = c.COMPONENT_WORKER
+
+    def __init__(self, worker: Any) -> None:
+        """Look at *worker*, which vLLM has built."""
+        self._worker = type(worker)
+        self._agent = type(worker.nixl_wrapper)
+        self.swaps = Swaps()
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return the methods that the mixins extend."""
+        worker, agent = self._worker, self._agent
+        return [
+            Requirement(worker, "_log_failure", ("failure_type", "req_id", "msg", "error", "meta")),
+            Requirement(worker, "_ensure_handshake", ("engine_id", "host", "port")),
+            Requirement(worker, "_nixl_handshake", ("host", "port", "remote_tp_size", "expected_engine_id")),
+            Requirement(worker, "_reap_expired_send_leases", ("done_sending",)),
+            Requirement(worker, "get_transfer_results"),
+            Requirement(agent, "transfer", ("handle",)),
+            Requirement(agent, "get_xfer_telemetry", ("handle",)),
+            Requirement(agent, "release_xfer_handle", ("handle",)),
+            Requirement(agent, "get_new_notifs"),
+        ]
+
+    def install(self) -> None:
+        """Do nothing: :class:`NixlWorkers` instruments each worker."""
+
+    def uninstall(self) -> None:
+        """Give the workers that live and their agents their classes back."""
+        self.swaps.restore()
+
+
+class NixlWorkers:
+    """Instruments every NIXL worker of the process, where the hook fits."""
+
+    def __init__(self) -> None:
+        self._hook: NixlHook | None = None
+        self._numbers = itertools.count()
+
+    def instrument(self, connector: Any) -> NixlObserver | None:
+        """Put the mixins over the worker of *connector* and its agent; None if it is not NIXL's or does not fit."""
+        worker: Any = getattr(connector, "connector_worker", None)
+        if not hasattr(worker, "nixl_wrapper"):
+            return None
+        self._hook = self._hook or NixlHook(worker)
+        settings = runtime.settings
+        if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
+            return None
+        push = getattr(worker, "_TRANSFER_MODE", "pull") == "push"
+        observer = NixlObserver(
+            name=f"nixl.{next(self._numbers)}",
+            connector=type(connector).__name__,
+            rank=worker.vllm_config.parallel_config.rank,
+            push=push,
+        )
+        self._hook.swaps.swap(worker, NixlWorkerMixin)
+        self._hook.swaps.swap(worker.nixl_wrapper, NixlAgentMixin)
+        worker._penstock = observer
+        worker.nixl_wrapper._penstock = observer
+        if not push:
+            worker.nixl_wrapper._penstock_notified = worker._penstock_notifications
+        runtime.snapshots.add(observer.name, NixlSnapshot(observer, worker).fill)
+        return observer

@@ -1,0 +1,59 @@
+"""A NIXL worker's part of the snapshot: what is in flight, and how it stands with each peer."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.nixl_observer import NixlObserver
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+_SECOND = 1_000_000_000
+
+
+class NixlSnapshot:
+    """Reads a worker from the exporter's thread: it copies vLLM's tables whole before it looks into them."""
+
+    def __init__(self, observer: NixlObserver, worker: Any) -> None:
+        """Read *worker* as long as vLLM keeps it."""
+        self._observer = observer
+        self._worker = weakref.ref(worker)
+
+    def fill(self, snapshot: Snapshot) -> None:
+        """Add to *snapshot*."""
+        observer = self._observer
+        for peer, count, oldest in observer.transfers.in_flight():
+            snapshot.in_flight.add(
+                channel=c.CHANNEL_KV,
+                connector=observer.connector,
+                peer=peer.fields(),
+                count=count,
+                oldest_start_time_unix_nano=oldest,
+                component=c.COMPONENT_WORKER,
+                rank=observer.rank,
+            )
+        worker = self._worker()
+        if worker is not None:
+            self._peers(snapshot, worker)
+
+    def _peers(self, snapshot: Snapshot, worker: Any) -> None:
+        connected = worker._remote_agents.copy()
+        offsets = worker._engine_clock_offset.copy()
+        last_active = worker._engine_last_active.copy()
+        invalid = worker._invalid_remote_engines.copy()
+        wall_minus_monotonic = time.time() - time.perf_counter()
+        for peer in self._observer.handshakes.peers():
+            status = snapshot.peers.add(
+                peer=peer.fields(),
+                connected=peer.engine_id in connected,
+                upstream_invalid=peer.engine_id in invalid,
+            )
+            if peer.engine_id in offsets:
+                status.clock_offset_nano = int(offsets[peer.engine_id] * _SECOND)
+            if peer.engine_id in last_active:
+                active = last_active[peer.engine_id] + wall_minus_monotonic
+                status.last_active_unix_nano = int(active * _SECOND)

@@ -1,0 +1,72 @@
+"""What a worker tells the scheduler about a step: it travels as the KV connector's own worker metadata.
+
+vLLM pickles it in the worker, combines the ranks' with ``aggregate`` and hands it to the scheduler in
+``KVConnectorOutput.kv_connector_worker_meta``. A connector that uses the field itself keeps its metadata as *inner*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.instrumentation.vllm.peers import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailure:
+    """A load of a request that failed on one rank: ``FAILURE_MODE_*``, ``ERROR_TYPE_*`` and the peer."""
+
+    request_id: str
+    mode: int
+    error_type: int
+    peer: Peer
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """One step of one rank, or of several that were aggregated.
+
+    Attributes:
+        failures: loads that failed, in the order in which they did.
+        began: when the first transfer of a request began, wall clock in nanoseconds.
+        expired: prefill side: requests whose lease ran out before everybody had read.
+        inner: the connector's own metadata.
+
+    """
+
+    failures: tuple[LoadFailure, ...] = ()
+    began: tuple[tuple[str, int], ...] = ()
+    expired: tuple[str, ...] = ()
+    inner: Any = None
+
+    def __bool__(self) -> bool:
+        return True
+
+    def aggregate(self, other: Any) -> WorkerReport:
+        """Combine with another rank's; the connectors' own are combined by themselves."""
+        theirs = other if isinstance(other, WorkerReport) else WorkerReport(inner=other)
+        if self.inner is None or theirs.inner is None:
+            inner = self.inner if theirs.inner is None else theirs.inner
+        else:
+            inner = self.inner.aggregate(theirs.inner)
+        return WorkerReport(
+            self.failures + theirs.failures,
+            self.began + theirs.began,
+            self.expired + theirs.expired,
+            inner,
+        )
+
+
+def find(metadata: Any) -> Iterator[WorkerReport]:
+    """Yield the reports in a connector's worker metadata, those of a MultiConnector's children included."""
+    if isinstance(metadata, WorkerReport):
+        yield metadata
+        return
+    children = getattr(metadata, "metadata", None)
+    if isinstance(children, tuple):
+        for child in children:
+            yield from find(child)

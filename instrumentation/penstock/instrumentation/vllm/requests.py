@@ -1,0 +1,138 @@
+"""What is known about a live request, from its arrival in the scheduler to its end.
+
+``kv_transfer_params`` are read at arrival, because the connector changes them in place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm import peers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.vllm.reports import LoadFailure
+
+# The front end appends eight hexadecimal digits to the id that it makes from X-Request-Id.
+_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
+
+_SECOND: Final = 1_000_000_000
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request in this scheduler; times are wall clock in nanoseconds, 0 for "not yet".
+
+    Attributes:
+        kv_role: ``ROLE_PREFILL`` if its KV is to be read elsewhere, ``ROLE_DECODE`` if it reads another's, else 0.
+        peer: who its KV comes from.
+        attempt: how many remote loads were begun for it.
+        external_tokens: tokens of the last remote load.
+        failure: the first failure that a worker reported of the present attempt.
+        decided: the attempt whose outcome is decided, 0 for none.
+        recomputing: the decision was to recompute.
+
+    """
+
+    request_id: str
+    kv_role: int = c.ROLE_UNSPECIFIED
+    peer: Peer | None = None
+    remote_request_id: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
+    arrival_ns: int = 0
+    scheduled_ns: int = 0
+    first_token_ns: int = 0
+    local_cached_tokens: int = 0
+    external_cached_tokens: int = 0
+    attempt: int = 0
+    external_tokens: int = 0
+    failure: LoadFailure | None = None
+    decided: int = 0
+    recomputing: bool = False
+
+    def begin_load(self, external_tokens: int) -> None:
+        """Note that the next remote load begins."""
+        self.attempt += 1
+        self.external_tokens = external_tokens
+        self.failure = None
+        self.recomputing = False
+
+    def scheduled(self, request: Any, now_ns: int) -> None:
+        """Note the first time that it is scheduled, with what its caches gave."""
+        if self.scheduled_ns:
+            return
+        self.scheduled_ns = now_ns
+        stats = request.prefill_stats
+        if stats is not None:
+            self.local_cached_tokens = stats.num_local_cached_tokens
+            self.external_cached_tokens = stats.num_external_cached_tokens
+
+    def has_token(self, request: Any, now_ns: int) -> bool:
+        """Note the first token if it is there; tell whether it is."""
+        if not self.first_token_ns and request.num_output_tokens:
+            self.first_token_ns = now_ns
+        return bool(self.first_token_ns)
+
+    def closed_fields(self, request: Any, leased_blocks: int) -> dict[str, Any]:
+        """Return the fields of ``RequestClosed``."""
+        fields: dict[str, Any] = {
+            "traceparent": self.traceparent,
+            "tracestate": self.tracestate,
+            "external_request_id": external_id(self.request_id),
+            "kv_role": self.kv_role,
+            "remote_request_id": self.remote_request_id,
+            "arrival_time_unix_nano": self.arrival_ns,
+            "scheduled_time_unix_nano": self.scheduled_ns,
+            "first_token_time_unix_nano": self.first_token_ns,
+            "prompt_tokens": request.num_prompt_tokens,
+            "output_tokens": request.num_output_tokens,
+            "local_cached_tokens": self.local_cached_tokens,
+            "external_cached_tokens": self.external_cached_tokens,
+            "preemptions": request.num_preemptions,
+            "finish_reason": finish_reason(request),
+            "leased_blocks": leased_blocks,
+        }
+        if self.peer is not None:
+            fields["peer"] = self.peer.fields()
+        return fields
+
+
+def capture(request: Any) -> RequestRecord:
+    """Return the record of a vLLM ``Request`` that arrives."""
+    params: Mapping[str, Any] = request.kv_transfer_params or {}
+    headers: Mapping[str, str] = request.trace_headers or {}
+    return RequestRecord(
+        request_id=request.request_id,
+        kv_role=kv_role(params),
+        peer=peers.from_params(params),
+        remote_request_id=str(params.get("remote_request_id") or ""),
+        traceparent=headers.get("traceparent", ""),
+        tracestate=headers.get("tracestate", ""),
+        arrival_ns=int(request.arrival_time * _SECOND),
+    )
+
+
+def kv_role(params: Mapping[str, Any]) -> int:
+    """Return what a request does here by its ``kv_transfer_params``: ``ROLE_PREFILL``, ``ROLE_DECODE`` or 0."""
+    if params.get("do_remote_prefill"):
+        return c.ROLE_DECODE
+    if params.get("do_remote_decode"):
+        return c.ROLE_PREFILL
+    return c.ROLE_UNSPECIFIED
+
+
+def external_id(request_id: str) -> str:
+    """Return the id that the client saw, without the random suffix of vLLM's internal one."""
+    return _SUFFIX.sub("", request_id)
+
+
+def finish_reason(request: Any) -> str:
+    """Return vLLM's word for why a finished request ended; empty if it has none."""
+    reason = request.get_finished_reason()
+    return "" if reason is None else str(reason)

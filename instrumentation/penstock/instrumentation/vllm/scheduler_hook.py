@@ -1,0 +1,111 @@
+"""The hooks that put the mixin over vLLM's scheduler, and a factory for ``--scheduler-cls``.
+
+``penstock.instrumentation.vllm.scheduler_hook.create_scheduler`` is what ``--scheduler-cls`` takes where the patch of
+the configuration is disabled or does not fit.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.hooks import Requirement, registry
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.patch import Patch
+from penstock.instrumentation.vllm.subclass import instrumented
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_METHODS = (
+    ("schedule", ()),
+    ("update_from_output", ("scheduler_output", "model_runner_output")),
+    ("add_request", ("request",)),
+    ("_handle_failed_recving", ("failed_req_ids",)),
+    ("_handle_invalid_blocks", ("invalid_block_ids", "num_scheduled_tokens")),
+    (
+        "_update_requests_with_invalid_blocks",
+        ("requests", "invalid_block_ids", "num_scheduled_tokens"),
+    ),
+    ("_set_kv_fetch_stage", ("request", "stage")),
+    ("_handle_blocked_waiting_request", ("request",)),
+    ("_ec_transfer_pending", ("request", "num_computed_tokens")),
+    ("_connector_finished", ("request",)),
+    ("_free_request", ("request",)),
+    ("_free_blocks", ("request",)),
+)
+
+
+class SchedulerHook:
+    """What the mixin needs of one scheduler class; reported when vLLM resolves that class."""
+
+    name = "scheduler"
+    component = c.COMPONENT_SCHEDULER
+
+    def __init__(self, scheduler_class: type) -> None:
+        """Look at *scheduler_class*, the one that vLLM resolved."""
+        self._class = scheduler_class
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return the methods that the mixin extends."""
+        return [Requirement(self._class, name, parameters) for name, parameters in _METHODS]
+
+    def install(self) -> None:
+        """Do nothing: the subclass is made by whoever builds the scheduler."""
+
+    def uninstall(self) -> None:
+        """Do nothing: a scheduler that runs stays as it is, and is passive while Penstock is off."""
+
+
+class SchedulerClassHook:
+    """Wraps ``SchedulerConfig.get_scheduler_cls``."""
+
+    name = "scheduler_class"
+    component = c.COMPONENT_SCHEDULER
+
+    def __init__(self) -> None:
+        self._patch = Patch()
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return the method that is patched."""
+        from vllm.config.scheduler import SchedulerConfig
+
+        return [Requirement(SchedulerConfig, "get_scheduler_cls")]
+
+    def install(self) -> None:
+        """Patch the configuration."""
+        from vllm.config.scheduler import SchedulerConfig
+
+        original = SchedulerConfig.get_scheduler_cls
+
+        @functools.wraps(original)
+        def get_scheduler_cls(config: Any) -> Any:
+            return instrument(original(config))
+
+        self._patch.set(SchedulerConfig, "get_scheduler_cls", get_scheduler_cls)
+
+    def uninstall(self) -> None:
+        """Put it back; a scheduler that runs stays as it is, and is passive while Penstock is off."""
+        self._patch.undo()
+
+
+def instrument(scheduler_class: Any) -> Any:
+    """Return the instrumented subclass of a scheduler class; one that does not fit, or a factory, as it is."""
+    if not isinstance(scheduler_class, type):
+        return scheduler_class
+    settings = runtime.settings
+    if not registry.install(SchedulerHook(scheduler_class), settings.hooks_disabled if settings else ()):
+        return scheduler_class
+    from penstock.instrumentation.vllm.scheduler import SchedulerMixin
+
+    return instrumented(SchedulerMixin, scheduler_class)
+
+
+def create_scheduler(*args: Any, **kwargs: Any) -> Any:
+    """Build the scheduler that vLLM would choose by itself, instrumented; takes the arguments of its constructor."""
+    config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
+    choice = copy.copy(config.scheduler_config)
+    choice.scheduler_cls = None
+    return instrument(choice.get_scheduler_cls())(*args, **kwargs)
