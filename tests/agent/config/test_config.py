@@ -1,0 +1,122 @@
+"""Flags over environment over file, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.config import (
+    OPTIONS,
+    TcpAddress,
+    UnixAddress,
+    parse_address,
+    parse_duration,
+    parse_tcp,
+    resolve,
+)
+from penstock.agent.errors import ConfigError
+
+
+def test_defaults_are_those_of_the_design():
+    """Nothing given: the documented defaults."""
+    config = resolve({}, {})
+    assert config.listen == UnixAddress(Path("/run/penstock/ingest.sock"))
+    assert config.admin_listen == UnixAddress(Path("/run/penstock/admin.sock"))
+    assert config.http == TcpAddress("127.0.0.1", 9464)
+    assert config.state_dir == Path("/var/lib/penstock")
+    assert (config.log_format, config.log_level, config.engines_expected) == ("json", "info", 0)
+
+
+def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path):
+    """Three places give the port; each in turn is the strongest."""
+    file = tmp_path / "agent.toml"
+    file.write_text('http = "127.0.0.1:1"\nengines-expected = 3\n')
+    environment = {"PENSTOCK_AGENT_HTTP": "127.0.0.1:2", "PENSTOCK_AGENT_CONFIG": str(file), "POD_UID": "u1"}
+    config = resolve({"http": "127.0.0.1:3"}, environment)
+    assert (config.http.port, config.engines_expected, config.pod_uid) == (3, 3, "u1")
+    assert resolve({"http": None}, environment).http.port == 2
+    assert resolve({"config": str(file)}, {}).http.port == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "file", "sentence"),
+    [
+        ({"http": "nowhere"}, {}, "", "--http 'nowhere' is wrong: expected host:port, with a port from 0 to 65535"),
+        ({"http": "h:65536"}, {}, "", "--http 'h:65536' is wrong: expected host:port, with a port from 0 to 65535"),
+        ({}, {"PENSTOCK_AGENT_LISTEN": "unix:run/x"}, "", "PENSTOCK_AGENT_LISTEN 'unix:run/x' is wrong: expected unix:///path with an absolute path"),
+        ({"listen": "unix:///" + "x" * 120}, {}, "", "a unix socket's path has at most 107 bytes"),
+        ({"admin-listen": "0.0.0.0:1"}, {}, "", "--admin-listen '0.0.0.0:1' is wrong: expected unix:///path, because the admin service is not offered over plain TCP"),
+        ({"drain-deadline": "10"}, {}, "", "--drain-deadline '10' is wrong: expected a number with ms, s, m or h, like 10s"),
+        ({"log-level": "loud"}, {}, "", "--log-level 'loud' is wrong: expected one of debug, info, warning, error"),
+        ({"engines-expected": "-1"}, {}, "", "--engines-expected '-1' is wrong: expected a whole number, 0 or more"),
+        ({"state-dir": ""}, {}, "", "--state-dir '' is wrong: expected the path of a directory"),
+        ({}, {}, 'htp = "x"', "'htp' in {file} is not an option; the options are listen, admin-listen, http"),
+        ({}, {}, "http = true", "http in {file} is True; write it as a string, as you would after --http"),
+        ({}, {}, 'http = "x"', "http in {file} 'x' is wrong: expected host:port"),
+        ({}, {}, "http = ", "--config '{file}' is not TOML: "),
+        ({"config": "/nowhere/x.toml"}, {}, "", "--config '/nowhere/x.toml' cannot be read: No such file or directory"),
+        ({"listen": "unix:///a", "admin-listen": "unix:///a"}, {}, "", "--listen and --admin-listen are both unix:///a; give each a socket of its own"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_one_sentence(tmp_path, flags, environment, file, sentence):
+    """Each names the place, the value and what was expected."""
+    path = tmp_path / "agent.toml"
+    if file:
+        path.write_text(file)
+        flags = {"config": str(path)}
+    with pytest.raises(ConfigError) as caught:
+        resolve(flags, environment)
+    assert sentence.format(file=path) in str(caught.value)
+    assert "\n" not in str(caught.value).split("is not TOML")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("10s", 10.0), ("1.5m", 90.0), ("2h", 7200.0), ("0s", 0.0)]
+)
+def test_durations(text, seconds):
+    """The four units."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("unix:///run/a.sock", UnixAddress(Path("/run/a.sock"))),
+        ("unix:/run/a.sock", UnixAddress(Path("/run/a.sock"))),
+        ("localhost:0", TcpAddress("localhost", 0)),
+        ("[::1]:4317", TcpAddress("::1", 4317)),
+    ],
+)
+def test_addresses(text, address):
+    """Unix sockets in both spellings, names and IPv6."""
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", ":1", "a:", "::1:2", "a:b", "a:-1", "a:1²", "unix:", "unix:///", "unix:////a"]
+)
+def test_what_is_no_address(text):
+    """None of these is taken for something else."""
+    with pytest.raises(ValueError, match="expected"):
+        parse_address(text)
+
+
+@given(st.sampled_from(["host", "::1", "10.0.0.1"]), st.integers(0, 65535))
+def test_an_address_reads_back_as_it_was_written(host, port):
+    """Text and address are each other's inverse."""
+    address = TcpAddress(host, port)
+    assert parse_tcp(str(address)) == address
+
+
+@given(st.sampled_from(OPTIONS), st.text(max_size=20))
+def test_any_text_is_taken_or_refused_with_a_sentence(option, text):
+    """No text makes a parser fail in another way."""
+    try:
+        option.parse(text)
+    except ValueError as error:
+        with pytest.raises(ConfigError, match=f"--{option.name} "):
+            resolve({option.name: text}, {})
+        message = str(error)
+        assert "expected" in message or "at most" in message

@@ -1,0 +1,145 @@
+"""Live sources and the engines that they make up."""
+
+from __future__ import annotations
+
+import pytest
+from penstock.agent.model import EngineKey, Source
+from penstock.agent.registry import MAX_SOURCES, Registry
+from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
+from penstock.proto.v1.snapshot_pb2 import EngineFacts, PolicyStatus, Snapshot
+
+KEY = EngineKey("", "0")
+
+
+def source(epoch, key=KEY, process="engine-core", rank=0, **fields):
+    """Build a source."""
+    return Source(epoch=epoch, key=key, process=process, rank=rank, **fields)
+
+
+@pytest.fixture
+def clock():
+    """Return a clock that a test sets."""
+    return [1]
+
+
+@pytest.fixture
+def registry(clock):
+    """Return an empty registry on that clock."""
+    return Registry(lambda: clock[0])
+
+
+def test_an_engine_is_its_engine_core(registry, clock):
+    """Role, facts, policy and connection are the EngineCore's; workers and front ends come along."""
+    registry.connect(source(1, role="decode", model="m", labels={"tier": "gold"}), 0)
+    registry.connect(source(2, process="worker", labels={"rack": "7", "tier": "x"}), 0)
+    registry.connect(source(3, key=EngineKey("", ""), process="api"), 0)
+    clock[0] = 9
+    registry.snapshot(1, Snapshot(engine=EngineFacts(model="m"), policy=PolicyStatus(hash="h"), paused=True))
+    (engine,) = registry.engines()
+    assert (engine.key, engine.connected, engine.role, engine.paused) == (KEY, True, "decode", True)
+    assert (engine.facts.model, engine.policy.hash, engine.last_seen_unix_nano) == ("m", "h", 9)
+    assert engine.labels == {"tier": "gold", "rack": "7"}
+    assert [live.source.epoch for live in engine.sources] == [1, 2, 3]
+    registry.disconnect(1)
+    (engine,) = registry.engines()
+    assert (engine.connected, engine.facts, engine.policy, engine.paused) == (False, None, None, False)
+
+
+def test_a_front_end_alone_is_no_engine(registry):
+    """An API process serves engines; it is none."""
+    registry.connect(source(1, key=EngineKey("s", ""), process="api"), 0)
+    assert registry.engines() == []
+    assert len(registry.sources()) == 1
+
+
+def test_a_snapshot_never_outlives_its_stream(registry):
+    """A gauge is absent until a snapshot of the present stream."""
+    registry.connect(source(1), 0)
+    registry.snapshot(1, Snapshot(time_unix_nano=1))
+    registry.disconnect(1)
+    assert registry.get(1).snapshot is None
+    registry.connect(source(1), 5)
+    assert (registry.get(1).snapshot, registry.get(1).watermark) == (None, 5)
+
+
+def test_a_new_epoch_takes_the_place_of_the_one_that_is_away(registry):
+    """Restarts of an engine leave no trail; a sibling of another rank stays."""
+    registry.connect(source(1), 0)
+    registry.connect(source(2, process="worker", rank=1), 0)
+    registry.disconnect(1)
+    registry.disconnect(2)
+    registry.connect(source(3), 0)
+    assert [live.source.epoch for live in registry.sources()] == [2, 3]
+
+
+def test_an_overlap_of_two_epochs_shows_the_connected_one(registry, clock):
+    """While the old one is still here the new one is added; the engine stays connected when the old one goes."""
+    registry.connect(source(1, vllm_version="old"), 0)
+    clock[0] = 2
+    registry.connect(source(2, vllm_version="new"), 0)
+    assert registry.engines()[0].vllm_version == "new"
+    registry.disconnect(1)
+    assert registry.engines()[0].connected
+
+
+def test_losses_are_counted_by_reason(registry):
+    """Drops, tombstones and guard errors add up over batches; the watermark follows."""
+    registry.connect(source(1), 0)
+    drop = Drop(reason="queue_full", kind="handshake", count=2)
+    for seq in (1, 2):
+        registry.committed(
+            1, Batch(seq=seq, drops=[drop], guard_errors=[GuardError(hook="h", error_class="E", count=1)])
+        )
+    registry.committed(1, Batch(seq=3, tombstone=Tombstone(lost=[drop])))
+    live = registry.get(1)
+    assert live.drops == {("queue_full", "handshake"): 6}
+    assert live.guard_errors == {("h", "E"): 2}
+    assert live.watermark == 3
+
+
+def test_the_kinds_of_losses_are_bounded(registry):
+    """A source that invents reasons does not grow the registry."""
+    registry.connect(source(1), 0)
+    for seq in range(1, 4):
+        registry.committed(1, Batch(seq=seq, drops=[Drop(reason=f"{seq}-{n}", count=1) for n in range(500)]))
+    assert len(registry.get(1).drops) == 512
+
+
+def test_sources_that_are_away_are_forgotten_beyond_the_limit(registry, clock):
+    """The longest away go first; those that are connected stay."""
+    registry.connect(source(1, key=EngineKey("", "live")), 0)
+    for epoch in range(2, MAX_SOURCES + 12):
+        clock[0] = epoch
+        registry.connect(source(epoch, key=EngineKey("", str(epoch))), 0)
+        registry.disconnect(epoch)
+    epochs = [live.source.epoch for live in registry.sources()]
+    assert len(epochs) == MAX_SOURCES
+    assert epochs[:2] == [1, 13]
+
+
+def test_a_restored_source_is_away_until_it_connects(registry):
+    """What the journal held open is shown as disconnected."""
+    registry.restore(source(1), 7, 5)
+    (engine,) = registry.engines()
+    assert (engine.connected, engine.last_seen_unix_nano) == (False, 5)
+    registry.connect(source(1), 7)
+    assert registry.engines()[0].connected
+
+
+def test_what_is_said_of_an_unknown_epoch_is_ignored(registry):
+    """A late word of a source that was forgotten changes nothing."""
+    registry.snapshot(1, Snapshot())
+    registry.committed(1, Batch(seq=1))
+    registry.disconnect(1)
+    assert registry.sources() == []
+
+
+def test_who_subscribes_hears_of_coming_and_going(registry):
+    """Until it unsubscribes."""
+    heard = []
+    end = registry.subscribe(lambda: heard.append(len(registry.sources())))
+    registry.connect(source(1), 0)
+    registry.disconnect(1)
+    end()
+    registry.connect(source(2), 0)
+    assert heard == [1, 1]
