@@ -17,7 +17,7 @@ from penstock.agent.traces import names
 from penstock.agent.traces.build import request_spans
 from penstock.agent.traces.entries import RequestKey, request_entries
 from penstock.agent.traces.facts import RequestFacts, entry_time
-from penstock.agent.traces.sampling import decide
+from penstock.agent.traces.sampling import decide, judge
 from penstock.agent.traces.spans import EventEntry
 from penstock.agent.traces.standalone import standalone_span
 from penstock.agent.traces.state import Finished, Limits, Remembered
@@ -58,6 +58,10 @@ class _Due:
     item: _Request | Span
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def _no_recall(_key: RequestKey, _before: int) -> Remembered | None:
     return None
 
@@ -70,6 +74,8 @@ class Assembler:
         recall: finds a request that was closed before the given batch and is no longer remembered.
         sample_ratio: ``traceSampleRatio`` of a source's engine, from 0 to 1.
         limits: bounds.
+        on_error: called with an error of our own, which costs the spans of one request or one batch;
+            raises to end the fold.
 
     """
 
@@ -80,11 +86,13 @@ class Assembler:
         recall: Callable[[RequestKey, int], Remembered | None] = _no_recall,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
         limits: Limits | None = None,
+        on_error: Callable[[Exception], None] = _raise,
     ) -> None:
         self._source = source
         self._recall = recall
         self._sample_ratio = sample_ratio
         self._limits = limits or Limits()
+        self._on_error = on_error
         # In the order of their first batch.
         self._requests: dict[RequestKey, _Request] = {}
         self._due: deque[_Due] = deque()
@@ -98,6 +106,11 @@ class Assembler:
     def position(self) -> int:
         """The last batch that was applied."""
         return self._position
+
+    @property
+    def closing(self) -> int:
+        """How many closings wait for their grace to pass."""
+        return len(self._due)
 
     @property
     def low(self) -> int:
@@ -115,6 +128,25 @@ class Assembler:
         self._received = logged.received_unix_nano
         finished = self._finish(self._clock)
         self._position = logged.id
+        try:
+            self._take(logged)
+        except Exception as error:  # noqa: BLE001  (on_error decides)
+            self._on_error(error)
+        return finished
+
+    def advance(self, now_unix_nano: int) -> list[Finished]:
+        """Finish what is due at *now*, the agent's wall clock, when the log has nothing newer."""
+        return self._finish(self._clock + max(0, now_unix_nano - self._received))
+
+    def finish(self) -> list[Finished]:
+        """Finish everything as it stands, without a grace: for questions, not for the export."""
+        for request in self._requests.values():
+            if not request.closing:
+                request.closing = True
+                self._due.append(_Due(self._clock, self._position, self._received, request))
+        return self._finish(self._clock + self._limits.grace_nano)
+
+    def _take(self, logged: LoggedBatch) -> None:
         batch = Batch.FromString(logged.body)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
         for event in batch.events:
@@ -129,19 +161,6 @@ class Assembler:
         if batch.HasField("goodbye"):
             self._lose(logged.epoch, logged.received_unix_nano, logged)
         self._give_up(logged)
-        return finished
-
-    def advance(self, now_unix_nano: int) -> list[Finished]:
-        """Finish what is due at *now*, the agent's wall clock, when the log has nothing newer."""
-        return self._finish(self._clock + max(0, now_unix_nano - self._received))
-
-    def finish(self) -> list[Finished]:
-        """Finish everything as it stands, without a grace: for questions, not for the export."""
-        for request in self._requests.values():
-            if not request.closing:
-                request.closing = True
-                self._due.append(_Due(self._clock, self._position, self._received, request))
-        return self._finish(self._clock + self._limits.grace_nano)
 
     def _add(self, key: RequestKey, entry: Entry, logged: LoggedBatch) -> None:
         kind = entry.event.WhichOneof("body") if isinstance(entry, EventEntry) else None
@@ -202,10 +221,16 @@ class Assembler:
             due = self._due.popleft()
             if isinstance(due.item, _Request):
                 del self._requests[due.item.key]
-                finished.append(self._request(due, due.item))
-            else:
-                finished.append(self._standalone(due, due.item))
+            try:
+                finished.append(self._spans(due))
+            except Exception as error:  # noqa: BLE001  (on_error decides)
+                self._on_error(error)
         return finished
+
+    def _spans(self, due: _Due) -> Finished:
+        if isinstance(due.item, _Request):
+            return self._request(due, due.item)
+        return self._standalone(due, due.item)
 
     def _standalone(self, due: _Due, span: Span) -> Finished:
         handshake = span.name == names.HANDSHAKE
@@ -226,12 +251,11 @@ class Assembler:
             return Finished(due.closed_at, request.first_batch, due.closed_unix_nano, ())
         if request.earlier is None or facts.closed is not None:
             identity = facts.identity
-            verdict = self._verdict(facts, identity)
-            parent = None
+            verdict, parent = self._judge(facts, identity), None
         else:
             identity, verdict = request.earlier.identity, request.earlier.verdict
             parent = identity.span_id if verdict.keep else ""
-            verdict = verdict if verdict.keep else self._verdict(facts, identity)
+            verdict = verdict if verdict.keep else self._judge(facts, identity)
         spans = request_spans(
             facts,
             identity,
@@ -249,13 +273,8 @@ class Assembler:
             0 if verdict.keep else len(spans),
         )
 
-    def _verdict(self, facts: RequestFacts, identity: RequestIdentity) -> Verdict:
-        return decide(
-            identity.trace_id,
-            identity.caller,
-            self._sample_ratio(facts.source),
-            notable=facts.notable(self._limits.long_deferral_nano),
-        )
+    def _judge(self, facts: RequestFacts, identity: RequestIdentity) -> Verdict:
+        return judge(facts, identity, self._sample_ratio(facts.source), self._limits.long_deferral_nano)
 
     def _remember(self, key: RequestKey, done: Remembered) -> None:
         self._remembered[key] = done

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.agent.traces.ids import TraceContext
+    from penstock.agent.traces.facts import RequestFacts
+    from penstock.agent.traces.ids import RequestIdentity, TraceContext
 
 _LOW_64_BITS = (1 << 64) - 1
 
@@ -36,3 +37,9 @@ def decide(trace_id: str, caller: TraceContext | None, ratio: float, *, notable:
     """
     wanted = in_ratio(trace_id, ratio) and (caller is None or caller.sampled)
     return Verdict(keep=wanted or notable, forced=notable and not wanted)
+
+
+def judge(facts: RequestFacts, identity: RequestIdentity, ratio: float, long_deferral_nano: int) -> Verdict:
+    """Decide about the trace of a request."""
+    notable = facts.notable(long_deferral_nano)
+    return decide(identity.trace_id, identity.caller, ratio, notable=notable)

@@ -22,6 +22,11 @@ class EventEntry:
     source: Source
     event: Event
 
+    @property
+    def body(self) -> Event:
+        """The entry itself."""
+        return self.event
+
 
 @dataclass(frozen=True, slots=True)
 class SampleEntry:
@@ -29,6 +34,11 @@ class SampleEntry:
 
     source: Source
     sample: TransferSample
+
+    @property
+    def body(self) -> TransferSample:
+        """The entry itself."""
+        return self.sample
 
 
 Entry: TypeAlias = EventEntry | SampleEntry

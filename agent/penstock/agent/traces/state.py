@@ -60,3 +60,33 @@ class Finished:
     closed_unix_nano: int
     spans: tuple[Span, ...]
     sampled_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExportStatus:
+    """How the export stands.
+
+    Attributes:
+        endpoint: empty if there is no export.
+        error: why spans cannot be delivered at present; empty while all is well.
+        low: the oldest batch of the log that the export still needs.
+        exported: the last closing batch whose spans were all delivered.
+        position: the last batch that was read.
+        oldest_unexported_unix_nano: when the oldest batch with undelivered spans was received; 0 if there is none.
+        spans_exported: since the agent's start.
+        spans_refused: given up because the backend would not have them.
+        spans_sampled_out: left out by the sampling.
+        skipped: requests or batches without spans because of an error of our own.
+
+    """
+
+    endpoint: str = ""
+    error: str = ""
+    low: int = 0
+    exported: int = 0
+    position: int = 0
+    oldest_unexported_unix_nano: int = 0
+    spans_exported: int = 0
+    spans_refused: int = 0
+    spans_sampled_out: int = 0
+    skipped: int = 0

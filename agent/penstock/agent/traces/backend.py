@@ -1,0 +1,116 @@
+"""The way to the trace backend: the SDK's OTLP exporter, and what it says when it fails."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from penstock.agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opentelemetry.sdk.trace import ReadableSpan
+    from penstock.agent.traces.settings import ExportSettings
+
+# The backend has looked at the spans and does not want them, or not so many at once: by gRPC and by
+# HTTP status. All other errors are its own, or the configuration's, and pass.
+_REFUSED = frozenset((grpc.StatusCode.INVALID_ARGUMENT, 400, 413))
+_MAX_TEXT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ExportError:
+    """Why spans were not delivered.
+
+    Attributes:
+        refused: it lies in the spans; sending the same again is of no use.
+
+    """
+
+    text: str
+    refused: bool = False
+
+
+class _Listener(logging.Handler):
+    """Keeps the first error of a call of the SDK's exporter, which returns no more than that it failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.thread = 0
+        self.error: ExportError | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record of this thread."""
+        if record.thread == self.thread and self.error is None:
+            values = record.args if isinstance(record.args, tuple) else ()
+            refused = any(isinstance(value, grpc.StatusCode | int) and value in _REFUSED for value in values)
+            self.error = ExportError(record.getMessage()[:_MAX_TEXT], refused)
+
+
+class Backend:
+    """Sends spans to where ``OTEL_EXPORTER_OTLP_*`` say; one thread, but for :meth:`interrupt`.
+
+    Raises:
+        ConfigError: one of these variables is wrong.
+
+    """
+
+    def __init__(self, settings: ExportSettings) -> None:
+        self._exporter = _exporter(settings)
+        self._listener = _Listener()
+        self._logger = logging.getLogger("opentelemetry.exporter.otlp")
+        self._propagate = self._logger.propagate
+        self._logger.addHandler(self._listener)
+        # Its complaints go into the status, and into one line of our log when it begins to fail.
+        self._logger.propagate = False
+
+    def send(self, spans: Sequence[ReadableSpan]) -> ExportError | None:
+        """Send *spans*; None if they were taken. Blocks for OTEL_EXPORTER_OTLP_TIMEOUT at most."""
+        self._listener.thread, self._listener.error = threading.get_ident(), None
+        try:
+            result = self._exporter.export(spans)
+        except Exception as error:  # noqa: BLE001  (a span that cannot be encoded must not end the export)
+            return ExportError(f"{type(error).__name__}: {error}"[:_MAX_TEXT], refused=True)
+        if result is SpanExportResult.SUCCESS:
+            return None
+        return self._listener.error or ExportError("the exporter failed and did not say why")
+
+    def interrupt(self) -> None:
+        """Make a call that is under way give up; from any thread. Nothing can be sent afterwards."""
+        self._exporter.shutdown()
+
+    def close(self) -> None:
+        """End; lets go of the connection and of the logger. Nothing can be sent afterwards."""
+        self._exporter.shutdown()
+        self._logger.removeHandler(self._listener)
+        self._logger.propagate = self._propagate
+
+
+def _exporter(settings: ExportSettings) -> SpanExporter:
+    try:
+        return _open(settings)
+    except Exception as error:
+        raise ConfigError(
+            f"no trace exporter for {settings.endpoint} over {settings.protocol}: {error};"
+            " check the OTEL_EXPORTER_OTLP_* variables"
+        ) from error
+
+
+def _open(settings: ExportSettings) -> SpanExporter:
+    # Imported here: an agent without an endpoint needs neither, and each drags in its own transport.
+    if settings.protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (  # noqa: PLC0415
+            OTLPSpanExporter as GrpcExporter,
+        )
+
+        return GrpcExporter()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+        OTLPSpanExporter as HttpExporter,
+    )
+
+    return HttpExporter()

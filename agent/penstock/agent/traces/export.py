@@ -1,0 +1,170 @@
+"""The export of traces: a thread that walks the log and sends what is finished, at its own pace.
+
+Nothing is queued in memory: while the backend is away the walk stands still, and the journal keeps what
+comes. Without an endpoint the cursor follows the end of the log, so that an endpoint that is configured
+later gets the traces from then on and not a disk full of old ones.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.traces.backend import Backend
+from penstock.agent.traces.delivery import Delivery
+from penstock.agent.traces.state import ExportStatus, Limits
+from penstock.agent.traces.walk import Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.agent.journal import Journal, Reader
+    from penstock.agent.model import Source
+    from penstock.agent.traces.delivery import OnExported
+    from penstock.agent.traces.settings import ExportSettings
+
+_log = structlog.get_logger(__name__)
+
+CURSOR = "traces"
+
+_POLL_SECONDS = 0.25
+_DRAIN_POLL_SECONDS = 0.05
+_FOLLOW_SECONDS = 5.0
+# After an error of the journal the walk begins again.
+_AGAIN_SECONDS = 5.0
+# A call that is interrupted returns within this.
+_INTERRUPT_SECONDS = 1.0
+
+
+class TraceExporter:
+    """Exports the journal's traces from a thread of its own.
+
+    Args:
+        journal: read through a reader of its own; keeps the cursor.
+        settings: where spans go.
+        on_exported: called on the thread with (source, event or transfer, trace id, span id) for each
+            entry of the log whose span was delivered. It must be quick and not raise.
+        sample_ratio: ``traceSampleRatio`` of a source's engine.
+        limits: bounds of the assembling.
+
+    Raises:
+        ConfigError: an ``OTEL_EXPORTER_OTLP_*`` variable is wrong.
+
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        settings: ExportSettings,
+        *,
+        on_exported: OnExported | None = None,
+        sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
+        limits: Limits | None = None,
+    ) -> None:
+        self._journal = journal
+        self._sample_ratio = sample_ratio
+        self._limits = limits or Limits()
+        self._stopping = threading.Event()
+        self._deadline = 0.0
+        self._backend = Backend(settings) if settings.endpoint else None
+        self._delivery = (
+            Delivery(self._backend, self._stopping, on_exported) if self._backend is not None else None
+        )
+        self._saved: tuple[int, int] | None = None
+        self._status = ExportStatus(endpoint=settings.endpoint)
+        self._thread = threading.Thread(target=self._run, name="penstock-traces", daemon=True)
+
+    def start(self) -> None:
+        """Begin to export."""
+        self._thread.start()
+
+    def stop(self, deadline: float) -> None:
+        """Deliver what the log holds and end; blocks for *deadline* seconds and about one more at most.
+
+        What is not delivered then is delivered after the next start. Call it when nothing is appended
+        any more and before the journal is closed. Idempotent.
+        """
+        self._deadline = time.monotonic() + deadline
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(deadline)
+            if self._thread.is_alive() and self._backend is not None:
+                self._backend.interrupt()
+            self._thread.join(_INTERRUPT_SECONDS)
+        if self._backend is not None:
+            self._backend.close()
+
+    def status(self) -> ExportStatus:
+        """Return how the export stands; from any thread."""
+        return self._status
+
+    def _run(self) -> None:
+        # Where the walk begins again is known here: the cursor that is queued may not be written yet.
+        while True:
+            try:
+                with self._journal.reader() as reader:
+                    if self._delivery is None:
+                        self._follow(reader)
+                    else:
+                        self._walk(reader, self._delivery)
+            except sqlite3.Error as error:
+                _log.warning("the journal cannot be read for the traces", error=str(error))
+                self._status = replace(self._status, error=f"the journal cannot be read: {error}")
+            if self._stopping.wait(_AGAIN_SECONDS):
+                return
+
+    def _follow(self, reader: Reader) -> None:
+        while not self._stopping.is_set():
+            last = reader.last()
+            self._save(last + 1, last)
+            self._status = replace(self._status, low=last + 1, exported=last, position=last)
+            self._stopping.wait(_FOLLOW_SECONDS)
+
+    def _walk(self, reader: Reader, delivery: Delivery) -> None:
+        walk = Walk(
+            reader,
+            delivery,
+            self._saved or reader.cursor(CURSOR),
+            sample_ratio=self._sample_ratio,
+            limits=self._limits,
+            moved=self._moved,
+        )
+        while True:
+            # Looked at before the log is read: what is there when the end comes is read.
+            stopping = self._stopping.is_set()
+            more = walk.step()
+            if more is None:
+                return
+            if more:
+                continue
+            if not stopping:
+                self._stopping.wait(_POLL_SECONDS)
+            elif walk.closing and time.monotonic() < self._deadline:
+                time.sleep(_DRAIN_POLL_SECONDS)
+            else:
+                return
+
+    def _moved(self, walk: Walk) -> None:
+        delivery = self._delivery
+        self._save(walk.low, walk.exported)
+        self._status = replace(
+            self._status,
+            error="" if delivery is None else delivery.error,
+            low=walk.low,
+            exported=walk.exported,
+            position=walk.position,
+            oldest_unexported_unix_nano=walk.oldest_unexported_unix_nano,
+            spans_exported=0 if delivery is None else delivery.delivered,
+            spans_refused=0 if delivery is None else delivery.refused,
+            spans_sampled_out=walk.sampled_out,
+            skipped=walk.skipped,
+        )
+
+    def _save(self, low: int, exported: int) -> None:
+        if (low, exported) != self._saved:
+            self._saved = (low, exported)
+            self._journal.save_cursor(CURSOR, low, exported)

@@ -1,0 +1,129 @@
+"""The walk along the log: read, assemble, deliver, move the cursor."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.traces.assemble import Assembler
+from penstock.agent.traces.recall import recall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from penstock.agent.journal import Reader
+    from penstock.agent.model import Source
+    from penstock.agent.traces.delivery import Delivery
+    from penstock.agent.traces.spans import Span
+    from penstock.agent.traces.state import Finished, Limits
+
+_log = structlog.get_logger(__name__)
+
+_BATCHES_A_READ = 64
+_SPANS_A_CALL = 512
+# A batch is stamped before it is committed; what is this much older is in the log or will not come.
+_COMMIT_NANO = 500_000_000
+
+
+class Walk:
+    """One walk from the cursor on; one thread.
+
+    Attributes:
+        low: the oldest batch that is still needed; where the next walk has to begin.
+        exported: everything that was closed by this batch or before has been delivered.
+        position: the last batch that was read.
+        oldest_unexported_unix_nano: when the oldest batch with undelivered spans was received; 0 if
+            there is none.
+        sampled_out: spans left out by the sampling.
+        skipped: requests or batches without spans because of an error of our own.
+
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        delivery: Delivery,
+        cursor: tuple[int, int],
+        *,
+        sample_ratio: Callable[[Source], float],
+        limits: Limits,
+        moved: Callable[[Walk], None],
+    ) -> None:
+        self._reader = reader
+        self._delivery = delivery
+        self._moved = moved
+        self._assembler = Assembler(
+            reader.source,
+            recall=lambda key, before: recall(reader, key, before, sample_ratio=sample_ratio, limits=limits),
+            sample_ratio=sample_ratio,
+            limits=limits,
+            on_error=self._skip,
+        )
+        self.low, self.exported = cursor
+        self.position = max(self.low - 1, 0)
+        self.oldest_unexported_unix_nano = 0
+        self.sampled_out = 0
+        self.skipped = 0
+
+    @property
+    def closing(self) -> bool:
+        """Whether spans wait for their grace to pass."""
+        return self._assembler.closing > 0
+
+    def step(self) -> bool | None:
+        """Read some batches and deliver what they finish.
+
+        Returns True if there may be more to read, False at the end of the log, and None if the end of
+        the export came before everything was delivered.
+        """
+        batches = self._reader.batches(self.position, _BATCHES_A_READ)
+        finished: list[Finished] = []
+        for logged in batches:
+            finished += self._assembler.apply(logged)
+            self.position = logged.id
+        if not batches:
+            finished += self._assembler.advance(time.time_ns() - _COMMIT_NANO)
+        if not self._deliver(finished):
+            return None
+        return bool(batches)
+
+    def _skip(self, error: Exception) -> None:
+        """Go on after an error of our own; one of the journal ends this walk."""
+        if isinstance(error, sqlite3.Error):
+            raise error
+        self.skipped += 1
+        _log.error("an entry of the log gives no span", after=self.position, exc_info=error)
+
+    def _deliver(self, finished: Iterable[Finished]) -> bool:
+        # What is at or before the cursor was delivered before a restart; the walk only needed its entries.
+        unsent = deque(item for item in finished if item.closed_at > self.exported)
+        while unsent:
+            chunk, spans = _take(unsent)
+            self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
+            if spans and not self._delivery.deliver(spans, lambda: self._moved(self)):
+                return False
+            self.oldest_unexported_unix_nano = 0
+            self.sampled_out += sum(item.sampled_out for item in chunk)
+            last = chunk[-1].closed_at
+            # Part of that batch's spans may be in the next call.
+            self.exported = last - 1 if unsent and unsent[0].closed_at == last else last
+            self._move(unsent)
+        self._move(())
+        return True
+
+    def _move(self, unsent: Collection[Finished]) -> None:
+        self.low = min([self._assembler.low, *(item.first_batch for item in unsent)])
+        self._moved(self)
+
+
+def _take(unsent: deque[Finished]) -> tuple[list[Finished], list[Span]]:
+    """Take from the left what fits into one call, at least one."""
+    chunk = [unsent.popleft()]
+    spans = list(chunk[0].spans)
+    while unsent and len(spans) + len(unsent[0].spans) <= _SPANS_A_CALL:
+        chunk.append(unsent.popleft())
+        spans += chunk[-1].spans
+    return chunk, spans
