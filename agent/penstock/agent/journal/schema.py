@@ -147,7 +147,8 @@ def open_database(state_dir: Path, pod_uid: str) -> sqlite3.Connection:
                 database = connect(path)
                 migrate(database)
             database.execute("INSERT OR IGNORE INTO meta VALUES ('created_unix_nano', ?)", (time.time_ns(),))
-            database.execute("INSERT OR REPLACE INTO meta VALUES ('pod_uid', ?)", (pod_uid,))
+            if pod_uid:
+                database.execute("INSERT OR REPLACE INTO meta VALUES ('pod_uid', ?)", (pod_uid,))
             database.execute(
                 "INSERT OR IGNORE INTO meta VALUES ('agent_epoch', ?)",
                 (int.from_bytes(os.urandom(7), "big") + 1,),
@@ -160,4 +161,4 @@ def open_database(state_dir: Path, pod_uid: str) -> sqlite3.Connection:
 
 def _belongs_to_another(database: sqlite3.Connection, pod_uid: str) -> bool:
     row = database.execute("SELECT value FROM meta WHERE key = 'pod_uid'").fetchone()
-    return row is not None and bool(row[0]) and bool(pod_uid) and row[0] != pod_uid
+    return row is not None and bool(pod_uid) and row[0] != pod_uid

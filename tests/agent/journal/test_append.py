@@ -1,0 +1,198 @@
+"""Append, commit, watermark."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from penstock.agent.errors import FullError, GapError, StateError
+from penstock.agent.journal import Journal, writer
+from penstock.agent.model import EngineKey, Source
+from penstock.proto.v1.common_pb2 import DEFERRAL_REASON_GRAMMAR
+from penstock.proto.v1.events_pb2 import Event, SourceLost
+from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
+
+from tests.support.batches import deferral_end, deferral_start, event, transfer_failure
+
+
+async def test_a_batch_is_there_when_append_returns(journal, source, log):
+    """The body as it came, at position 1, and the source that sent it."""
+    assert await journal.open_source(source) == 0
+    assert await log(1, transfer_failure("r")) == 1
+    assert journal.watermark(source.epoch) == 1
+    with journal.reader() as reader:
+        (logged,) = reader.batches(0)
+        assert (logged.id, logged.epoch, logged.seq) == (1, source.epoch, 1)
+        assert Batch.FromString(logged.body).events[0].request_id == "r"
+        assert reader.source(source.epoch) == source
+        assert (reader.first(), reader.last()) == (1, 1)
+
+
+async def test_a_duplicate_changes_nothing_and_a_gap_is_refused(journal, log):
+    """Both leave the log as it was; the gap's error tells where to resume."""
+    await log(1)
+    assert await log(1, transfer_failure("other")) == 1
+    with pytest.raises(GapError, match="batch 3 came after 1; resend from 2"):
+        await log(3)
+    with journal.reader() as reader:
+        assert [Batch.FromString(logged.body).events for logged in reader.batches(0)] == [[]]
+    assert await log(2) == 2
+
+
+async def test_appends_that_come_together_are_committed_together(journal, source, log):
+    """Many sources at once need few transactions, and each gets its own answer."""
+    commits = []
+    journal.observe_commits(commits.append)
+    others = [Source(epoch=n, key=EngineKey("", str(n)), process="worker") for n in range(1, 201)]
+    await asyncio.gather(*(journal.open_source(other) for other in others))
+    opened = len(commits)
+    assert await asyncio.gather(*(log(1, source=other) for other in others)) == [1] * 200
+    assert len(commits) - opened < 20
+    assert journal.depth == 0
+
+
+async def test_commits_are_announced_once_each_in_the_order_of_the_log(journal, log):
+    """Duplicates are not; and the callback has run when append returns."""
+    heard = []
+    journal.on_commit(lambda batch_id, _, batch: heard.append((batch_id, batch.seq)))
+    await log(1)
+    assert heard == [(1, 1)]
+    await log(1)
+    await asyncio.gather(*(log(seq) for seq in range(2, 30)))
+    assert heard == [(seq, seq) for seq in range(1, 30)]
+
+
+async def test_a_commit_is_announced_though_its_sender_has_gone(journal, source):
+    """A stream may be cancelled between the commit and its answer: the batch counts all the same."""
+    await journal.open_source(source)
+    announced = asyncio.Event()
+    journal.on_commit(lambda *_: announced.set())
+    batch = Batch(epoch=source.epoch, seq=1)
+    task = asyncio.ensure_future(journal.append(source, batch, b""))
+    await asyncio.sleep(0)  # it is queued now
+    task.cancel()
+    await asyncio.wait_for(announced.wait(), 10)
+    assert task.cancelled()
+    assert journal.watermark(source.epoch) == 1
+
+
+async def test_a_failing_callback_does_not_cost_the_acknowledgement(journal, log):
+    """The batch is committed, whatever its followers make of it."""
+
+    def fail(*_):
+        raise RuntimeError("bug")
+
+    heard = []
+    journal.on_commit(fail)
+    journal.on_commit(lambda batch_id, *_: heard.append(batch_id))
+    assert await log(1) == 1
+    assert heard == [1]
+
+
+async def test_what_waits_is_bounded(journal, source, log, monkeypatch):
+    """Beyond the limit the sender is told to come later; nothing is lost."""
+    await journal.open_source(source)
+    monkeypatch.setattr(writer, "MAX_QUEUED", 2)
+    # The writer cannot take anything while the test holds its condition (an RLock, so this thread can still put).
+    with journal._writer._changed:
+        tasks = [asyncio.ensure_future(log(seq)) for seq in (1, 2, 3)]
+        await asyncio.sleep(0)
+        assert journal.depth == 2
+        with pytest.raises(FullError, match="2 batches wait for the disk; try again later"):
+            await tasks[2]
+    assert await asyncio.gather(*tasks[:2]) == [1, 2]
+    assert await log(3) == 3
+
+
+async def test_a_full_disk_is_an_error_that_passes(journal, source, log):
+    """Nothing is acknowledged while the file may not grow; afterwards all goes on where it stood."""
+    await log(1)
+    database = journal._writer._database
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    big = [transfer_failure(f"r{n}", error_text="x" * 1000) for n in range(200)]
+    with pytest.raises(FullError, match="database or disk is full"):
+        await log(2, *big)
+    assert "full" in journal.error
+    assert journal.watermark(source.epoch) == 1
+    database.execute("PRAGMA max_page_count = 1000000")
+    assert await log(2, *big) == 2
+    assert journal.error == ""
+
+
+async def test_close_commits_what_is_queued(tmp_path, source):
+    """Whoever waits gets its answer; afterwards the journal says that it is closed."""
+    journal = Journal.open(tmp_path)
+    await journal.open_source(source)
+    tasks = [
+        asyncio.ensure_future(journal.append(source, Batch(epoch=source.epoch, seq=seq), b""))
+        for seq in (1, 2)
+    ]
+    await asyncio.sleep(0)
+    await journal.close()
+    await journal.close()
+    assert await asyncio.gather(*tasks) == [1, 2]
+    with pytest.raises(StateError, match="closed"):
+        await journal.append(source, Batch(epoch=source.epoch, seq=3), b"")
+    assert not journal.alive
+    journal.save_cursor("late", 1, 1)
+    with journal.reader() as reader:
+        assert reader.cursor("late") == (0, 0)
+
+
+async def test_fold_and_cursors_come_back(tmp_path, source, log, journal):
+    """The last one saved wins; cursors may be saved from any thread."""
+    assert journal.load_fold() is None
+    for number in (1, 2):
+        journal.save_fold(number, b"fold %d" % number)
+    thread = threading.Thread(target=journal.save_cursor, args=("otlp", 3, 4))
+    thread.start()
+    thread.join()
+    assert journal.load_fold() == (2, b"fold 2")
+    await log(1)
+    with journal.reader() as reader:
+        assert reader.cursor("otlp") == (3, 4)
+        assert reader.cursor("other") == (0, 0)
+    await journal.close()
+    again = Journal.open(journal.path.parent)
+    assert again.load_fold() == (2, b"fold 2")
+    await again.close()
+
+
+async def test_open_deferrals_follow_the_events(journal, source, log):
+    """A start opens, its end or the end of its request closes, per source, request and reason."""
+    await log(
+        1,
+        deferral_start("a"),
+        deferral_start("a", reason=DEFERRAL_REASON_GRAMMAR),
+        deferral_start("b"),
+        deferral_start("c"),
+        deferral_end("never-began"),
+    )
+    await log(2, deferral_end("a"), event("request_closed", "b"))
+    with journal.reader() as reader:
+        deferrals, count = reader.open_deferrals(source.epoch)
+        assert [(item.start.request_id, item.start.deferral_start.reason) for item in deferrals] == [
+            ("a", DEFERRAL_REASON_GRAMMAR),
+            ("c", deferral_start("c").deferral_start.reason),
+        ]
+        assert count == 2
+        assert len(reader.open_deferrals(source.epoch, limit=1)[0]) == 1
+        await log(3, goodbye=Goodbye(reason="exit"))
+        assert reader.open_deferrals(source.epoch) == ([], 0)
+
+
+@pytest.mark.parametrize(("process", "closed"), [("agent", True), ("engine-core", False)])
+async def test_only_the_agent_says_that_a_source_is_lost(journal, source, log, process, closed):
+    """A batch of the agent's own closes the source; the same event of an engine does not."""
+    await log(1, deferral_start("a"))
+    teller = Source(epoch=7, key=source.key, process=process)
+    await log(1, Event(source_lost=SourceLost(epoch=source.epoch)), source=teller)
+    with journal.reader() as reader:
+        row = next(row for row in reader.source_rows() if row.source == source)
+        assert (row.closed, row.watermark) == (closed, 1)
+        assert reader.open_deferrals(source.epoch)[1] == (0 if closed else 1)
+    await journal.open_source(source)
+    with journal.reader() as reader:
+        assert not any(row.closed for row in reader.source_rows())

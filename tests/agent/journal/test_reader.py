@@ -1,0 +1,112 @@
+"""Finding things in the log."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.journal.connect import signed, unsigned
+from penstock.agent.journal.index import event_rows, request_ids
+from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.batches import TIME, deferral_start, event, sample_batch, transfer_failure
+
+
+def pairs(found):
+    """Return (batch id, index) of what a reader found."""
+    return [(logged.id, pos) for logged, pos in found]
+
+
+def test_a_batch_is_found_by_every_id_that_it_names():
+    """Own, remote and external ids, waiters, and those of the samples."""
+    batch = sample_batch(
+        ["sampled"],
+        events=[
+            transfer_failure("own", remote_request_id="remote"),
+            event("request_closed", "closed", external_request_id="external", remote_request_id="prefill"),
+            event("handshake", waiting_request_ids=["w1", "w2"]),
+            Event(request_id="newer"),
+        ],
+    )
+    batch.probes.request_id.append(0)
+    assert request_ids(batch) == {
+        "sampled", "own", "remote", "closed", "external", "prefill", "w1", "w2", "newer"
+    }  # fmt: skip
+
+
+def test_a_time_that_sqlite_cannot_hold_is_cut():
+    """The wire's time is unsigned; a nonsensical one must not stop the log."""
+    batch = Batch(events=[Event(time_unix_nano=2**64 - 1), transfer_failure("r")])
+    assert [row.time_unix_nano for row in event_rows(batch)] == [2**63 - 1, TIME]
+    assert event_rows(batch)[0].kind == 0
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_epochs_survive_sqlite(epoch):
+    """All 64 bits come back, in SQLite's range meanwhile."""
+    assert -(2**63) <= signed(epoch) < 2**63
+    assert unsigned(signed(epoch)) == epoch
+
+
+async def test_batches_are_paged_in_order(journal, log):
+    """After a position, ascending, at most so many."""
+    for seq in range(1, 6):
+        await log(seq)
+    with journal.reader() as reader:
+        assert [logged.id for logged in reader.batches(1, limit=2)] == [2, 3]
+        assert reader.batches(5) == []
+
+
+async def test_an_empty_log_has_no_positions(journal):
+    """0 stands for none."""
+    with journal.reader() as reader:
+        assert (reader.first(), reader.last(), reader.batches(0), reader.events()) == (0, 0, [], [])
+        assert reader.source(1) is None
+
+
+async def test_events_newest_first_by_kind_time_and_request(journal, log):
+    """Each filter alone and together, across batches."""
+    await log(1, transfer_failure("a", time_ns=10), deferral_start("b", time_ns=20))
+    await log(2, transfer_failure("b", time_ns=30), transfer_failure("c", remote_request_id="a", time_ns=40))
+    with journal.reader() as reader:
+        assert pairs(reader.events()) == [(2, 1), (2, 0), (1, 1), (1, 0)]
+        assert pairs(reader.events(limit=3)) == [(2, 1), (2, 0), (1, 1)]
+        assert pairs(reader.events(kinds=["deferral_start"])) == [(1, 1)]
+        assert pairs(reader.events(kinds=["transfer_failure"], limit=2)) == [(2, 1), (2, 0)]
+        assert pairs(reader.events(since_unix_nano=30)) == [(2, 1), (2, 0)]
+        assert pairs(reader.events(request_id="a")) == [(2, 1), (1, 0)]
+        assert pairs(reader.events(request_id="a", limit=1)) == [(2, 1)]
+        assert pairs(reader.events(request_id="b", kinds=["transfer_failure"], since_unix_nano=25)) == [
+            (2, 0)
+        ]
+        with pytest.raises(KeyError, match="explosion"):
+            reader.events(kinds=["explosion"])
+
+
+async def test_events_of_a_newer_engine_are_found_too(journal, log):
+    """An event whose body is not known has no kind, but a place."""
+    await log(1, Event(time_unix_nano=1, request_id="r"))
+    with journal.reader() as reader:
+        assert pairs(reader.events()) == [(1, 0)]
+        assert pairs(reader.events(request_id="r")) == [(1, 0)]
+
+
+async def test_requests_are_found_by_prefix(journal, log):
+    """Sorted, once each, whatever characters an id has."""
+    await log(1, *(transfer_failure(name) for name in ("cmpl-1", "cmpl-2", "cmpl-%", "cmpl_", "ä", "cmpl-1")))
+    await log(2, transfer_failure("cmpl-1"))
+    with journal.reader() as reader:
+        assert reader.find_requests("cmpl-") == ["cmpl-%", "cmpl-1", "cmpl-2"]
+        assert reader.find_requests("cmpl-", limit=1) == ["cmpl-%"]
+        assert reader.find_requests("ä") == ["ä"]
+        assert reader.find_requests("x") == []
+        assert [logged.id for logged in reader.request_batches("cmpl-1")] == [1, 2]
+
+
+async def test_a_reader_sees_what_is_committed_when_it_asks(journal, log):
+    """One opened before a commit sees it."""
+    with journal.reader() as reader:
+        assert reader.last() == 0
+        await log(1)
+        assert reader.last() == 1

@@ -1,0 +1,98 @@
+"""The state directory and the schema's version."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+import pytest
+from penstock.agent.errors import StateError
+from penstock.agent.journal import Journal, prepare_directory
+from penstock.agent.journal.schema import MIGRATIONS, VERSION, migrate
+from penstock.proto.v1.ingest_pb2 import Batch
+
+
+def test_each_step_is_taken_once():
+    """An old database gets the steps it lacks, a present one none."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    steps = ("CREATE TABLE a (x)", "CREATE TABLE b (x); INSERT INTO b VALUES (1)")
+    migrate(database, steps[:1])
+    migrate(database, steps)
+    migrate(database, steps)
+    assert database.execute("SELECT count(*) FROM b").fetchone() == (1,)
+    assert database.execute("PRAGMA user_version").fetchone() == (2,)
+    database.close()
+
+
+def test_a_step_that_fails_leaves_the_version_before_it():
+    """Half a step is never kept."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(database, ("CREATE TABLE a (x); CREATE TABLE a (x)",))
+    database.rollback()
+    assert database.execute("PRAGMA user_version").fetchone() == (0,)
+    assert database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    database.close()
+
+
+def test_a_newer_schema_is_refused(tmp_path):
+    """An old agent does not touch what a newer one wrote."""
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.execute(f"PRAGMA user_version = {VERSION + 1}")
+    database.close()
+    with pytest.raises(
+        StateError, match=rf"schema {VERSION + 1}, this agent knows {len(MIGRATIONS)}; start the newer"
+    ):
+        Journal.open(tmp_path)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    """The sentence names the file."""
+    (tmp_path / "journal.db").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(StateError, match=r"journal\.db' cannot be used: file is not a database"):
+        Journal.open(tmp_path)
+
+
+def test_a_state_directory_that_is_a_file_is_refused(tmp_path):
+    """So is one below a file."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StateError, match="cannot be created"):
+            prepare_directory(path)
+
+
+def test_a_state_directory_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    """Root may write anywhere, so the system's answer is replaced."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StateError, match="cannot be written; give --state-dir one that can"):
+        prepare_directory(tmp_path)
+
+
+async def test_the_state_remembers_its_beginning(tmp_path):
+    """Creation time and the agent's epoch come back."""
+    first = Journal.open(tmp_path)
+    await first.close()
+    second = Journal.open(tmp_path)
+    await second.close()
+    assert (first.created_unix_nano, first.agent_epoch) == (second.created_unix_nano, second.agent_epoch)
+    assert first.agent_epoch > 0
+
+
+async def test_the_state_of_another_pod_is_put_aside(tmp_path, source):
+    """Counting starts anew; the old log stays readable beside it. An unknown pod changes nothing."""
+    journal = Journal.open(tmp_path, "pod-1")
+    await journal.append(source, Batch(epoch=source.epoch, seq=1), b"")
+    await journal.close()
+    for pod in ("pod-1", ""):
+        journal = Journal.open(tmp_path, pod)
+        with journal.reader() as reader:
+            assert reader.last() == 1
+        await journal.close()
+    journal = Journal.open(tmp_path, "pod-2")
+    with journal.reader() as reader:
+        assert reader.last() == 0
+    await journal.close()
+    (archive,) = tmp_path.glob("journal-*.db")
+    database = sqlite3.connect(archive)
+    assert database.execute("SELECT count(*) FROM batches").fetchone() == (1,)
+    database.close()
