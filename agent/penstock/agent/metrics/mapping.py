@@ -31,7 +31,7 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.samples import TransferSample
@@ -102,12 +102,11 @@ def event_kind(event: events.Event) -> str:
     return event.WhichOneof("body") or UNKNOWN
 
 
-def event_updates(event: events.Event) -> Iterator[Update]:
-    """Yield what an event does, without its share in `EVENTS`."""
+def event_updates(event: events.Event) -> Iterable[Update]:
+    """Return what an event does, without its share in `EVENTS`."""
     kind = event_kind(event)
     rule = _RULES.get(kind)
-    if rule is not None:
-        yield from rule(event, getattr(event, kind))
+    return () if rule is None else rule(event, getattr(event, kind))
 
 
 def _transfer_failure(event: events.Event, body: events.TransferFailure) -> Iterator[Update]:

@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 PLAIN: Final = CONTENT_TYPE_PLAIN_0_0_4
 OPENMETRICS: Final = CONTENT_TYPE_LATEST
 
+_VERSION = "1.0.0"
+
 
 def negotiate(accept: str) -> str:
     """Return the content type for an Accept header: OpenMetrics if it is asked for, else text 0.0.4."""
     for item in accept.split(","):
         media_type, *parameters = (part.strip() for part in item.split(";"))
         settings = dict(parameter.partition("=")[::2] for parameter in parameters)
-        if (
-            media_type.lower() == "application/openmetrics-text"
-            and settings.get("version", "1.0.0") == "1.0.0"
-        ):
+        # Stripped, "0" and "0.000" are empty: not wanted at all.
+        wanted = media_type.lower() == "application/openmetrics-text" and settings.get("q", "1").strip("0.")
+        if wanted and settings.get("version", _VERSION) == _VERSION:
             return OPENMETRICS
     return PLAIN
 

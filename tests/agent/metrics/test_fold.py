@@ -1,0 +1,150 @@
+"""The fold: the same counters for any cut of the log and any order of sources."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from penstock.agent.errors import StateError
+from penstock.agent.metrics import Fold
+from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.series import IDLE_NANO
+from penstock.agent.model import EngineKey
+from penstock.agent.samples import transfer_samples
+from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_ERROR, TRANSFER_RESULT_OK
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.batches import TIME, transfer_failure
+from tests.support.metrics import BATCHES, LOGS, source, transfers
+
+if TYPE_CHECKING:
+    from penstock.agent.model import Source
+
+Log = list[tuple["Source", Batch]]
+
+
+def folded(log: Log, cap: int = 1000) -> Fold:
+    """Fold a log from the beginning."""
+    fold = Fold(cap)
+    for origin, batch in log:
+        fold.apply(origin, batch)
+    return fold
+
+
+def counters(fold: Fold) -> dict[tuple[object, ...], tuple[object, ...]]:
+    """Return every series with its value."""
+    return {
+        (engine.key, metric.name, row.labels): (row.total, row.counts)
+        for engine in fold.engines()
+        for metric, rows in engine.rows.items()
+        for row in rows
+    }
+
+
+@settings(deadline=None)
+@given(LOGS, st.data(), st.sampled_from([1, 3, 1000]))
+def test_a_dump_and_the_rest_of_the_log_are_the_whole_log(log: Log, data: st.DataObject, cap: int) -> None:
+    """A restart at any point changes nothing, at the cap of label sets too."""
+    cut = data.draw(st.integers(0, len(log)))
+    whole = folded(log, cap)
+    restarted = Fold(cap)
+    restarted.load(folded(log[:cut], cap).dump())
+    for origin, batch in log[cut:]:
+        restarted.apply(origin, batch)
+    assert restarted.dump() == whole.dump()
+    assert counters(restarted) == counters(whole)
+
+
+@settings(deadline=None)
+@given(LOGS)
+def test_the_order_of_sources_does_not_matter(log: Log) -> None:
+    """Each source's batches keep their order; how those of several interleave changes no counter."""
+    by_source = sorted(log, key=lambda row: -row[0].epoch)
+    assert counters(folded(log)) == counters(folded(by_source))
+
+
+@settings(deadline=None)
+@given(st.lists(BATCHES, max_size=5))
+def test_columns_count_as_their_rows_do(batches: list[Batch]) -> None:
+    """The columnar path and one batch per sample give the same series."""
+    columns = folded([(source(), batch) for batch in batches if batch.transfers.end_time_unix_nano])
+    rows = folded(
+        [
+            (
+                source(),
+                transfers(
+                    [(row.duration_nano, row.bytes, row.peer, row.result)], time_ns=row.end_time_unix_nano
+                ),
+            )
+            for batch in batches
+            for row in transfer_samples(batch)
+        ]
+    )
+    assert counters(columns) == counters(rows)
+
+
+def test_failed_transfers_have_no_duration() -> None:
+    """How long a peer takes must not change with how often it fails."""
+    rows = [(5_000_000, 1 << 20, "p:1", TRANSFER_RESULT_OK), (9, 9, "p:1", TRANSFER_RESULT_ERROR)]
+    (engine,) = folded([(source(), transfers(rows))]).engines()
+    assert {row.labels[-1]: row.total for row in engine.rows[c.TRANSFERS]} == {"ok": 1, "error": 1}
+    ((_, total, counts),) = engine.rows[c.TRANSFER_DURATION]
+    assert (total, sum(counts), counts[2]) == (5_000_000, 1, 1)
+    assert engine.last_entry_unix_nano == TIME
+
+
+def test_what_the_cap_does_is_counted_by_metric() -> None:
+    """Folded updates and evicted label sets are series themselves."""
+    fold = Fold(cap=1)
+    for peer, time in (("a", 0), ("b", 0), ("c", IDLE_NANO)):
+        fold.apply(source(), Batch(events=[transfer_failure("r", peer=peer, time_ns=TIME + time)]))
+    (engine,) = fold.engines()
+    assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_FOLDED]] == [
+        ((c.TRANSFER_FAILURES.name,), 1)
+    ]
+    assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_EVICTED]] == [
+        ((c.TRANSFER_FAILURES.name,), 1)
+    ]
+
+
+def test_a_metric_that_is_gone_is_left_out_and_a_new_one_begins_at_zero() -> None:
+    """An upgrade that adds or removes a metric needs no migration."""
+    state = json.loads(zlib.decompress(folded([(source(), Batch(events=[transfer_failure("r")]))]).dump()))
+    series = state["engines"][0]["series"]
+    series["penstock_gone_total"] = series.pop(c.TRANSFER_FAILURES.name)
+    fold = Fold()
+    fold.load(zlib.compress(json.dumps(state).encode()))
+    assert fold.known() == [EngineKey("", "0")]
+    (engine,) = fold.engines()
+    assert c.EVENTS in engine.rows
+    assert c.TRANSFER_FAILURES not in engine.rows
+
+
+@pytest.mark.parametrize(
+    ("blob", "reason"),
+    [
+        (b"junk", "cannot be used"),
+        (zlib.compress(b"{"), "cannot be used"),
+        (zlib.compress(b"{}"), "cannot be used"),
+        (zlib.compress(b'{"version":99,"engines":[]}'), "version 99, this agent writes 1"),
+        (zlib.compress(b'{"version":1,"engines":[{"key":["","0"]}]}'), "cannot be used"),
+        (
+            zlib.compress(
+                b'{"version":1,"engines":[{"key":["","0"],"time":0,"series":{"penstock_late_reads_total":'
+                b'{"folded":0,"evicted":0,"live":[[[],0,1,[]]],"other":[],"parked":[]}}}]}'
+            ),
+            "penstock_late_reads_total has other labels",
+        ),
+    ],
+)
+def test_a_dump_that_cannot_be_used_changes_nothing(blob: bytes, reason: str) -> None:
+    """The caller is told to replay the log, and the state is what it was."""
+    fold = folded([(source(), Batch(events=[transfer_failure("r")]))])
+    before = fold.dump()
+    with pytest.raises(StateError, match=reason):
+        fold.load(blob)
+    assert fold.dump() == before

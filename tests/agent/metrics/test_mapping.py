@@ -1,0 +1,206 @@
+"""Which series each kind of event belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.columns import probe_bulks
+from penstock.agent.metrics.mapping import event_kind, event_updates, transfer_updates
+from penstock.agent.metrics.spec import NANO
+from penstock.agent.samples import transfer_samples
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+
+from tests.support.batches import PEER, TIME, event, transfer_failure
+from tests.support.metrics import SECOND, probes, transfers
+
+KV = common.CHANNEL_KV
+
+
+def outcome(**body: Any) -> events.Event:
+    """Build an outcome of a failed handshake."""
+    return event(
+        "load_outcome",
+        "r",
+        **{
+            "channel": KV,
+            "decided_by": common.DECIDED_BY_POLICY,
+            "mode": common.FAILURE_MODE_HANDSHAKE,
+            "peer": {"address": PEER},
+            "tokens_recomputed": 412,
+            **body,
+        },
+    )
+
+
+FAILED = transfer_failure("r")
+REHEARSED = transfer_failure("r", peer="")
+REHEARSED.rehearsal = True
+
+CASES = {
+    "failure": (
+        FAILED,
+        [(c.TRANSFER_FAILURES, ("kv", "NixlConnector", "handshake", "refused", PEER, "false"), 1)],
+    ),
+    "rehearsed failure of an unknown peer": (
+        REHEARSED,
+        [(c.TRANSFER_FAILURES, ("kv", "NixlConnector", "handshake", "refused", "unknown", "true"), 1)],
+    ),
+    "failure of a newer engine": (
+        transfer_failure("r", mode=99),
+        [(c.TRANSFER_FAILURES, ("kv", "NixlConnector", "unknown", "refused", PEER, "false"), 1)],
+    ),
+    "late read": (
+        transfer_failure("r", mode=common.FAILURE_MODE_LATE_READ, error_type=common.ERROR_TYPE_OTHER),
+        [
+            (c.TRANSFER_FAILURES, ("kv", "NixlConnector", "late_read", "other", PEER, "false"), 1),
+            (c.LATE_READS, (PEER,), 1),
+        ],
+    ),
+    "recomputed": (
+        outcome(outcome=common.OUTCOME_RECOMPUTED),
+        [
+            (c.LOAD_OUTCOMES, ("kv", "recomputed", "policy", "handshake", PEER, "false"), 1),
+            (c.RECOMPUTED_TOKENS, ("kv", "handshake", PEER), 412),
+        ],
+    ),
+    "failed outcomes recompute nothing": (
+        outcome(outcome=common.OUTCOME_FAILED),
+        [(c.LOAD_OUTCOMES, ("kv", "failed", "policy", "handshake", PEER, "false"), 1)],
+    ),
+    "deferral": (
+        event(
+            "deferral_end",
+            "r",
+            time_ns=TIME + SECOND,
+            reason=common.DEFERRAL_REASON_ENCODER_CACHE,
+            ending=common.DEFERRAL_ENDING_TIMEOUT,
+            peer={"address": PEER},
+            start_time_unix_nano=TIME,
+        ),
+        [(c.DEFERRALS, ("encoder_cache", "timeout", PEER), 1), (c.DEFERRED_TIME, ("encoder_cache",), SECOND)],
+    ),
+    "deferral over a clock set back": (
+        event(
+            "deferral_end",
+            "r",
+            reason=common.DEFERRAL_REASON_GRAMMAR,
+            ending=common.DEFERRAL_ENDING_READY,
+            start_time_unix_nano=TIME + 1,
+        ),
+        [(c.DEFERRALS, ("grammar", "ready", "unknown"), 1), (c.DEFERRED_TIME, ("grammar",), 0)],
+    ),
+    "deferral without a start": (
+        event(
+            "deferral_end", "r", reason=common.DEFERRAL_REASON_OTHER, ending=common.DEFERRAL_ENDING_ABORTED
+        ),
+        [(c.DEFERRALS, ("other", "aborted", "unknown"), 1)],
+    ),
+    "handshake": (
+        event(
+            "handshake",
+            peer={"address": PEER},
+            queued_time_unix_nano=TIME,
+            start_time_unix_nano=TIME + 3,
+            end_time_unix_nano=TIME + 10,
+        ),
+        [(c.HANDSHAKE_DURATION, (PEER,), 7), (c.HANDSHAKE_QUEUE, (PEER,), 3)],
+    ),
+    "handshake that never began": (
+        event("handshake", peer={"address": PEER}, queued_time_unix_nano=TIME, end_time_unix_nano=TIME + 10),
+        [],
+    ),
+    "policy taken": (
+        event("policy_applied", accepted=True, cause="push"),
+        [(c.POLICY_UPDATES, ("accepted", "push"), 1)],
+    ),
+    "policy refused": (
+        event("policy_applied", accepted=False),
+        [(c.POLICY_UPDATES, ("rejected", "unknown"), 1)],
+    ),
+    "quarantine opens": (
+        event(
+            "quarantine_changed",
+            peer={"address": PEER},
+            state=events.QUARANTINE_STATE_OPEN,
+            previous=events.QUARANTINE_STATE_HALF_OPEN,
+            reason="probe_failed",
+        ),
+        [(c.QUARANTINES, (PEER, "probe_failed"), 1)],
+    ),
+    "quarantine lifts": (
+        event("quarantine_changed", peer={"address": PEER}, state=events.QUARANTINE_STATE_CLOSED),
+        [],
+    ),
+    "rebalance": (
+        event(
+            "eplb_rebalance",
+            trigger=events.EPLB_TRIGGER_INTERVAL,
+            result=common.TRANSFER_RESULT_OK,
+            duration_nano=SECOND,
+            pause_nano=5,
+            balancedness_before=0.5,
+            balancedness_after=0.75,
+            layers=[
+                {"experts_unchanged": 3, "experts_received_locally": 1},
+                {"experts_unchanged": 2, "experts_received_remotely": 2},
+            ],
+        ),
+        [
+            (c.EPLB_REBALANCES, ("interval", "ok"), 1),
+            (c.EPLB_REBALANCE_DURATION, (), SECOND),
+            (c.EPLB_PAUSE, (), 5),
+            (c.EPLB_BALANCEDNESS, ("before",), NANO // 2),
+            (c.EPLB_BALANCEDNESS, ("after",), NANO * 3 // 4),
+            (c.EPLB_EXPERTS, ("unchanged",), 5),
+            (c.EPLB_EXPERTS, ("local",), 1),
+            (c.EPLB_EXPERTS, ("remote",), 2),
+        ],
+    ),
+    "closed request": (event("request_closed", "r", prompt_tokens=5), []),
+    "event of a newer engine": (events.Event(time_unix_nano=TIME), []),
+}
+
+
+@pytest.mark.parametrize(("entry", "updates"), CASES.values(), ids=CASES)
+def test_events(entry: events.Event, updates: list[tuple[Any, ...]]) -> None:
+    """Each event does exactly this."""
+    assert [tuple(update) for update in event_updates(entry)] == updates
+
+
+@pytest.mark.parametrize("entry", [entry for entry, _ in CASES.values()], ids=list(CASES))
+def test_labels_fit_the_catalogue(entry: events.Event) -> None:
+    """Every update has a value for each label of its metric."""
+    for metric, labels, value in event_updates(entry):
+        assert len(labels) == len(metric.labels)
+        assert value >= 0
+
+
+def test_every_kind_of_event_has_a_name() -> None:
+    """Kinds go by the field's name on the wire."""
+    assert event_kind(FAILED) == "transfer_failure"
+    assert event_kind(events.Event()) == "unknown"
+
+
+def test_transfers() -> None:
+    """A good transfer counts thrice, a failed one once."""
+    batch = transfers([(7, 9, PEER, common.TRANSFER_RESULT_OK), (7, 9, "", common.TRANSFER_RESULT_ERROR)])
+    good, bad = ([tuple(update) for update in transfer_updates(row)] for row in transfer_samples(batch))
+    assert good == [
+        (c.TRANSFERS, ("kv", "NixlConnector", "receive", PEER, "ok"), 1),
+        (c.TRANSFER_DURATION, ("kv", PEER), 7),
+        (c.TRANSFER_SIZE, ("kv", "receive"), 9),
+    ]
+    assert bad == [(c.TRANSFERS, ("kv", "NixlConnector", "receive", "unknown", "error"), 1)]
+
+
+def test_probes() -> None:
+    """Probes count by connector, peer and result."""
+    rows = [(PEER, common.PROBE_RESULT_HIT), (PEER, common.PROBE_RESULT_MISS), ("", common.PROBE_RESULT_MISS)]
+    assert [(bulk.metric, bulk.labels, bulk.amount) for bulk in probe_bulks(probes(rows))] == [
+        (c.CACHE_PROBES, ("ZmqECConnector", PEER, "hit"), 1),
+        (c.CACHE_PROBES, ("ZmqECConnector", PEER, "miss"), 1),
+        (c.CACHE_PROBES, ("ZmqECConnector", "unknown", "miss"), 1),
+    ]
