@@ -95,6 +95,11 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
     return tuple(_term(term.strip()) for term in terms)
 
 
+def format_labels(requirements: Iterable[Requirement]) -> str:
+    """Write what :func:`parse_labels` reads."""
+    return ",".join(map(_format, requirements))
+
+
 def parse_key(text: str) -> EngineKey:
     """Read an engine as people type it: ``0``, or ``decode/0`` where a pod has several servers.
 
@@ -111,6 +116,17 @@ def parse_key(text: str) -> EngineKey:
 def select(targets: Iterable[Target], selection: Selection) -> list[Target]:
     """Return the selected targets, ordered by key."""
     return sorted((target for target in targets if selection.matches(target)), key=lambda target: target.key)
+
+
+def _format(requirement: Requirement) -> str:
+    key, values = requirement.key, requirement.values
+    if requirement.operator == "Exists":
+        return key
+    if requirement.operator == "DoesNotExist":
+        return f"!{key}"
+    if len(values) == 1:
+        return f"{key}{'=' if requirement.operator == 'In' else '!='}{values[0]}"
+    return f"{key} {'in' if requirement.operator == 'In' else 'notin'} ({','.join(values)})"
 
 
 def _term(term: str) -> Requirement:

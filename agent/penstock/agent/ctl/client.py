@@ -1,0 +1,82 @@
+"""Calls of the agent's admin service; every failure becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from penstock.agent.ctl.failure import FailedError, WrongUseError
+from penstock.proto.v1.admin_pb2_grpc import AdminStub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import click
+    from google.protobuf.message import Message
+
+# Seconds that an agent which is there may take to answer.
+ANSWER_DEADLINE = 15.0
+
+_ADDRESS = re.compile(r"unix:(//)?/.+|/.+|\[.+\]:\d{1,5}|[^/:\[\]]+:\d{1,5}")
+_OPTIONS = (
+    # A proxy of the environment is for the web, not for the agent.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+)
+
+
+class Client:
+    """A connection to one agent."""
+
+    def __init__(self, address: str) -> None:
+        """Prepare the connection; nothing is sent yet.
+
+        Raises:
+            WrongUseError: the address cannot be read.
+
+        """
+        if not _ADDRESS.fullmatch(address):
+            raise WrongUseError(
+                f"address {address!r} cannot be read; write unix:///path/of/the/socket or host:port"
+            )
+        self.address = f"unix://{address}" if address.startswith("/") else address
+        self._channel = grpc.insecure_channel(self.address, options=_OPTIONS)
+        self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def call(self, method: str, request: Message) -> Any:
+        """Call *method* and return its answer."""
+        with self._sentences():
+            return getattr(self._stub, method)(request, timeout=ANSWER_DEADLINE)
+
+    def stream(self, method: str, request: Message, timeout: float | None = None) -> Iterator[Any]:
+        """Call *method* and yield its answers, for at most *timeout* seconds if it is given."""
+        with self._sentences():
+            yield from getattr(self._stub, method)(request, timeout=timeout)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise self._failure(error.code(), error.details() or "") from error
+
+    def _failure(self, code: grpc.StatusCode, details: str) -> click.ClickException:
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            return WrongUseError(details)
+        if code is grpc.StatusCode.UNAVAILABLE and "Permission denied" in details:
+            return FailedError(f"{self.address} may not be opened by this user: run it as the agent's user")
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return FailedError(
+                f"no agent answers at {self.address}: is penstock-agent running? (--address names another)"
+            )
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return FailedError(f"the agent at {self.address} did not answer in time: see its log")
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return FailedError(f"the agent at {self.address} is too old for this command: upgrade it")
+        return FailedError(details or f"the agent at {self.address} answered {code.name}: see its log")

@@ -1,0 +1,143 @@
+"""``agentctl describe engine``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl import rows, words
+from penstock.agent.ctl.failure import FailedError
+from penstock.agent.ctl.options import ENGINE, engine_selector, with_client, with_output
+from penstock.agent.ctl.output import show
+from penstock.proto.names import label
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.ctl.client import Client
+    from penstock.agent.model import EngineKey
+
+_INDENT = "  "
+
+
+@click.command()
+@click.argument("key", type=ENGINE, metavar="ENGINE")
+@with_output("json", "yaml")
+@with_client
+def engine(client: Client, key: EngineKey, output: str) -> None:
+    """Show one engine in full: facts, policy, what it holds, its peers, its processes and hooks."""
+    selector = engine_selector(engines=[key])
+    engines = client.call("ListEngines", admin.ListEnginesRequest(selector=selector)).engines
+    if not engines:
+        raise FailedError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
+    if output != "table":
+        show(engines[0], output)
+        return
+    peers = client.call("ListPeers", admin.ListPeersRequest(selector=selector)).peers
+    click.echo("\n".join(description(engines[0], list(peers), time.time())))
+
+
+def description(item: admin.Engine, peers: list[admin.PeerSummary], now: float) -> Iterator[str]:
+    """Yield the lines of a description."""
+    yield f"Engine: {words.engine(item.key)}"
+    yield f"Role: {rows.role_words(item)}"
+    yield f"Status: {rows.status_words(item)}, last seen {words.ago_of(item.last_seen, now)}"
+    yield from _section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
+    yield from _section("Facts", _facts(item, now))
+    yield from _section("Policy", _policy(item, now))
+    yield from _section("Waiting", _waiting(item, now))
+    yield from _section("In flight", _in_flight(item, now))
+    if item.leases.count:
+        oldest = words.ago(item.leases.oldest_start_time_unix_nano, now)
+        yield f"Leases: {item.leases.count} of {item.leases.blocks} blocks, the oldest from {oldest}"
+    yield from _section("Peers", (_peer(peer, now) for peer in peers))
+    yield from _section("Processes", (line for source in item.sources for line in _source(source, now)))
+
+
+def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
+    found = list(lines)
+    if found:
+        yield f"{title}:"
+        yield from (_INDENT + line for line in found)
+
+
+def _facts(item: admin.Engine, now: float) -> Iterator[str]:
+    if not item.HasField("facts"):
+        yield "not told yet"
+        return
+    facts = item.facts
+    for name, value in (
+        ("Model", facts.model),
+        ("vLLM", facts.vllm_version),
+        ("KV connector", " ".join(part for part in (facts.kv_connector, facts.kv_role) if part)),
+        ("KV engine id", facts.kv_engine_id),
+        ("KV load failure policy of vLLM", facts.kv_load_failure_policy),
+        ("EC connector", " ".join(part for part in (facts.ec_connector, facts.ec_role) if part)),
+        ("Side channel", facts.side_channel),
+        ("Scheduler", facts.scheduler_class),
+        ("Compatibility", facts.compatibility_hash),
+    ):
+        if value:
+            yield f"{name}: {value}"
+    yield f"Parallel: tensor {facts.tensor_parallel_size}, data {facts.data_parallel_size}"
+    yield f"Blocks: {facts.num_gpu_blocks} of {facts.block_size} tokens"
+    yield f"Started: {words.ago(facts.start_time_unix_nano, now)}"
+
+
+def _policy(item: admin.Engine, now: float) -> Iterator[str]:
+    status = item.policy
+    yield f"In force: {status.hash or words.short_hash('')}"
+    if item.wanted_hash != status.hash:
+        yield click.style(f"Wanted: {item.wanted_hash or words.short_hash('')}", fg="yellow")
+    yield f"In sync: {'yes' if item.in_sync else 'no'}"
+    if status.kv_action:
+        yield f"On a failed KV load: {status.kv_action}"
+    if status.ec_action:
+        yield f"On a failed EC load: {status.ec_action}"
+    if status.expires_time_unix_nano:
+        yield f"Moves on: {words.ago(status.expires_time_unix_nano, now)}"
+    if status.last_error:
+        yield click.style(f"Last error: {words.one_line(status.last_error)}", fg="red")
+
+
+def _waiting(item: admin.Engine, now: float) -> Iterator[str]:
+    for entry in item.deferred:
+        peer = f" from {entry.peer.address}" if entry.peer.address else ""
+        since = words.ago(entry.oldest_start_time_unix_nano, now)
+        yield f"{entry.count} for {label(common.DeferralReason, entry.reason)}{peer}, the oldest since {since}"
+
+
+def _in_flight(item: admin.Engine, now: float) -> Iterator[str]:
+    for entry in item.in_flight:
+        since = words.ago(entry.oldest_start_time_unix_nano, now)
+        channel = label(common.Channel, entry.channel)
+        yield f"{entry.count} {channel} with {entry.peer.address or 'unknown'}, the oldest since {since}"
+
+
+def _peer(peer: admin.PeerSummary, now: float) -> str:
+    text = f"{peer.peer.address}: {peer.transfers_ok} ok, {peer.transfers_failed} failed"
+    if peer.failures:
+        text += f"; {rows.failure_words(peer)}"
+    if peer.HasField("last_failure"):
+        text += f", last {words.ago_of(peer.last_failure, now)}"
+    return text
+
+
+def _source(source: admin.Source, now: float) -> Iterator[str]:
+    hello = source.hello
+    state = "connected" if source.connected else f"away since {words.ago_of(source.last_seen, now)}"
+    name = hello.process if hello.process != "worker" else f"worker {hello.rank}"
+    yield f"{name} (pid {hello.pid}, penstock {hello.penstock_version or 'unknown'}): {state}"
+    for hook in source.hooks:
+        if not hook.installed:
+            yield click.style(f"{_INDENT}hook {hook.name} is not installed: {hook.reason}", fg="yellow")
+    if source.hooks:
+        installed = sum(hook.installed for hook in source.hooks)
+        yield f"{_INDENT}{installed} of {len(source.hooks)} hooks installed"
+    for drop in source.drops:
+        yield click.style(f"{_INDENT}lost: {drop.count} {drop.kind} ({drop.reason})", fg="yellow")
+    for error in source.guard_errors:
+        yield click.style(f"{_INDENT}own errors: {error.count} {error.error_class} in {error.hook}", fg="red")

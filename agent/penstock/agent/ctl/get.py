@@ -1,0 +1,121 @@
+"""``agentctl get engines|peers|events|audit``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+from penstock.agent.ctl import rows
+from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
+from penstock.agent.ctl.output import show, table
+from penstock.proto.names import number, words
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import Channel, FailureMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from google.protobuf.message import Message
+    from penstock.agent.ctl.client import Client
+
+
+def with_filters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose events."""
+    options = (
+        with_selector,
+        click.option("--kind", "kinds", multiple=True, help="Only these kinds, such as transfer_failure."),
+        click.option("--channel", type=click.Choice(words(Channel)), help="Only this kind of state."),
+        click.option("--mode", type=click.Choice(words(FailureMode)), help="Only this mode of failure."),
+        click.option("--peer", default="", help="Only this peer, as host:port."),
+        click.option("--request", "request_id", default="", help="Only this request."),
+        click.option("--since", type=DURATION, help="Only those of the last 10m, 2h, ..."),
+        click.option(
+            "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def events_request(
+    *,
+    selector: str,
+    kinds: tuple[str, ...],
+    channel: str | None,
+    mode: str | None,
+    peer: str,
+    request_id: str,
+    since: timedelta | None,
+    limit: int,
+) -> admin.ListEventsRequest:
+    """Build the request that the filters ask for."""
+    request = admin.ListEventsRequest(
+        selector=engine_selector(selector), kinds=kinds, peer=peer, request_id=request_id, limit=limit
+    )
+    if channel is not None:
+        request.channel = number(Channel, channel)  # type: ignore[assignment]
+    if mode is not None:
+        request.mode = number(FailureMode, mode)  # type: ignore[assignment]
+    if since is not None:
+        request.since.FromTimedelta(since)
+    return request
+
+
+def show_table(message: Message, found: rows.Table, output: str, nothing: str) -> None:
+    """Print a listing in any format; *nothing* says on the error stream that it is empty."""
+    if output in {"json", "yaml"}:
+        show(message, output)
+    elif not found.rows:
+        click.echo(nothing, err=True)
+    else:
+        shown = found if output == "wide" else found.narrow()
+        click.echo(table(shown.headers, shown.rows))
+
+
+@click.command()
+@with_selector
+@with_output("wide", "json", "yaml")
+@with_client
+def engines(client: Client, selector: str, output: str) -> None:
+    """List engines: connected, policy in force, what they wait for."""
+    response = client.call("ListEngines", admin.ListEnginesRequest(selector=engine_selector(selector)))
+    show_table(response, rows.engines(response.engines, time.time()), output, "no engine has connected yet")
+
+
+@click.command()
+@with_selector
+@with_output("wide", "json", "yaml")
+@with_client
+def peers(client: Client, selector: str, output: str) -> None:
+    """List peers: transfers, failures, in flight. Counted since the agent's state was created."""
+    response = client.call("ListPeers", admin.ListPeersRequest(selector=engine_selector(selector)))
+    show_table(response, rows.peers(response.peers, time.time()), output, "no peer has been seen yet")
+
+
+@click.command()
+@with_filters
+@with_output("wide", "json", "yaml")
+@with_client
+def events(client: Client, output: str, **filters: Any) -> None:
+    """List events of the log, the newest last."""
+    response = client.call("ListEvents", events_request(**filters))
+    found = rows.logged_events(response.events, time.time())
+    show_table(response, found, output, "no such event is in the log")
+    if response.truncated and output in {"table", "wide"}:
+        click.echo("there are older ones; --limit or --since widens the view", err=True)
+
+
+@click.command()
+@click.argument("name", default="")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
+)
+@with_output("wide", "json", "yaml")
+@with_client
+def audit(client: Client, name: str, limit: int, output: str) -> None:
+    """List who changed which policy, when and why, the newest first; of policy NAME only, if given."""
+    response = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=limit))
+    show_table(response, rows.audit(response.entries, time.time()), output, "nothing was changed yet")

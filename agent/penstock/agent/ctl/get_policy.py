@@ -1,0 +1,133 @@
+"""``agentctl get policy``."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from penstock.agent.ctl import words
+from penstock.agent.ctl.change import selector_of
+from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.ctl.get import show_table
+from penstock.agent.ctl.options import ENGINE, with_client, with_output
+from penstock.agent.ctl.output import dump, dump_yaml, plain, show, table
+from penstock.agent.ctl.rows import Table
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
+
+if TYPE_CHECKING:
+    from penstock.agent.ctl.client import Client
+    from penstock.agent.model import EngineKey
+
+_REASON = "penstock.dev/reason"
+_NOT_SET = frozenset({"selector", "priority", "expiresAt", "mode"})
+
+
+@click.command()
+@click.argument("name", default="")
+@click.option("--effective", "engine", type=ENGINE, help="What all policies come to in this engine.")
+@with_output("wide", "json", "yaml")
+@with_client
+def policy(client: Client, name: str, engine: EngineKey | None, output: str) -> None:
+    """List policies, or policy NAME. With -o yaml: manifests that 'apply' takes."""
+    if engine is not None:
+        if name:
+            raise WrongUseError("--effective shows the merge of all policies; leave out NAME")
+        _show_effective(client, engine, output)
+        return
+    response = client.call("ListPolicies", admin.ListPoliciesRequest(name=name))
+    if output in {"json", "yaml"}:
+        _show_manifests([_manifest(item) for item in response.policies], output, single=bool(name))
+        return
+    found = policies(response.policies, time.time())
+    show_table(response, found, output, "there is no policy: vLLM's own configuration holds")
+
+
+def policies(items: list[admin.Policy], now: float) -> Table:
+    """List policies."""
+    rows: list[tuple[str, ...]] = []
+    for item in items:
+        manifest = json.loads(item.manifest_json)
+        spec = manifest["spec"]
+        expires = spec.get("expiresAt", "")
+        reason = manifest["metadata"].get("annotations", {}).get(_REASON, "")
+        rows.append(
+            (
+                item.name,
+                str(spec.get("priority", 100)),
+                spec.get("mode", "enforce"),
+                _selector_words(item.manifest_json),
+                ",".join(f"{path}={value}" for path, value in _leaves(spec, "")),
+                f"{item.engines_in_force}/{item.engines_selected}",
+                _expiry(expires, now),
+                words.ago_of(item.changed, now).removesuffix(" ago"),
+                str(item.generation),
+                item.author or words.NONE,
+                item.owner,
+                words.one_line(reason) or words.NONE,
+            )
+        )
+    headers = (
+        "NAME", "PRIORITY", "MODE", "SELECTOR", "SETS", "IN-FORCE", "EXPIRES", "AGE",
+        "GENERATION", "AUTHOR", "OWNER", "REASON",
+    )  # fmt: skip
+    return Table(headers, rows, wide=4)
+
+
+def _show_effective(client: Client, engine: EngineKey, output: str) -> None:
+    key = EngineKeyMessage(server=engine.server, engine=engine.engine)
+    effective = client.call("GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=key))
+    if output in {"json", "yaml"}:
+        show(effective, output)
+        return
+    if not effective.fields:
+        click.echo(f"no policy selects engine {engine}: vLLM's own configuration holds", err=True)
+    else:
+        rows = [(field.field, field.new_value, field.new_policy) for field in effective.fields]
+        click.echo(table(("FIELD", "VALUE", "POLICY"), rows))
+    now = time.time()
+    for step in effective.schedule[1:]:
+        click.echo(f"{words.ago_of(step.begins, now)}: {words.short_hash(step.hash)} {step.spec_json}")
+
+
+def _manifest(item: admin.Policy) -> dict[str, Any]:
+    document = plain(item)
+    manifest: dict[str, Any] = document.pop("manifest")
+    document.pop("name")
+    return manifest | {"status": document}
+
+
+def _show_manifests(manifests: list[dict[str, Any]], output: str, *, single: bool) -> None:
+    if output == "yaml":
+        click.echo(dump_yaml(*manifests))
+    else:
+        click.echo(dump(manifests[0] if single else {"kind": "List", "items": manifests}, output))
+
+
+def _selector_words(manifest_json: str) -> str:
+    selector = selector_of(manifest_json)
+    parts = [selector.labels] if selector.labels else []
+    parts += [f"model={model}" for model in selector.models]
+    return " ".join(parts) or "all"
+
+
+def _leaves(document: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
+    leaves: list[tuple[str, Any]] = []
+    for name, value in document.items():
+        if not prefix and name in _NOT_SET:
+            continue
+        if isinstance(value, dict):
+            leaves += _leaves(value, f"{prefix}{name}.")
+        else:
+            leaves.append((prefix + name, value))
+    return leaves
+
+
+def _expiry(text: str, now: float) -> str:
+    if not text:
+        return "never"
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return click.style("expired", fg="red") if moment <= now else words.ago(int(moment * 1e9), now)

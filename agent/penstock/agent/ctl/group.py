@@ -1,0 +1,92 @@
+"""Command groups that import a command only when it is run, and that say errors in one sentence."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are ``name -> (module, help)``; the attribute has the name of the command.
+
+    Importing gRPC takes longer than all else: ``agentctl --help`` and shell
+    completion do without it.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: dict[str, tuple[str, str]] | None = None,
+        aliases: dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy or {}
+        self._aliases = aliases or {}
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        """Return the names, in the order in which they were given."""
+        return [*self._lazy, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command."""
+        name = self._aliases.get(cmd_name, cmd_name)
+        if name not in self._lazy:
+            return super().get_command(ctx, name)
+        module = importlib.import_module(self._lazy[name][0])
+        command: click.Command = getattr(module, name.replace("-", "_"))
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; names what there is if it is unknown."""
+        name = self._aliases.get(args[0], args[0])
+        if not name.startswith("-") and name not in {*self._lazy, *self.commands}:
+            raise click.UsageError(
+                f"{ctx.command_path} has no {args[0]!r}; use one of {', '.join(self.list_commands(ctx))}"
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        rows = [(name, text) for name, (_, text) in self._lazy.items()]
+        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class RootGroup(LazyGroup):
+    """The outermost group: ends the process with one sentence and the exit code."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command line and exit."""
+        kwargs["standalone_mode"] = False
+        try:
+            code = super().main(*args, **kwargs)
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            click.echo(f"agentctl: {_sentence(error)}", err=True)
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(130)
+        except BrokenPipeError:
+            # The reader (head, less) has seen enough; Python must not fail again on its own flush.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _sentence(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    if isinstance(error, click.UsageError) and context is not None and ";" not in message:
+        return f"{message}; see {context.command_path} --help"
+    return message

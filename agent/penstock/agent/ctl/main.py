@@ -1,0 +1,83 @@
+"""``agentctl``: what people ask and tell the agent.
+
+Tables are for people. With ``-o json`` or ``-o yaml`` names are those of the
+wire's JSON mapping (camelCase), enum values are their label words, numbers are
+plain numbers (also 64-bit ones), moments are RFC 3339 and durations such as
+``1.5s``. What is not set is left out only where the wire can tell that; a list
+is the field of that name. ``get policy`` prints manifests, with a ``status``
+that ``apply`` ignores.
+"""
+
+from __future__ import annotations
+
+import click
+from penstock.agent.ctl.group import LazyGroup, RootGroup
+from penstock.proto.version import __version__
+
+DEFAULT_ADDRESS = "unix:///run/penstock/admin.sock"
+_HERE = "penstock.agent.ctl"
+
+_COMMANDS = {
+    "set-policy": (f"{_HERE}.set_policy", "Set fields of a policy, by flags; creates it if need be."),
+    "apply": (f"{_HERE}.change", "Create or replace policies from a file."),
+    "rollback": (f"{_HERE}.change", "Make an earlier content of a policy its new generation."),
+    "trace": (f"{_HERE}.trace", "Show the spans of one request as a tree."),
+    "explain": (f"{_HERE}.trace", "Say in one sentence what happened to a request, and why."),
+    "pause": (f"{_HERE}.pause", "Make Penstock passive in engines: the kill switch."),
+    "resume": (f"{_HERE}.pause", "Undo a pause."),
+    "watch": (f"{_HERE}.watch", "Print events as they come."),
+}
+
+_GET = {
+    "policy": (f"{_HERE}.get_policy", "Policies, or what they come to in one engine (--effective)."),
+    "engines": (f"{_HERE}.get", "Engines: connected, policy in force, what they wait for."),
+    "peers": (f"{_HERE}.get", "Peers: transfers, failures, in flight."),
+    "events": (f"{_HERE}.get", "Events of the log."),
+    "audit": (f"{_HERE}.get", "Who changed which policy, when and why."),
+}
+
+
+@click.group(
+    cls=RootGroup,
+    lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 failed or not found, 2 wrong use.",
+)
+@click.option(
+    "--address",
+    envvar="AGENTCTL_ADDRESS",
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    show_envvar=True,
+    metavar="ADDRESS",
+    help="The agent's admin socket.",
+)
+@click.version_option(__version__, message="agentctl %(version)s")
+@click.pass_context
+def cli(context: click.Context, address: str) -> None:
+    """See and steer the transfers of vLLM engines, through the agent beside them."""
+    context.obj = address
+
+
+@cli.group(
+    cls=LazyGroup,
+    lazy=_GET,
+    aliases={"policies": "policy", "engine": "engines", "peer": "peers", "event": "events"},
+)
+def get() -> None:
+    """List things."""
+
+
+@cli.group(cls=LazyGroup, lazy={"engine": (f"{_HERE}.describe", "One engine, in full.")})
+def describe() -> None:
+    """Show one thing in full."""
+
+
+@cli.group(cls=LazyGroup, lazy={"policy": (f"{_HERE}.delete", "Delete a policy.")})
+def delete() -> None:
+    """Delete things."""
+
+
+def main() -> None:
+    """Run ``agentctl``."""
+    cli.main(prog_name="agentctl")

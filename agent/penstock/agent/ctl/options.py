@@ -1,0 +1,125 @@
+"""Options that many commands have."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import os
+import socket
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from google.protobuf.duration_pb2 import Duration
+from penstock.agent.ctl.client import Client
+from penstock.agent.durations import parse_duration
+from penstock.agent.selector import parse_key, parse_labels
+from penstock.proto.v1.admin_pb2 import EngineSelector
+from penstock.proto.v1.common_pb2 import EngineKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import timedelta
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class Parsed(click.ParamType[Any]):
+    """A value that a function reads; its ValueError is the sentence that people see."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read *value*."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _labels(text: str) -> str:
+    parse_labels(text)
+    return text
+
+
+def _positive(text: str) -> timedelta:
+    duration = parse_duration(text)
+    if not duration:
+        raise ValueError(f"{text!r} is no time at all; give a duration such as 30s")
+    return duration
+
+
+DURATION = Parsed("DURATION", _positive)
+SELECTOR = Parsed("SELECTOR", _labels)
+ENGINE = Parsed("ENGINE", parse_key)
+
+with_selector = click.option(
+    "--selector",
+    "-l",
+    type=SELECTOR,
+    default="",
+    help="Which engines, by label: role=decode,tier in (a,b),!canary.",
+)
+
+
+def with_output(*formats: str) -> Callable[[F], F]:
+    """Add ``-o``, with ``table`` and *formats*."""
+    return click.option(
+        "--output",
+        "-o",
+        type=click.Choice(["table", *formats]),
+        default="table",
+        help="How it is printed.",
+    )
+
+
+def with_client(function: F) -> F:
+    """Add ``--address`` and hand over a :class:`Client` as the first argument."""
+
+    @click.option(
+        "--address",
+        "address",
+        metavar="ADDRESS",
+        help="The agent's admin socket; overrides that before the command.",
+    )
+    @click.pass_context
+    @functools.wraps(function)
+    def command(context: click.Context, /, address: str | None, **arguments: Any) -> Any:
+        client = Client(address or context.find_root().obj)
+        try:
+            return function(client, **arguments)
+        finally:
+            client.close()
+
+    return command  # type: ignore[return-value]
+
+
+def engine_selector(
+    labels: str = "", engines: Iterable[Any] = (), models: Iterable[str] = ()
+) -> EngineSelector:
+    """Build the wire's selector."""
+    return EngineSelector(
+        labels=labels,
+        models=models,
+        engines=[EngineKey(server=key.server, engine=key.engine) for key in engines],
+    )
+
+
+def duration_message(value: timedelta) -> Duration:
+    """Build the wire's duration."""
+    message = Duration()
+    message.FromTimedelta(value)
+    return message
+
+
+def author() -> str:
+    """Return who asks, as the audit log has it: ``user@host``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user often has no name.
+        user = f"uid{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,85 @@
+"""``agentctl pause`` and ``resume``: the kill switch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from penstock.agent.ctl.options import (
+    DURATION,
+    ENGINE,
+    author,
+    duration_message,
+    engine_selector,
+    with_client,
+    with_output,
+    with_selector,
+)
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.progress import DEFAULT_TIMEOUT, GRACE, follow
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from penstock.agent.ctl.client import Client
+    from penstock.agent.model import EngineKey
+
+
+def _with_targets(function: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.argument("engines", nargs=-1, type=ENGINE, metavar="[ENGINE]..."),
+        with_selector,
+        click.option("--reason", default="", help="Why, for the audit log."),
+        click.option(
+            "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long to wait.  [default: 30s]"
+        ),
+        with_output("json", "yaml"),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command()
+@_with_targets
+@with_client
+def pause(client: Client, **how: Any) -> None:
+    """Make Penstock passive in engines: vLLM's own configuration, no telemetry.
+
+    With neither ENGINE nor selector: in all of them, those that come later included.
+    Holds until 'agentctl resume', also over restarts of engine and agent.
+    """
+    _set(client, paused=True, **how)
+
+
+@click.command()
+@_with_targets
+@with_client
+def resume(client: Client, **how: Any) -> None:
+    """Undo a pause. With neither ENGINE nor selector: all pauses."""
+    _set(client, paused=False, **how)
+
+
+def _set(
+    client: Client,
+    *,
+    paused: bool,
+    engines: tuple[EngineKey, ...],
+    selector: str,
+    reason: str,
+    timeout: timedelta,
+    output: str,
+) -> None:
+    request = admin.SetPausedRequest(
+        selector=engine_selector(selector, engines),
+        paused=paused,
+        author=author(),
+        reason=reason,
+        timeout=duration_message(timeout),
+    )
+    stream = client.stream("SetPaused", request, timeout.total_seconds() + GRACE)
+    last = follow(stream, "the pause" if paused else "the end of the pause", quiet=output != "table")
+    if output != "table":
+        show(last, output)

@@ -1,0 +1,138 @@
+"""What a change did, and how far it has come in the engines."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl import words
+from penstock.agent.ctl.failure import FailedError
+from penstock.agent.ctl.options import duration_message
+from penstock.agent.ctl.output import dump, plain, table
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.ctl.client import Client
+
+# Seconds beyond its own time that a stream may take to end.
+GRACE = 5.0
+DEFAULT_TIMEOUT = timedelta(seconds=30)
+
+
+def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
+    """Print what a change did, or would do."""
+    for warning in response.warnings:
+        click.echo(click.style(f"warning: {warning}", fg="yellow"), err=True)
+    tail = " (dry run: nothing was changed)" if dry_run else ""
+    click.echo(f"policy {response.name} {response.result}, generation {response.generation}{tail}")
+    if dry_run:
+        show_fields(response)
+
+
+def show_fields(response: admin.ApplyPolicyResponse) -> None:
+    """Print what a change means in each engine, field by field."""
+    rows = [
+        (
+            words.engine(engine.key),
+            field.field,
+            _given(field.old_value, field.old_policy),
+            _given(field.new_value, field.new_policy),
+        )
+        for engine in response.engines
+        for field in engine.fields
+    ]
+    if rows:
+        click.echo(table(("ENGINE", "FIELD", "FROM", "TO"), rows))
+    else:
+        click.echo("no engine that is known now would change")
+
+
+def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool) -> admin.Rollout:
+    """Print a rollout's progress as it comes, and return its last word.
+
+    Raises:
+        FailedError: an engine refused, or has not answered in time.
+
+    """
+    shown: dict[str, str] = {}
+    last = admin.Rollout()
+    for last in rollouts:
+        for engine in last.engines:
+            name, line = words.engine(engine.key), _line(engine)
+            if shown.get(name) != line:
+                shown[name] = line
+                if not quiet:
+                    click.echo(f"engine {name} {line}")
+    if not quiet and not last.engines:
+        click.echo("no engine is known that it concerns")
+    _judge(last, what)
+    return last
+
+
+def wait_for(
+    client: Client,
+    response: admin.ApplyPolicyResponse,
+    selector: admin.EngineSelector,
+    timeout: timedelta,
+    output: str,
+) -> None:
+    """Wait until a change is in force; with JSON or YAML, print change and rollout when it is over."""
+    request = admin.WatchRolloutRequest(
+        store_generation=response.store_generation, selector=selector, timeout=duration_message(timeout)
+    )
+    stream = client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
+    if output == "table":
+        follow(stream, f"policy {response.name}", quiet=False)
+        return
+    messages: list[admin.Rollout] = []
+
+    def collect() -> Iterable[admin.Rollout]:
+        for message in stream:
+            messages[:] = [message]
+            yield message
+
+    try:
+        follow(collect(), f"policy {response.name}", quiet=True)
+    finally:
+        document = {"change": plain(response), "rollout": plain(messages[0]) if messages else None}
+        click.echo(dump(document, output))
+
+
+def _given(value: str, policy: str) -> str:
+    return f"{value} ({policy})" if value else "vllm's own"
+
+
+def _line(engine: admin.EngineRollout) -> str:
+    if engine.state == "acknowledged":
+        took = words.span_of_time(engine.took.ToNanoseconds() / 1e9)
+        return click.style(
+            f"acknowledged after {took}, in force: {words.short_hash(engine.hash)}", fg="green"
+        )
+    if engine.state == "refused":
+        return click.style(f"refused: {_reason(engine)}", fg="red")
+    return f"{engine.state}{': ' if engine.error else ''}{engine.error}"
+
+
+def _reason(engine: admin.EngineRollout) -> str:
+    return f"{engine.field}: {engine.error}" if engine.field else engine.error
+
+
+def _judge(last: admin.Rollout, what: str) -> None:
+    bad = [
+        f"{words.engine(engine.key)} refused it ({_reason(engine)})"
+        for engine in last.engines
+        if engine.state == "refused"
+    ]
+    if not last.done:
+        bad += [
+            f"{words.engine(engine.key)} is still {engine.state}"
+            for engine in last.engines
+            if engine.state in {"waiting", "disconnected"}
+        ]
+    if bad:
+        raise FailedError(
+            f"{what} is not in force in {len(bad)} of {len(last.engines)} engines: {', '.join(bad)}"
+        )

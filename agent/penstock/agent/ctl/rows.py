@@ -1,0 +1,178 @@
+"""The rows of the tables. Pure: messages and the present moment in, text out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+from penstock.agent.ctl import words
+from penstock.agent.ctl.event_words import event_peer, event_words
+from penstock.proto.names import label
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.proto.v1 import admin_pb2 as admin
+
+
+class Table(NamedTuple):
+    """Headers and rows; the last *wide* columns are for ``-o wide`` only."""
+
+    headers: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    wide: int = 0
+
+    def narrow(self) -> Table:
+        """Return it without the wide columns."""
+        if not self.wide:
+            return self
+        return Table(self.headers[: -self.wide], [row[: -self.wide] for row in self.rows])
+
+
+def engines(items: Iterable[admin.Engine], now: float) -> Table:
+    """List engines."""
+    return Table(
+        ("ENGINE", "ROLE", "STATUS", "KV-ACTION", "POLICY", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
+         "MODEL", "VLLM", "KV-CONNECTOR", "LABELS"),
+        [
+            (
+                words.engine(item.key),
+                role_words(item),
+                status_words(item),
+                item.policy.kv_action or words.NONE,
+                words.short_hash(item.policy.hash),
+                _yes(item.in_sync),
+                str(sum(entry.count for entry in item.deferred)),
+                str(sum(entry.count for entry in item.in_flight)),
+                words.ago_of(item.last_seen, now),
+                _model(item),
+                _vllm(item),
+                item.facts.kv_connector or words.NONE,
+                ",".join(f"{key}={value}" for key, value in sorted(item.labels.items())) or words.NONE,
+            )
+            for item in items
+        ],
+        wide=4,
+    )  # fmt: skip
+
+
+def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
+    """List peers, each as one engine sees it."""
+    return Table(
+        ("ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN", "IN-FLIGHT", "OLDEST", "FAILURES", "LAST-FAILURE",
+         "PEER-ENGINE-ID"),
+        [
+            (
+                words.engine(item.key),
+                item.peer.address,
+                _peer_status(item),
+                str(item.transfers_ok),
+                str(item.transfers_failed),
+                words.span_of_time(item.mean_duration_seconds) if item.transfers_ok else words.NONE,
+                str(item.in_flight),
+                words.ago_of(item.oldest_in_flight, now),
+                failure_words(item),
+                words.ago_of(item.last_failure, now),
+                item.peer.engine_id or words.NONE,
+            )
+            for item in items
+        ],
+        wide=1,
+    )  # fmt: skip
+
+
+def logged_events(items: Iterable[admin.LoggedEvent], now: float) -> Table:
+    """List events."""
+    return Table(
+        ("AGE", "ENGINE", "KIND", "REQUEST", "PEER", "WHAT", "PROCESS", "POSITION"),
+        [
+            (
+                words.ago(item.event.time_unix_nano, now).removesuffix(" ago"),
+                words.engine(item.key),
+                item.event.WhichOneof("body") or "unknown",
+                item.event.request_id or words.NONE,
+                event_peer(item.event),
+                event_words(item.event),
+                item.process,
+                f"{item.batch}/{item.index}",
+            )
+            for item in items
+        ],
+        wide=2,
+    )
+
+
+def audit(items: Iterable[admin.AuditEntry], now: float) -> Table:
+    """List entries of the audit log."""
+    return Table(
+        ("AGE", "AUTHOR", "ACTION", "NAME", "GENERATION", "REASON", "OLD-HASH", "NEW-HASH"),
+        [
+            (
+                words.ago_of(item.time, now).removesuffix(" ago"),
+                item.author or words.NONE,
+                item.action,
+                item.name,
+                f"{item.old_generation or 'none'} → {item.new_generation}"
+                if item.new_generation
+                else words.NONE,
+                words.one_line(item.reason) or words.NONE,
+                item.old_hash[:12] or words.NONE,
+                item.new_hash[:12] or words.NONE,
+            )
+            for item in items
+        ],
+        wide=2,
+    )
+
+
+def role_words(item: admin.Engine) -> str:
+    """Say an engine's role, with a question mark where it was guessed."""
+    role = label(common.Role, item.role)
+    return f"{role}?" if item.role_guessed and item.role else role
+
+
+def status_words(item: admin.Engine) -> str:
+    """Say whether an engine is there and whether it is paused."""
+    if not item.connected:
+        return click.style("disconnected", fg="red")
+    return click.style("paused", fg="yellow") if item.paused else click.style("connected", fg="green")
+
+
+def failure_words(item: admin.PeerSummary) -> str:
+    """Say how often a peer failed, and how."""
+    return (
+        ", ".join(
+            f"{label(common.FailureMode, entry.mode)}/{label(common.ErrorType, entry.error_type)} {entry.count}"
+            for entry in item.failures
+        )
+        or words.NONE
+    )
+
+
+def _peer_status(item: admin.PeerSummary) -> str:
+    if not item.HasField("status"):
+        return words.NONE
+    parts = ["connected" if item.status.connected else "not connected"]
+    if item.status.upstream_invalid:
+        parts.append("invalid to vllm")
+    if item.status.quarantine > events.QUARANTINE_STATE_CLOSED:
+        parts.append(f"quarantine {label(events.QuarantineState, item.status.quarantine)}")
+    return ", ".join(parts)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _model(item: admin.Engine) -> str:
+    return item.facts.model or next(
+        (source.hello.model for source in item.sources if source.hello.model), words.NONE
+    )
+
+
+def _vllm(item: admin.Engine) -> str:
+    return item.facts.vllm_version or next(
+        (source.hello.vllm_version for source in item.sources if source.hello.vllm_version), words.NONE
+    )

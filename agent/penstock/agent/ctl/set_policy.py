@@ -1,0 +1,143 @@
+"""``agentctl set-policy``: an imperative change of some fields of one policy."""
+
+from __future__ import annotations
+
+import json
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+from penstock.agent.ctl.change import apply_file, finish, selector_of, with_all, with_change
+from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.ctl.options import DURATION, SELECTOR, author, with_client
+from penstock.agent.selector import parse_labels
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from penstock.agent.ctl.client import Client
+
+_REASON = "penstock.dev/reason"
+
+
+@click.command("set-policy")
+@click.argument("name", required=False)
+@click.option(
+    "--filename", "-f", "stream", type=click.File(), help="Take it from a file; - is standard input."
+)
+@click.option(
+    "--kv-load-failure",
+    type=click.Choice(["recompute", "fail", "auto"]),
+    help="What happens to a request whose KV blocks cannot be loaded.",
+)
+@click.option(
+    "--selector", "-l", type=SELECTOR, help="Which engines, by label: role=decode,tier in (a,b),!canary."
+)
+@click.option("--model", "models", multiple=True, metavar="GLOB", help="Which engines, by model: llama-*.")
+@click.option("--priority", type=int, help="Higher wins, field by field.  [default: 100]")
+@click.option("--mode", type=click.Choice(["enforce", "observe"]), help="observe decides and reports only.")
+@click.option(
+    "--ttl", type=DURATION, help="Ends by itself after this time; 900 and above need one of at most 4h."
+)
+@click.option("--reason", help="Why, for the audit log.")
+@with_all
+@with_change
+@with_client
+def set_policy(
+    client: Client,
+    name: str | None,
+    stream: IO[str] | None,
+    everywhere: bool,
+    dry_run: bool,
+    wait: bool,
+    timeout: timedelta,
+    output: str,
+    **fields: Any,
+) -> None:
+    """Set fields of policy NAME; creates it if there is none. What no flag names stays as it is."""
+    how: dict[str, Any] = {"dry_run": dry_run, "wait": wait, "timeout": timeout, "output": output}
+    given = [option for option, value in fields.items() if value not in (None, ())]
+    if stream is not None:
+        if name or given:
+            raise WrongUseError("-f brings the whole policy; leave out NAME and the flags of fields")
+        apply_file(client, stream, everywhere=everywhere, **how)
+        return
+    if not name:
+        raise WrongUseError("NAME is missing; write agentctl set-policy NAME --kv-load-failure recompute")
+    if not given:
+        raise WrongUseError("nothing to set; give a flag such as --kv-load-failure recompute")
+    present = _present(client, name)
+    manifest = json.dumps(_patched(client, name, present, **fields))
+    request = admin.ApplyPolicyRequest(
+        manifest_json=manifest,
+        author=author(),
+        dry_run=dry_run,
+        # What was patched is what is replaced, or nothing is.
+        if_generation=present.generation if present is not None else 0,
+        all=everywhere,
+    )
+    response = client.call("ApplyPolicy", request)
+    finish(client, response, selector_of(manifest), **how)
+
+
+def _present(client: Client, name: str) -> admin.Policy | None:
+    response: admin.ListPoliciesResponse = client.call("ListPolicies", admin.ListPoliciesRequest())
+    return next((policy for policy in response.policies if policy.name == name), None)
+
+
+def _patched(
+    client: Client,
+    name: str,
+    present: admin.Policy | None,
+    *,
+    kv_load_failure: str | None,
+    selector: str | None,
+    models: tuple[str, ...],
+    priority: int | None,
+    mode: str | None,
+    ttl: timedelta | None,
+    reason: str | None,
+) -> dict[str, Any]:
+    manifest: dict[str, Any] = (
+        json.loads(present.manifest_json)
+        if present is not None
+        else {
+            "apiVersion": "penstock.dev/v1alpha1",
+            "kind": "TransferPolicy",
+            "metadata": {"name": name},
+            "spec": {},
+        }
+    )
+    spec = manifest["spec"]
+    # The reason of the last change is not that of this one.
+    annotations = manifest["metadata"].setdefault("annotations", {})
+    annotations.pop(_REASON, None)
+    if reason:
+        annotations[_REASON] = reason
+    if kv_load_failure is not None:
+        spec.setdefault("kvLoadFailure", {})["action"] = kv_load_failure
+    if selector is not None:
+        kept = {"models": spec["selector"]["models"]} if "models" in spec.get("selector", {}) else {}
+        spec["selector"] = kept | _selector(selector)
+    if models:
+        spec.setdefault("selector", {})["models"] = list(models)
+    spec |= {key: value for key, value in (("priority", priority), ("mode", mode)) if value is not None}
+    if ttl is not None:
+        # The agent's clock decides when it ends.
+        now = client.call("GetStatus", admin.GetStatusRequest()).now.ToDatetime()
+        spec["expiresAt"] = f"{(now + ttl).isoformat(timespec='seconds')}Z"
+    return manifest
+
+
+def _selector(text: str) -> dict[str, Any]:
+    selector: dict[str, Any] = {}
+    for requirement in parse_labels(text):
+        labels = selector.get("matchLabels", {})
+        if requirement.operator == "In" and len(requirement.values) == 1 and requirement.key not in labels:
+            selector["matchLabels"] = labels | {requirement.key: requirement.values[0]}
+            continue
+        expression: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
+        if requirement.values:
+            expression["values"] = list(requirement.values)
+        selector.setdefault("matchExpressions", []).append(expression)
+    return selector

@@ -1,0 +1,87 @@
+"""The spans of a request as a tree. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.proto.v1.admin_pb2 import Span, Trace
+
+# What a person looks for on a span, in the order of interest.
+MATTERS = (
+    "penstock.outcome",
+    "penstock.mode",
+    "error.type",
+    "penstock.peer",
+    "penstock.decided_by",
+    "penstock.tokens_kept",
+    "penstock.tokens_recomputed",
+    "penstock.reason",
+    "penstock.deferral.reason",
+    "penstock.ending",
+    "penstock.bytes",
+    "penstock.blocks",
+    "penstock.waiters",
+    "penstock.caused_by_request_id",
+    "penstock.finish_reason",
+    "gen_ai.usage.prompt_tokens",
+    "gen_ai.usage.completion_tokens",
+    "penstock.rehearsal",
+)
+
+
+def tree_lines(trace: Trace) -> Iterator[str]:
+    """Yield the lines of a trace: roots by their start, children below their parents.
+
+    A span whose parent is not in the trace stands as a root.
+    """
+    yield f"trace {trace.trace_id}"
+    ids = {span.span_id for span in trace.spans}
+    children: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in sorted(trace.spans, key=lambda span: (span.start_time_unix_nano, span.span_id)):
+        children[span.parent_span_id if span.parent_span_id in ids else ""].append(span)
+    begin = min((span.start_time_unix_nano for span in trace.spans), default=0)
+    # Spans that name each other as parents hang below no root; they are shown once, as what they are.
+    shown: set[str] = set()
+    yield from _branch(children[""], children, "", begin, shown)
+    lost = [span for span in trace.spans if span.span_id not in shown]
+    yield from (_line(span, begin) for span in lost)
+
+
+def _branch(
+    spans: Sequence[Span], children: dict[str, list[Span]], indent: str, begin: int, shown: set[str]
+) -> Iterator[str]:
+    for index, span in enumerate(spans):
+        last = index + 1 == len(spans)
+        shown.add(span.span_id)
+        yield f"{indent}{'└─ ' if last else '├─ '}{_line(span, begin)}"
+        below = indent + ("   " if last else "│  ")
+        for link in span.links:
+            yield f"{below}· linked to span {link.span_id} of trace {link.trace_id}"
+        yield from _branch(children.get(span.span_id, ()), children, below, begin, shown)
+
+
+def _line(span: Span, begin: int) -> str:
+    offset = words.span_of_time((span.start_time_unix_nano - begin) / 1e9)
+    took = words.span_of_time((span.end_time_unix_nano - span.start_time_unix_nano) / 1e9)
+    parts = [
+        click.style(span.name, bold=True),
+        f"[{span.service or 'unknown'} {words.engine(span.key)}]",
+        f"+{offset}",
+        took,
+    ]
+    if span.status == "error":
+        message = f": {words.one_line(span.status_message)}" if span.status_message else ""
+        parts.append(click.style(f"ERROR{message}", fg="red"))
+    parts += [
+        f"{name.rpartition('.')[2] if name.startswith('gen_ai') else name.removeprefix('penstock.')}={words.one_line(span.attributes[name])}"
+        for name in MATTERS
+        if name in span.attributes
+    ]
+    return "  ".join(parts)
