@@ -17,6 +17,7 @@ from penstock.instrumentation.records import (
     TRANSFER_COLUMNS,
     TRANSFER_TEXT,
 )
+from penstock.instrumentation.tally import Tally
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
 
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.instrumentation.records import EventRecord, ProbeRecord, TransferRecord
-    from penstock.instrumentation.tally import Tally
     from penstock.proto.v1.common_pb2 import Component
-
-BATCH_ENTRIES: Final = 512
-"""Entries of each kind in one batch, at most."""
 
 BATCH_BYTES: Final = (1 << 20) - (64 << 10)
 """Bytes of entries in one batch; the rest of the mebibyte is for the head and the accounts."""
+
+BATCH_PARTS: Final = 24_000
+"""Strings and submessages of one batch; the agent counts them before it parses, because each takes memory."""
 
 TEXT_MAX: Final = 1024
 """Bytes of UTF-8 of one text."""
@@ -40,7 +40,8 @@ ENCODE_ERROR: Final = "encode_error"
 OVERSIZE: Final = "oversize"
 UNKNOWN_KIND: Final = "unknown"
 
-_KINDS: Final = frozenset(field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields)
+# The agent writes source_lost, into its own log.
+_KINDS: Final = {field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields} - {"source_lost"}
 
 
 def seal(
@@ -51,10 +52,8 @@ def seal(
 ) -> list[Sealed]:
     """Return the entries as batches, in their order; what cannot be encoded is added to *drops*."""
     sealed: list[Sealed] = []
-    longest = max(len(events), len(transfers), len(probes))
-    for start in range(0, longest, BATCH_ENTRIES):
-        part = slice(start, start + BATCH_ENTRIES)
-        _seal(events[part], transfers[part], probes[part], drops, sealed)
+    if events or transfers or probes:
+        _seal(events, transfers, probes, drops, sealed)
     return sealed
 
 
@@ -93,29 +92,33 @@ def _seal(
 ) -> None:
     batch = Batch()
     held: dict[str, int] = {}
+    refused = Tally()
+    parts = _Parts()
     for record in events:
-        event = _event(record, drops)
+        event = _event(record, parts, refused)
         if event is not None:
             batch.events.append(event)
-            kind = event.WhichOneof("body") or UNKNOWN_KIND
+            kind = record[1]
             held[kind] = held.get(kind, 0) + 1
     table = {"": 0}
     rows = _columns(batch.transfers, TRANSFER_COLUMNS, TRANSFER_TEXT, transfers, table)
-    _account(KIND_TRANSFER, len(transfers), rows, held, drops)
+    _account(KIND_TRANSFER, len(transfers), rows, held, refused)
     rows = _columns(batch.probes, PROBE_COLUMNS, PROBE_TEXT, probes, table)
-    _account(KIND_PROBE, len(probes), rows, held, drops)
-    if not held:
-        return
+    _account(KIND_PROBE, len(probes), rows, held, refused)
     if len(table) > 1 or KIND_TRANSFER in held or KIND_PROBE in held:
         batch.strings.extend(table)
     content = batch.SerializeToString()
-    if len(content) <= BATCH_BYTES:
-        sealed.append(Sealed(content, held))
+    if len(content) <= BATCH_BYTES and parts.count + len(table) <= BATCH_PARTS:
+        for (reason, kind), count in refused.take().items():
+            drops.add(reason, kind, count)
+        if held:
+            sealed.append(Sealed(content, held))
         return
     if len(events) + len(transfers) + len(probes) == 1:
         for kind in held:
             drops.add(OVERSIZE, kind)
         return
+    # Both halves account for themselves.
     halves = [(half(events), half(transfers), half(probes)) for half in (_first_half, _second_half)]
     for part_events, part_transfers, part_probes in halves:
         _seal(part_events, part_transfers, part_probes, drops, sealed)
@@ -136,13 +139,23 @@ def _account(kind: str, given: int, encoded: int, held: dict[str, int], drops: T
         drops.add(ENCODE_ERROR, kind, given - encoded)
 
 
-def _event(record: EventRecord, drops: Tally) -> Event | None:
+class _Parts:
+    """How many strings and submessages a batch holds so far."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def _event(record: EventRecord, parts: _Parts, drops: Tally) -> Event | None:
     time_ns, kind, fields, component, rank, request_id, rehearsal = record
     if kind not in _KINDS:
         drops.add(ENCODE_ERROR, UNKNOWN_KIND)
         return None
     try:
-        body = {name: _clean(value) for name, value in fields.items()}
+        parts.count += 2
+        body = {name: _clean(value, parts) for name, value in fields.items()}
         return Event(
             time_unix_nano=time_ns,
             component=cast("Component", component),
@@ -156,14 +169,16 @@ def _event(record: EventRecord, drops: Tally) -> Event | None:
         return None
 
 
-def _clean(value: Any) -> Any:
+def _clean(value: Any, parts: _Parts) -> Any:
     """Return *value* with every text in it cut."""
     if isinstance(value, str):
+        parts.count += 1
         return text(value)
     if isinstance(value, dict):
-        return {name: _clean(item) for name, item in value.items()}
+        parts.count += 1
+        return {name: _clean(item, parts) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
+        return [_clean(item, parts) for item in value]
     return value
 
 

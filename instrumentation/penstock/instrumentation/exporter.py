@@ -9,29 +9,22 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.backoff import Backoff
+from penstock.instrumentation.collector import BATCH_ENTRIES, NEVER, Collector
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.outbox import Outbox, Sealed, Watermark
 from penstock.instrumentation.service import Message, Service, Tag
 
 if TYPE_CHECKING:
-    from collections import deque
-
     from penstock.instrumentation.runtime import Runtime
     from penstock.instrumentation.settings import Settings
     from penstock.instrumentation.transport import Ended, Stream
     from penstock.proto.v1.ingest_pb2 import Ack
 
 METHOD: Final = "/penstock.v1.Ingest/Publish"
-
-ROUND: Final = 0.05
-"""Seconds that an entry waits for others to share its batch."""
-
-BATCH_ENTRIES: Final = 512
-"""Entries of one kind that are sent without waiting further."""
 
 ANSWER_DEADLINE: Final = 5.0
 """Seconds within which the agent greets, and acknowledges a batch."""
@@ -40,8 +33,6 @@ SNAPSHOT_INTERVAL: Final = 1.0
 
 PROVEN: Final = 10.0
 """Seconds after which a stream counts as good, even if there was nothing to acknowledge."""
-
-_NEVER: Final = float("inf")
 
 logger = logging.getLogger("penstock")
 
@@ -54,6 +45,7 @@ class Exporter(Service):
         self._runtime = runtime
         self._settings = settings
         self._emitter = runtime.emitter
+        self._collector = Collector(runtime.emitter, self.ring)
         self._outbox = Outbox()
         self._backoff = Backoff()
         self._stream: Stream[Ack] | None = None
@@ -63,14 +55,12 @@ class Exporter(Service):
         # True after the agent called something invalid: until the batch in flight has been judged alone, no snapshot
         # is sent, so that neither is given up for the other's fault.
         self._suspect = False
-        self._flush_at = _NEVER
-        self._answer_by = _NEVER
-        self._proven_at = _NEVER
+        self._answer_by = NEVER
+        self._proven_at = NEVER
         self._connect_at = 0.0
         self._snapshot_at = 0.0
         self._stopping = False
-        self._stop_by = _NEVER
-        self._goodbye_sealed = False
+        self._stop_by = NEVER
         self._sent = 0
         self._connections = 0
         self._complained = False
@@ -86,16 +76,18 @@ class Exporter(Service):
     def _wait(self, now: float) -> float:
         due = [self._answer_by, self._proven_at, self._stop_by]
         if self._stream is None:
-            due.append(self._connect_at if self._runtime.identity.process else _NEVER)
+            due.append(self._connect_at if self._runtime.identity.process else NEVER)
         elif self._greeted:
             due.append(self._snapshot_at)
             if not self._in_flight:
-                due.append(self._flush_at)
+                due.append(self._collector.flush_at)
         return min(due) - now
 
     def _handle(self, message: Message) -> None:
         if message.tag is Tag.STOP:
-            self._stopping = True
+            if not self._stopping:
+                self._stopping = True
+                self._seal_the_rest()
             self._connect_at = 0.0
         elif message.tag is Tag.RESUME:
             self._connect_at = 0.0
@@ -113,8 +105,9 @@ class Exporter(Service):
         if self._stream is not None and self._identity is not self._runtime.identity:
             self._close()
             self._connect_at = now
-        self._collect(now)
-        if self._stopping and (now >= self._stop_by or not self._runtime.identity.process):
+        if not self._stopping:
+            self._collect(now)
+        elif now >= self._stop_by or not self._runtime.identity.process:
             self.finished = True
             return
         if self._stream is None:
@@ -144,7 +137,7 @@ class Exporter(Service):
         stream, self._stream = self._stream, None
         self._greeted = False
         self._in_flight = 0
-        self._answer_by = self._proven_at = _NEVER
+        self._answer_by = self._proven_at = NEVER
         if stream is not None:
             stream.close()
 
@@ -156,11 +149,13 @@ class Exporter(Service):
                 "penstock has no agent at %s (%s); vLLM is not affected", self._settings.endpoint, reason
             )
         self._close()
-        self._connect_at = time.monotonic() + self._backoff.next()
+        now = time.monotonic()
+        if now >= self._connect_at:  # else the attempt was short, and has named the time of the next
+            self._connect_at = now + self._backoff.next()
 
     def _prove(self) -> None:
         self._backoff.reset()
-        self._proven_at = _NEVER
+        self._proven_at = NEVER
         self._complained = False
 
     def _take_end(self, ended: Ended) -> None:
@@ -194,12 +189,12 @@ class Exporter(Service):
         now = time.monotonic()
         if not self._greeted:
             self._greeted = True
-            self._answer_by = _NEVER
+            self._answer_by = NEVER
             self._proven_at = now + PROVEN
             self._snapshot_at = now
         elif self._in_flight and ack.durable_watermark >= self._in_flight:
             self._in_flight = 0
-            self._answer_by = _NEVER
+            self._answer_by = NEVER
             self._suspect = False
             self._prove()
 
@@ -246,56 +241,20 @@ class Exporter(Service):
         self._stream.send(content)
 
     def _collect(self, now: float) -> None:
-        """Seal what waits, if it is time; and set the mark at which the emitter rings again."""
         free = self._greeted and not self._in_flight and not len(self._outbox)
-        longest = self._emitter.longest()
-        if longest and self._flush_at == _NEVER:
-            self._flush_at = now + ROUND
-        accounts = bool(self._emitter.drops or guard.counts)
-        if (
-            longest >= BATCH_ENTRIES
-            or (longest and free and now >= self._flush_at)
-            or (accounts and free and now >= self._snapshot_at)
-            or self._stopping
-        ):
-            self._seal()
-            self._flush_at = _NEVER
-        self._emitter.mark = 0
-        if self._emitter.queued():
-            if self._flush_at == _NEVER:
-                self._flush_at = now + ROUND
-            self._emitter.mark = BATCH_ENTRIES - 1
-            if self._emitter.longest() >= BATCH_ENTRIES:
-                self.ring()
-
-    def _seal(self) -> None:
-        from penstock.instrumentation.encode import seal  # noqa: PLC0415  (not before the first emit)
-
-        emitter = self._emitter
-        # One batch's worth at a time: the host's threads get the interpreter back in between.
-        batches = seal(_take(emitter.events), _take(emitter.transfers), _take(emitter.probes), emitter.drops)
-        drops, errors = emitter.drops.take(), guard.counts.take()
-        if drops or errors:
-            first = batches.pop(0) if batches else Sealed()
-            batches.insert(0, Sealed(first.content, first.held, drops=drops, guard_errors=errors))
-        for batch in batches:
+        for batch in self._collector.collect(now, free=free, accounts=now >= self._snapshot_at):
             self._outbox.append(batch)
-        if self._stopping and not emitter.queued() and not self._goodbye_sealed:
-            from penstock.proto.v1.ingest_pb2 import Batch, Goodbye  # noqa: PLC0415  (not before the first emit)
 
-            self._goodbye_sealed = True
-            self._outbox.append(Sealed(Batch(goodbye=Goodbye(reason="exit")).SerializeToString()))
+    def _seal_the_rest(self) -> None:
+        """Seal all that is left and a goodbye behind it."""
+        from penstock.proto.v1.ingest_pb2 import Batch, Goodbye  # noqa: PLC0415  (not before the first emit)
+
+        # What is emitted meanwhile by threads that do not know of the end may be lost, but not keep us here.
+        for _ in range(-(-self._emitter.longest() // BATCH_ENTRIES) or 1):
+            for batch in self._collector.seal():
+                self._outbox.append(batch)
+        self._outbox.append(Sealed(Batch(goodbye=Goodbye(reason="exit")).SerializeToString()))
 
 
 class RejectedError(Exception):
     """The agent called a message of ours invalid; the text is the agent's."""
-
-
-def _take(queue: deque[Any]) -> list[Any]:
-    taken: list[Any] = []
-    try:
-        while len(taken) < BATCH_ENTRIES:
-            taken.append(queue.popleft())
-    except IndexError:
-        pass
-    return taken

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from penstock.instrumentation.tally import OTHER
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -24,6 +26,9 @@ LIMIT: Final = 32 << 20
 OVERFLOW: Final = "outbox_full"
 REJECTED: Final = "rejected"
 """Reasons in a tombstone."""
+
+KEYS_MAX: Final = 256
+"""Different keys of a tombstone's counts; what comes on top is counted as other."""
 
 Counts: TypeAlias = "Mapping[tuple[str, str], int]"
 
@@ -80,7 +85,6 @@ class Outbox:
 
     Attributes:
         size: bytes of content held, at most the limit.
-        sent: how many batches have been acknowledged in this epoch.
 
     """
 
@@ -151,5 +155,6 @@ class Outbox:
 def _sum(left: Counts, right: Counts) -> Counts:
     total = dict(left)
     for key, count in right.items():
-        total[key] = total.get(key, 0) + count
+        place = key if key in total or len(total) < KEYS_MAX else (OTHER, OTHER)
+        total[place] = total.get(place, 0) + count
     return total

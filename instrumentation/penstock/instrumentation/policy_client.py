@@ -177,7 +177,11 @@ class PolicyClient(Service):
         hopeless = ended.code in ("INVALID_ARGUMENT", "UNIMPLEMENTED", "PERMISSION_DENIED")
         if hopeless:
             self._last_error = repr(ended)
-        self._connect_at = time.monotonic() + (self._backoff.longest() if hopeless else self._backoff.next())
+        now = time.monotonic()
+        if hopeless:
+            self._connect_at = now + self._backoff.longest()
+        elif now >= self._connect_at:  # else the attempt was short, and has named the time of the next
+            self._connect_at = now + self._backoff.next()
 
     def _send(self, **report: Any) -> None:
         from penstock.proto.v1.policy_pb2 import Report  # noqa: PLC0415  (protobuf)

@@ -1,0 +1,93 @@
+"""When the queues are emptied, and into what: the exporter's first half."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.guard import guard
+from penstock.instrumentation.outbox import Sealed
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from penstock.instrumentation.emitter import Emitter
+
+ROUND: Final = 0.05
+"""Seconds that an entry waits for others to share its batch."""
+
+BATCH_ENTRIES: Final = 512
+"""Entries of one kind that are sealed without waiting further, and at most so many at a time."""
+
+NEVER: Final = float("inf")
+
+
+class Collector:
+    """Takes entries from the emitter's queues; the only one who does.
+
+    Attributes:
+        flush_at: when the waiting entries are to be sealed if the link is free; ``NEVER`` with none.
+
+    """
+
+    def __init__(self, emitter: Emitter, ring: Callable[[], None]) -> None:
+        """Make one that calls *ring* to be asked again at once."""
+        self._emitter = emitter
+        self._ring = ring
+        self.flush_at = NEVER
+
+    def collect(self, now: float, *, free: bool, accounts: bool) -> list[Sealed]:
+        """Return what is to be sent, oldest first, and set the mark at which the emitter rings again.
+
+        Args:
+            now: monotonic seconds.
+            free: nothing is in flight or waiting, so a batch that is not full may go. An agent that is
+                away gets full batches only, and nobody wakes for less.
+            accounts: report drops and guard errors even if there is no entry to send with them.
+
+        """
+        emitter = self._emitter
+        longest = emitter.longest()
+        if longest and self.flush_at == NEVER:
+            self.flush_at = now + ROUND
+        sealed: list[Sealed] = []
+        if (
+            longest >= BATCH_ENTRIES
+            or (free and now >= self.flush_at)
+            or (accounts and free and (emitter.drops or guard.counts))
+        ):
+            sealed = self.seal()
+        # First the mark, then the look: an entry is appended before the mark is read, so one of the two sees the other.
+        emitter.mark = 0
+        if emitter.queued():
+            self.flush_at = min(self.flush_at, now + ROUND)
+            emitter.mark = BATCH_ENTRIES - 1
+            if emitter.longest() >= BATCH_ENTRIES:
+                self._ring()
+        return sealed
+
+    def seal(self) -> list[Sealed]:
+        """Seal one batch's worth of each kind now, with all accounts.
+
+        Not more at a time: the host's threads get the interpreter back in between.
+        """
+        from penstock.instrumentation.encode import seal  # noqa: PLC0415  (not before the first emit)
+
+        emitter = self._emitter
+        self.flush_at = NEVER
+        batches = seal(_take(emitter.events), _take(emitter.transfers), _take(emitter.probes), emitter.drops)
+        drops, errors = emitter.drops.take(), guard.counts.take()
+        if drops or errors:
+            first = batches.pop(0) if batches else Sealed()
+            batches.insert(0, Sealed(first.content, first.held, drops=drops, guard_errors=errors))
+        return batches
+
+
+def _take(queue: deque[Any]) -> list[Any]:
+    taken: list[Any] = []
+    try:
+        while len(taken) < BATCH_ENTRIES:
+            taken.append(queue.popleft())
+    except IndexError:  # empty, or an emit gave up the newest meanwhile
+        pass
+    return taken

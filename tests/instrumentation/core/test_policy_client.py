@@ -1,0 +1,298 @@
+"""The policy client against an agent's double on a real socket."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from penstock.instrumentation import policy_client
+from penstock.instrumentation.policy_client import PolicyClient
+from penstock.instrumentation.policy_model import NO_POLICY, Action
+from penstock.proto.v1.policy_pb2 import (
+    FAILURE_ACTION_FAIL,
+    FAILURE_ACTION_RECOMPUTE,
+    KvLoadFailure,
+    PolicyBody,
+    Push,
+    ScheduledPolicy,
+)
+from tests.support.agent import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.instrumentation.runtime import Runtime
+    from penstock.proto.v1.policy_pb2 import Report
+    from tests.support.fake_agent import FakeAgent
+
+FIELDS = ("kv_load_failure.action",)
+
+
+def entry(hash_: str, action: int, valid_for: float = 0.0) -> ScheduledPolicy:
+    """Build one entry of a schedule."""
+    found = ScheduledPolicy(hash=hash_, body=PolicyBody(kv_load_failure=KvLoadFailure(action=action)))
+    if valid_for:
+        found.valid_for.FromNanoseconds(round(valid_for * 1e9))
+    return found
+
+
+FAIL = Push(schedule=[entry("h-fail", FAILURE_ACTION_FAIL)])
+RECOMPUTE = Push(schedule=[entry("h-recompute", FAILURE_ACTION_RECOMPUTE)])
+
+
+def last(agent: FakeAgent, kind: str) -> Report:
+    """Return the last report of that kind."""
+    return [report for report in agent.received.reports if report.WhichOneof("message") == kind][-1]
+
+
+def count(agent: FakeAgent, kind: str) -> int:
+    """Return how many reports of that kind came."""
+    return sum(report.WhichOneof("message") == kind for report in agent.received.reports)
+
+
+def applied(agent: FakeAgent) -> list[tuple[str, str, bool, str]]:
+    """Return (cause, hash, accepted, previous hash) of all policy_applied events."""
+    events = [event.policy_applied for batch in agent.received.batches() for event in batch.events]
+    return [(event.cause, event.hash, event.accepted, event.previous_hash) for event in events]
+
+
+@pytest.fixture
+def subscribed(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> Runtime:
+    """Make a runtime whose policy client has subscribed."""
+    runtime = make_runtime(server="left", labels={"role": "decode"}, allow_faults=True)
+    runtime.start_policy(FIELDS)
+    agent.wait(lambda: count(agent, "subscribe"), "a subscription")
+    return runtime
+
+
+def test_subscribe_says_who(agent: FakeAgent, subscribed: Runtime) -> None:
+    """The subscription holds all that a selector and the agent need."""
+    subscribe = last(agent, "subscribe").subscribe
+    assert subscribe.epoch == subscribed.epoch
+    assert (subscribe.key.server, subscribe.key.engine, subscribe.model) == ("left", "0", "tiny")
+    assert dict(subscribe.labels) == {"role": "decode"}
+    assert list(subscribe.supported_fields) == ["kv_load_failure"]
+    assert subscribe.faults_allowed
+    assert subscribe.hash_in_force == ""
+
+
+def test_push_is_put_in_force_then_acknowledged(agent: FakeAgent, subscribed: Runtime) -> None:
+    """A push changes the policy of the idle engine, is acknowledged by nonce and hash, and is an event."""
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+    ack = last(agent, "ack").ack
+    assert (ack.nonce, ack.hash, ack.paused) == (1, "h-fail", False)
+    assert subscribed.policy.current.kv_load_failure.action is Action.FAIL
+    agent.wait(lambda: applied(agent) == [("push", "h-fail", True, "")], "the event")
+
+
+def test_swap_waits_for_the_end_of_the_step(agent: FakeAgent, subscribed: Runtime) -> None:
+    """While a step runs the policy does not change and no acknowledgement goes out."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def step() -> None:
+        with subscribed.policy.step():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert entered.wait(10)
+    agent.push(FAIL)
+    wait_until(lambda: subscribed._policy_client._nonce == 1, "the push has arrived")
+    assert subscribed.policy.current is NO_POLICY
+    assert count(agent, "ack") == 0
+    leave.set()
+    thread.join()
+    agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement")
+    assert subscribed.policy.current.hash == "h-fail"
+
+
+def test_engine_that_hangs_in_a_step_refuses(
+    agent: FakeAgent, subscribed: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that does not end within the deadline is answered by a NACK with the hash still in force."""
+    monkeypatch.setattr(policy_client, "STEP_DEADLINE", 0.05)
+    entered, leave = threading.Event(), threading.Event()
+
+    def step() -> None:
+        with subscribed.policy.step():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert entered.wait(10)
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "nack"), "the refusal")
+    leave.set()
+    thread.join()
+    nack = last(agent, "nack").nack
+    assert "hangs" in nack.error
+    assert nack.hash_in_force == ""
+    assert subscribed.policy.current is NO_POLICY
+
+
+def test_refused_push_leaves_the_last_good_one(agent: FakeAgent, subscribed: Runtime) -> None:
+    """A push that asks for what the engine does not do is refused by field; the policy stays, and an event tells."""
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+    bad = Push(schedule=[entry("h-bad", FAILURE_ACTION_FAIL)])
+    bad.schedule[0].body.kv_load_failure.max_recompute_tokens = 5
+    agent.push(bad)
+    agent.wait(lambda: count(agent, "nack"), "the refusal")
+    nack = last(agent, "nack").nack
+    assert (nack.nonce, nack.field, nack.hash_in_force) == (2, "kvLoadFailure.maxRecomputeTokens", "h-fail")
+    assert "maxRecomputeTokens" in nack.error
+    assert subscribed.policy.current.hash == "h-fail"
+    agent.wait(lambda: ("push", "h-bad", False, "h-fail") in applied(agent), "the event")
+
+
+def test_policy_outlives_the_agent(agent: FakeAgent, subscribed: Runtime) -> None:
+    """With the agent dead the policy stays in force; the next subscription names its hash; a push again is no event."""
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+    agent.stop()
+    wait_until(lambda: not subscribed._policy_client._heard, "the stream has ended")
+    assert subscribed.policy.current.hash == "h-fail"
+    agent.first_push = FAIL
+    agent.start()
+    agent.wait(lambda: count(agent, "ack") == 2, "another acknowledgement")
+    assert last(agent, "subscribe").subscribe.hash_in_force == "h-fail"
+    assert last(agent, "ack").ack.nonce == 1
+    agent.wait(lambda: applied(agent), "the event")
+    assert applied(agent) == [("push", "h-fail", True, "")]
+
+
+def test_no_policy_means_vllms_own_configuration(agent: FakeAgent, subscribed: Runtime) -> None:
+    """An empty schedule takes the policy out of force."""
+    agent.push(FAIL)
+    agent.push(Push())
+    agent.wait(lambda: count(agent, "ack") == 2, "both acknowledgements")
+    assert subscribed.policy.current == NO_POLICY
+    assert last(agent, "ack").ack.hash == ""
+
+
+def test_pause_and_resume(agent: FakeAgent, subscribed: Runtime) -> None:
+    """The kill switch takes the policy out of force and makes hooks passive; resume puts both back."""
+    agent.push(FAIL)
+    agent.push(Push(schedule=FAIL.schedule, paused=True))
+    agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement of the pause")
+    assert (last(agent, "ack").ack.hash, last(agent, "ack").ack.paused) == ("h-fail", True)
+    assert subscribed.policy.current is NO_POLICY
+    assert not subscribed.active
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "ack") == 3, "the acknowledgement of the end")
+    assert subscribed.policy.current.hash == "h-fail"
+    assert subscribed.active
+    agent.wait(lambda: [item[0] for item in applied(agent)] == ["push", "pause", "resume"], "the events")
+
+
+def test_pause_is_never_refused(agent: FakeAgent, subscribed: Runtime) -> None:
+    """A push with the kill switch makes hooks passive even if its policy is refused."""
+    bad = Push(schedule=[entry("", FAILURE_ACTION_FAIL)], paused=True)
+    agent.push(bad)
+    agent.wait(lambda: count(agent, "nack"), "the refusal")
+    assert not subscribed.active
+
+
+def test_new_epoch_subscribes_anew(agent: FakeAgent, subscribed: Runtime) -> None:
+    """When the agent has lost its state the client subscribes under the new epoch."""
+    subscribed.renew_epoch()
+    agent.wait(lambda: count(agent, "subscribe") == 2, "another subscription")
+    assert last(agent, "subscribe").subscribe.epoch == subscribed.epoch
+
+
+def test_snapshot_holds_the_status(agent: FakeAgent, subscribed: Runtime) -> None:
+    """The snapshot says what is in force, since when, until when, and what is done about a failed load."""
+    agent.push(
+        Push(schedule=[entry("h-fail", FAILURE_ACTION_FAIL, 3_600), entry("h-2", FAILURE_ACTION_RECOMPUTE)])
+    )
+    agent.wait(
+        lambda: agent.received.snapshots and agent.received.snapshots[-1].policy.hash == "h-fail", "a snapshot"
+    )
+    status = agent.received.snapshots[-1].policy
+    assert (status.nonce, status.connected, status.kv_action, status.ec_action) == (1, True, "fail", "")
+    assert 3_590 < (status.expires_time_unix_nano - status.changed_time_unix_nano) / 1e9 < 3_610
+
+
+def test_agent_without_a_feed_is_left_alone(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> None:
+    """A server that refuses the subscription is asked again at the longest interval only."""
+    agent.Watch = lambda _, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "not here")
+    agent.restart()
+    runtime = make_runtime()
+    runtime.start_policy(FIELDS)
+    client = runtime._policy_client
+    wait_until(lambda: client._last_error, "the refusal")
+    assert "UNIMPLEMENTED" in client._last_error
+    assert client._backoff._ceiling == 5.0
+
+
+class Clock:
+    """Seconds that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runtime) -> None:
+    """Several expiries pass on the engine's own clock; each is an event, and a report once there is a stream."""
+    clock = Clock()
+    client = PolicyClient(runtime, runtime.settings, FIELDS, clock)
+    runtime._policy_client = client
+    client.start()
+    agent.wait(lambda: count(agent, "subscribe"), "a subscription")
+    agent.push(
+        Push(
+            schedule=[
+                entry("h-1", FAILURE_ACTION_FAIL, 10),
+                entry("h-2", FAILURE_ACTION_RECOMPUTE, 10),
+                ScheduledPolicy(),
+            ]
+        )
+    )
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+    assert last(agent, "ack").ack.hash == "h-1"
+    clock.now += 10.0
+    client.ring()
+    agent.wait(lambda: count(agent, "moved"), "the report")
+    assert last(agent, "moved").moved.hash == "h-2"
+    assert runtime.policy.current.kv_load_failure.action is Action.RECOMPUTE
+    agent.stop()
+    clock.now += 10.0
+    client.ring()
+    wait_until(lambda: runtime.policy.current == NO_POLICY, "vLLM's own configuration")
+    agent.start()
+    agent.wait(lambda: len(applied(agent)) == 3, "three events")
+    assert applied(agent) == [
+        ("push", "h-1", True, ""),
+        ("expiry", "h-2", True, "h-1"),
+        ("expiry", "", True, "h-2"),
+    ]
+    agent.wait(lambda: count(agent, "subscribe") == 2, "another subscription")
+    assert last(agent, "subscribe").subscribe.hash_in_force == ""
+
+
+def test_schedule_runs_down_while_paused(agent: FakeAgent, runtime: Runtime) -> None:
+    """A pause does not stop the clock: what is in force after it is what the schedule says by then."""
+    clock = Clock()
+    client = PolicyClient(runtime, runtime.settings, FIELDS, clock)
+    runtime._policy_client = client
+    client.start()
+    agent.wait(lambda: count(agent, "subscribe"), "a subscription")
+    schedule = [entry("h-1", FAILURE_ACTION_FAIL, 10), entry("h-2", FAILURE_ACTION_RECOMPUTE)]
+    agent.push(Push(schedule=schedule, paused=True))
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+    clock.now += 10.0
+    client.ring()
+    agent.wait(lambda: count(agent, "moved"), "the report")
+    assert runtime.policy.current is NO_POLICY
+    agent.push(Push(schedule=schedule[1:]))
+    agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement")
+    assert runtime.policy.current.hash == "h-2"

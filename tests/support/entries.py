@@ -1,0 +1,35 @@
+"""Entries as hooks emit them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.instrumentation.constants import (
+    CHANNEL_KV,
+    COMPONENT_SCHEDULER,
+    COMPONENT_WORKER,
+    DIRECTION_RECEIVE,
+    TRANSFER_RESULT_OK,
+)
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.runtime import Runtime
+
+
+def emit_failure(runtime: Runtime, request_id: str, text: str = "refused") -> None:
+    """Emit a transfer failure."""
+    fields = {"channel": CHANNEL_KV, "peer": {"address": "10.0.0.7:5600"}, "error_text": text}
+    runtime.emit_event("transfer_failure", fields, component=COMPONENT_SCHEDULER, request_id=request_id)
+
+
+def emit_transfer(runtime: Runtime, request_id: str) -> None:
+    """Emit a completed transfer."""
+    runtime.emit_transfer(
+        1_750_000_000_000_000_000, 11_000_000, 393_216, 6, 40_000, CHANNEL_KV, DIRECTION_RECEIVE,
+        TRANSFER_RESULT_OK, COMPONENT_WORKER, 0, "NixlConnector", "10.0.0.7:5600", "engine-a", request_id,
+    )  # fmt: skip
+
+
+def emit_probe(runtime: Runtime, request_id: str) -> None:
+    """Emit a question to a remote cache."""
+    runtime.emit_probe(1_750_000_000_000_000_000, 900_000, 1, "ZmqECConnector", "10.0.0.7:5600", request_id)
