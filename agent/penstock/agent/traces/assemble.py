@@ -138,14 +138,6 @@ class Assembler:
         """Finish what is due at *now*, the agent's wall clock, when the log has nothing newer."""
         return self._finish(self._clock + max(0, now_unix_nano - self._received))
 
-    def finish(self) -> list[Finished]:
-        """Finish everything as it stands, without a grace: for questions, not for the export."""
-        for request in self._requests.values():
-            if not request.closing:
-                request.closing = True
-                self._due.append(_Due(self._clock, self._position, self._received, request))
-        return self._finish(self._clock + self._limits.grace_nano)
-
     def _take(self, logged: LoggedBatch) -> None:
         batch = Batch.FromString(logged.body)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")

@@ -1,0 +1,225 @@
+"""One sentence for each request and cause: which request, which peer, why, what was done, what it cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.traces import parts
+from penstock.agent.traces.find import find
+from penstock.agent.traces.loads import ends_a_load, loads
+from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.journal import Reader
+    from penstock.agent.traces.facts import RequestFacts
+    from penstock.agent.traces.find import Story
+    from penstock.agent.traces.loads import Load
+    from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_HASH_LENGTH = 12
+# A wait of this length is worth a sentence of its own.
+_LONG_WAIT = parts.SECOND
+
+
+def explain(reader: Reader, request_id: str) -> admin_pb2.Explanation:
+    """Explain what happened to a request, and to those on the other side of it.
+
+    Raises:
+        NotFoundError: no request goes by *request_id*, or several do.
+
+    """
+    stories = find(reader, request_id)
+    return admin_pb2.Explanation(
+        request_id=stories[0].key.request_id,
+        trace_id=stories[0].trace_id,
+        sentences=[sentence for story in stories for sentence in sentences(story)],
+    )
+
+
+def sentences(story: Story) -> Iterator[str]:
+    """Yield the sentences about one request; one at least."""
+    facts = story.facts
+    told = False
+    for clause in _troubles(facts):
+        told = True
+        yield f"{_subject(story)} {clause}."
+    if not told:
+        yield f"{_subject(story)} {_good(facts)}."
+
+
+def _subject(story: Story) -> str:
+    source = story.source
+    role = "" if source.role in ("", "unspecified", "unknown") else f"{source.role} "
+    return f"Request {story.key.request_id} on {role}engine {source.key}"
+
+
+def _troubles(facts: RequestFacts) -> Iterator[str]:
+    explained: list[LoadOutcome] = []
+    for load in loads(facts):
+        if load.failed:
+            yield _failed_load(facts, load)
+            if load.outcome is not None:
+                explained.append(load.outcome)
+    for entry in facts.outcomes:
+        outcome = entry.event.load_outcome
+        if not any(outcome is other for other in explained):
+            yield (
+                f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
+                f" ({_words(outcome.mode, outcome.error_type)}): {_action(outcome)}{_end(facts)}"
+            )
+    for entry in facts.failures:
+        failure = entry.event.transfer_failure
+        if not ends_a_load(failure):
+            yield f"had a failure with {_peer(failure.peer)} ({_cause(failure)}){_end(facts)}"
+    for delay in (entry.event.transfer_delayed for entry in facts.delays):
+        yield (
+            f"waited {_duration(delay.delay_nano)} longer for {_peer(delay.peer)}"
+            f" because the handshake with {_peer(delay.caused_by_peer)} was in the way"
+        )
+    yield from _leases(facts)
+    if facts.lost_unix_nano:
+        yield "ended with its engine, which vanished without a goodbye"
+    elif facts.closing is None:
+        yield _unfinished(facts)
+    elif not (facts.failures or facts.outcomes) and facts.deferred_nano >= _LONG_WAIT:
+        yield f"{_waited(facts)}{_end(facts)}"
+
+
+def _leases(facts: RequestFacts) -> Iterator[str]:
+    for entry in facts.leases:
+        lease = entry.event.lease_closed
+        if lease.ending == events_pb2.LEASE_ENDING_EXPIRED:
+            held = entry.event.time_unix_nano - lease.start_time_unix_nano
+            yield f"kept {lease.blocks} blocks for a reader that did not come in {_duration(held)}"
+
+
+def _failed_load(facts: RequestFacts, load: Load) -> str:
+    failure = load.failure
+    cause = "a rank reported an error" if failure is None else _cause(failure)
+    again = f" (attempt {load.attempt})" if load.attempt > 1 else ""
+    rehearsal = " in a rehearsal" if any(entry.event.rehearsal for entry in load.failures) else ""
+    done = "nothing was reported as done about it" if load.outcome is None else _action(load.outcome)
+    return (
+        f"could not load its {_channel(load.channel)} state from {_peer(load.peer)}{again}{rehearsal}"
+        f" ({cause}): {done}; it was under way for {_duration(load.end_unix_nano - load.start_unix_nano)}"
+        f"{_end(facts)}"
+    )
+
+
+def _cause(failure: TransferFailure) -> str:
+    what = _words(failure.mode, failure.error_type)
+    if failure.mode == common_pb2.FAILURE_MODE_COLLATERAL:
+        other = (
+            f"request {failure.caused_by_request_id}" if failure.caused_by_request_id else "another request"
+        )
+        what += f", caused by a handshake that {other} began"
+    if failure.incompatibility.factors:
+        what += f", they differ in {', '.join(failure.incompatibility.factors)}"
+    text = failure.error_text or failure.error_class
+    return f"{what}: {text.rstrip('.')}" if text else what
+
+
+def _action(outcome: LoadOutcome) -> str:
+    tokens, kept = f"{outcome.tokens_recomputed:,}", f"{outcome.tokens_kept:,}"
+    match outcome.outcome:
+        case common_pb2.OUTCOME_RECOMPUTED:
+            items = f" and {outcome.items_recomputed:,} items" if outcome.items_recomputed else ""
+            done = f"{tokens} tokens{items} were computed again, {kept} were kept"
+        case common_pb2.OUTCOME_FAILED:
+            done = f"the request was failed, which spared {tokens} tokens of recomputation"
+        case common_pb2.OUTCOME_ABORTED:
+            done = "the request was aborted"
+        case common_pb2.OUTCOME_RETRIED:
+            done = "the load was tried again"
+        case other:
+            done = f"the outcome was {parts.word(common_pb2.Outcome, other) or 'not told'}"
+    reason = f" ({outcome.reason.rstrip('.')})" if outcome.reason else ""
+    return f"{done}, {_decided(outcome)}{reason}"
+
+
+def _decided(outcome: LoadOutcome) -> str:
+    policy = f"policy {outcome.policy_hash[:_HASH_LENGTH]}" if outcome.policy_hash else "no policy"
+    match outcome.decided_by:
+        case common_pb2.DECIDED_BY_VLLM:
+            return f"decided by vLLM's own configuration under {policy}"
+        case common_pb2.DECIDED_BY_POLICY:
+            return f"decided by {policy}"
+        case other:
+            who = parts.word(common_pb2.DecidedBy, other) or "nobody who said so"
+            return f"decided by {who} under {policy}"
+
+
+def _good(facts: RequestFacts) -> str:
+    clauses = [_loaded(load, facts) for load in loads(facts)]
+    for entry in facts.leases:
+        lease, time = entry.event.lease_closed, entry.event.time_unix_nano
+        ending = parts.word(events_pb2.LeaseEnding, lease.ending) or "let go"
+        held = _duration(time - lease.start_time_unix_nano)
+        clauses.append(f"kept {lease.blocks} blocks for its reader, {ending} after {held}")
+    closing = facts.closing
+    if not clauses and closing is not None:
+        clauses.append(f"computed {closing.prompt_tokens:,} prompt tokens")
+    return f"{' and '.join(clauses)}, without trouble{_end(facts)}"
+
+
+def _loaded(load: Load, facts: RequestFacts) -> str:
+    closing = facts.closing
+    external = closing.external_cached_tokens if closing is not None else 0
+    tokens = f"{external:,} tokens, " if external and load.channel == common_pb2.CHANNEL_KV else ""
+    size = _size(sum(entry.sample.bytes for entry in load.samples))
+    took = _duration(load.end_unix_nano - load.start_unix_nano)
+    return f"loaded {_channel(load.channel)} state ({tokens}{size}) from {_peer(load.peer)} in {took}"
+
+
+def _waited(facts: RequestFacts) -> str:
+    reasons = {entry.event.deferral_end.reason for entry in facts.deferral_ends}
+    reasons |= {entry.event.deferral_start.reason for entry in facts.open_deferrals}
+    what = ", ".join(
+        sorted(parts.word(common_pb2.DeferralReason, reason) or "something" for reason in reasons)
+    )
+    return f"was deferred for {_duration(facts.deferred_nano)} ({what}, {_peer(facts.peer)})"
+
+
+def _unfinished(facts: RequestFacts) -> str:
+    waits = [entry.event.deferral_start for entry in facts.open_deferrals]
+    if not waits:
+        return "has not finished, as far as the journal knows"
+    reason = parts.word(common_pb2.DeferralReason, waits[0].reason) or "something"
+    return f"has not finished: it is deferred ({reason}, {_peer(waits[0].peer)})"
+
+
+def _end(facts: RequestFacts) -> str:
+    closing = facts.closing
+    if closing is None:
+        return ""
+    took = _duration(facts.end_unix_nano - facts.start_unix_nano)
+    waited = f", {_duration(facts.deferred_nano)} of them deferred" if facts.deferred_nano else ""
+    return f"; it ended ({closing.finish_reason or 'no reason'}) after {took}{waited}"
+
+
+def _channel(channel: int) -> str:
+    return (parts.word(common_pb2.Channel, channel) or "remote").upper() if channel else "remote"
+
+
+def _peer(peer: common_pb2.Peer) -> str:
+    return peer.address or "an unknown peer"
+
+
+def _words(mode: int, error_type: int) -> str:
+    words = (parts.word(common_pb2.FailureMode, mode), parts.word(common_pb2.ErrorType, error_type))
+    return ", ".join(filter(None, words)) or "no cause given"
+
+
+def _duration(nano: int) -> str:
+    seconds = parts.seconds(max(nano, 0))
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def _size(number: int) -> str:
+    size, unit = float(number), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:  # noqa: PLR2004  (the step of the binary units)
+        size, unit = size / 1024, unit + 1
+    return f"{size:.3g} {_UNITS[unit]}"

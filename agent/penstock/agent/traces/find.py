@@ -1,0 +1,205 @@
+"""Finding a request in the journal, and all that belongs to the same trace."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.agent.errors import NotFoundError
+from penstock.agent.traces.entries import RequestKey, request_entries
+from penstock.agent.traces.facts import RequestFacts, entry_time
+from penstock.agent.traces.ids import external_id
+from penstock.agent.traces.spans import EventEntry
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.journal import Reader
+    from penstock.agent.model import Source
+    from penstock.agent.traces.spans import Entry
+
+_TRACE_ID = re.compile(r"[0-9a-f]{32}")
+# vLLM's OpenAI server puts these before what the client sends as X-Request-Id.
+_PREFIXES = ("", "cmpl-", "chatcmpl-", "embd-", "resp_")
+_MAX_REQUESTS = 64
+_MAX_NAMED = 5
+_MAX_CLOSED_SCANNED = 5_000
+_MAX_EVENTS_SCANNED = 500
+_ENGINE_PROCESS = "engine-core"
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the journal knows of one request.
+
+    Attributes:
+        asked: it is one that was asked for; else it belongs to the same trace.
+        handshakes: those that it waited for or fell victim to.
+
+    """
+
+    key: RequestKey
+    facts: RequestFacts
+    asked: bool
+    handshakes: tuple[EventEntry, ...]
+
+    @property
+    def source(self) -> Source:
+        """Who told it."""
+        return self.facts.source
+
+    @property
+    def trace_id(self) -> str:
+        """Its trace."""
+        return self.facts.identity.trace_id
+
+
+def find(reader: Reader, text: str) -> list[Story]:
+    """Return the stories of one trace, those that were asked for first, each kind by time.
+
+    Args:
+        reader: of the journal.
+        text: vLLM's internal id, the external one, what the client sent, a unique prefix, or a trace id.
+
+    Raises:
+        NotFoundError: no request goes by it, or several that have nothing to do with each other.
+
+    """
+    asked = _ask(reader, text)
+    entries = _gather(reader, asked)
+    stories = [_story(reader, key, found, asked=key.request_id in asked) for key, found in entries.items()]
+    stories = sorted(
+        (story for story in stories if story.facts.own),
+        key=lambda story: (not story.asked, story.facts.start_unix_nano, story.key),
+    )
+    traces = {story.trace_id for story in stories if story.asked}
+    if not traces:
+        raise NotFoundError(f"no request {text!r} in the journal; agentctl get requests lists what it holds")
+    if len(traces) > 1:
+        names = [story.key.request_id for story in stories if story.asked]
+        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+        raise NotFoundError(
+            f"{text!r} names several requests: {', '.join(names[:_MAX_NAMED])}{more}; give one of these"
+        )
+    return stories
+
+
+def _ask(reader: Reader, text: str) -> set[str]:
+    """Return the internal ids that *text* stands for; empty if there are none."""
+    if not text:
+        return set()
+    if _TRACE_ID.fullmatch(text):
+        by_trace = _by_trace(reader, text)
+        if by_trace:
+            return by_trace
+    for prefix in _PREFIXES:
+        exact = _internal_ids(reader, prefix + text)
+        if exact:
+            return exact
+    for prefix in _PREFIXES:
+        found = reader.find_requests(prefix + text, _MAX_REQUESTS)
+        if found:
+            return set().union(*(_internal_ids(reader, name) for name in found))
+    return set()
+
+
+def _by_trace(reader: Reader, trace_id: str) -> set[str]:
+    """Look through the newest requests: the trace id is a hash, or the caller's."""
+    found = set()
+    for logged, index in reader.events(kinds=("request_closed",), limit=_MAX_CLOSED_SCANNED):
+        event = Batch.FromString(logged.body).events[index]
+        source = reader.source(logged.epoch)
+        if source is not None:
+            facts = RequestFacts.of(event.request_id, [EventEntry(source, event)])
+            if facts.identity.trace_id == trace_id:
+                found.add(event.request_id)
+    return found
+
+
+def _pairs(reader: Reader, request_id: str) -> Iterable[tuple[RequestKey, Entry]]:
+    for logged in reader.request_batches(request_id):
+        source = reader.source(logged.epoch)
+        if source is not None:
+            yield from request_entries(source, Batch.FromString(logged.body))
+
+
+def _internal_ids(reader: Reader, name: str) -> set[str]:
+    found = set()
+    for key, entry in _pairs(reader, name):
+        names = {key.request_id, external_id(key.request_id)}
+        if isinstance(entry, EventEntry) and entry.event.HasField("request_closed"):
+            names.add(entry.event.request_closed.external_request_id)
+        if name in names:
+            found.add(key.request_id)
+    return found
+
+
+def _remote_request_id(entry: Entry) -> str:
+    if not isinstance(entry, EventEntry):
+        return ""
+    kind = entry.event.WhichOneof("body")
+    if kind in ("request_closed", "transfer_failure", "deferral_start"):
+        return str(getattr(entry.event, kind).remote_request_id)
+    return ""
+
+
+def _gather(reader: Reader, asked: set[str]) -> dict[RequestKey, list[Entry]]:
+    """Collect the entries of the requests, and of those on the other side of them, both ways."""
+    entries: dict[RequestKey, list[Entry]] = defaultdict(list)
+    seen, waiting = set(asked), deque(sorted(asked))
+    while waiting:
+        request_id = waiting.popleft()
+        for key, entry in _pairs(reader, request_id):
+            remote = _remote_request_id(entry)
+            related = set()
+            if key.request_id == request_id:
+                entries[key].append(entry)
+                related = {remote} - {""}
+            elif remote == request_id:
+                related = {key.request_id}
+            if len(seen) < _MAX_REQUESTS:
+                waiting.extend(related - seen)
+                seen |= related
+    return entries
+
+
+def _story(reader: Reader, key: RequestKey, entries: list[Entry], *, asked: bool) -> Story:
+    facts = RequestFacts.of(key.request_id, entries)
+    if facts.own and facts.closed is None:
+        lost = _lost_unix_nano(reader, facts)
+        facts = RequestFacts.of(key.request_id, entries, lost_unix_nano=lost)
+    return Story(key, facts, asked, _handshakes(reader, facts))
+
+
+def _lost_unix_nano(reader: Reader, facts: RequestFacts) -> int:
+    """Return when the engine of an unfinished request vanished; 0 if it did not."""
+    began, engine = min(map(entry_time, facts.own)), facts.source.key
+    lost = 0
+    for logged, index in reader.events(
+        kinds=("source_lost",), since_unix_nano=began, limit=_MAX_EVENTS_SCANNED
+    ):
+        event = Batch.FromString(logged.body).events[index].source_lost
+        source = reader.source(event.epoch)
+        if source is not None and source.process == _ENGINE_PROCESS and source.key == engine:
+            lost = event.last_seen_unix_nano
+    return lost
+
+
+def _handshakes(reader: Reader, facts: RequestFacts) -> tuple[EventEntry, ...]:
+    """Return the handshakes that name the request, and those that its failures and delays name."""
+    found = {entry.event.handshake.id: entry for entry in facts.handshakes}
+    failures = [(entry, entry.event.transfer_failure.handshake_id) for entry in facts.failures]
+    delays = [(entry, entry.event.transfer_delayed.handshake_id) for entry in facts.delays]
+    missing = {number for _, number in (*failures, *delays)} - found.keys() - {0}
+    if missing:
+        # A handshake names some of its waiters only, and it may be minutes older than its victim.
+        events = reader.events(kinds=("handshake",), limit=_MAX_EVENTS_SCANNED)
+        for logged, index in events:
+            event = Batch.FromString(logged.body).events[index]
+            source = reader.source(logged.epoch)
+            if event.handshake.id in missing and source is not None:
+                found[event.handshake.id] = EventEntry(source, event)
+    return tuple(found[number] for number in sorted(found))

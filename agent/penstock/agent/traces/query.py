@@ -1,0 +1,71 @@
+"""The trace of one request, from the journal: what the export sends, without its grace and sampling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.traces import names
+from penstock.agent.traces.build import request_spans
+from penstock.agent.traces.find import find
+from penstock.agent.traces.otel import service_name
+from penstock.agent.traces.standalone import standalone_span
+from penstock.proto.v1 import admin_pb2, common_pb2
+
+if TYPE_CHECKING:
+    from penstock.agent.journal import Reader
+    from penstock.agent.traces.spans import AttributeValue, Span
+
+
+def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
+    """Return the spans of a request and of those on the other side of it, as far as this pod knows them.
+
+    Handshakes have traces of their own; those that the request waited for are among the spans.
+
+    Raises:
+        NotFoundError: no request goes by *request_id*, or several do.
+
+    """
+    stories = find(reader, request_id)
+    spans: list[Span] = []
+    handshakes: dict[str, Span] = {}
+    for story in stories:
+        request, *children = request_spans(story.facts, story.facts.identity)
+        spans += [request, *sorted(children, key=lambda span: (span.start_unix_nano, span.name))]
+        for entry in story.handshakes:
+            span = standalone_span(entry)
+            if span is not None:
+                handshakes[span.span_id] = span
+    spans += sorted(handshakes.values(), key=lambda span: span.start_unix_nano)
+    return admin_pb2.Trace(trace_id=stories[0].trace_id, spans=[_span(span) for span in spans])
+
+
+def _text(value: AttributeValue) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _span(span: Span) -> admin_pb2.Span:
+    key = span.source.key
+    return admin_pb2.Span(
+        span_id=span.span_id,
+        parent_span_id=span.parent_span_id,
+        name=span.name,
+        kind="client" if span.client else "internal",
+        start_time_unix_nano=span.start_unix_nano,
+        end_time_unix_nano=span.end_unix_nano,
+        status="unset" if span.error is None else "error",
+        status_message=span.error or "",
+        attributes={name: _text(value) for name, value in span.attributes.items()},
+        links=[
+            admin_pb2.Span.Link(
+                trace_id=link.trace_id, span_id=link.span_id, attributes={names.LINK_TO: link.to}
+            )
+            for link in span.links
+        ],
+        key=common_pb2.EngineKey(server=key.server, engine=key.engine),
+        service=service_name(span.source),
+        request_id=span.request_id,
+    )
