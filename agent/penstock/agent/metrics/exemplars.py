@@ -11,6 +11,9 @@ from penstock.agent.metrics.mapping import event_updates, transfer_updates
 from penstock.agent.samples import TransferSample
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.metrics.mapping import Update
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.model import EngineKey, Source
     from penstock.proto.v1.events_pb2 import Event
@@ -61,6 +64,7 @@ class Exemplars:
         """
         if len(trace_id) + len(span_id) + _NAMES > _MAX_CHARACTERS:
             return
+        updates: Iterable[Update]
         if isinstance(entry, TransferSample):
             time, updates = entry.end_time_unix_nano, transfer_updates(entry)
         else:
