@@ -54,8 +54,8 @@ class AgentProcess:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_"))
         }
-        # No exporter unless a test names one: nothing is to leave the machine.
-        self._env = {**inherited, "OTEL_TRACES_EXPORTER": "none", **(env or {})}
+        # No endpoint unless a test names one: nothing is to leave the machine.
+        self._env = {**inherited, **(env or {})}
         self._log = directory / "agent.log"
 
     def command(self) -> list[str]:

@@ -86,9 +86,10 @@ class IngestService:
         return grpc.method_handlers_generic_handler(name, {"Publish": publish})
 
     async def drain(self, deadline: float) -> None:
-        """End all streams, each after the batch it has in hand; at most *deadline* seconds."""
-        self._draining = True
-        self._unsubscribe()
+        """End all streams, each after the batch it has in hand; at most *deadline* seconds. Idempotent."""
+        if not self._draining:
+            self._draining = True
+            self._unsubscribe()
         for stream in self._streams.values():
             stream.end(Ending.DRAINING)
         try:

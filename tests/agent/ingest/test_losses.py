@@ -1,0 +1,114 @@
+"""Sources that go away without a goodbye."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.errors import FullError
+from penstock.agent.ingest import losses
+from penstock.agent.ingest.losses import agent_source, loss_batch
+from penstock.agent.model import EngineKey, Source
+from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
+
+from tests.support.agent import short_directory, wait_until
+from tests.support.batches import deferral_end, deferral_start, transfer_failure
+from tests.support.engine import FakeEngine
+from tests.support.ingest import running_ingest
+
+if TYPE_CHECKING:
+    from penstock.proto.v1.ingest_pb2 import Batch
+
+
+@pytest.fixture
+def hasty():
+    """Serve Ingest with hardly any grace."""
+    with short_directory() as directory, running_ingest(directory, grace=0.02) as harness:
+        yield harness
+
+
+def own_batches(ingest):
+    """Return what the agent itself has logged: (source, batch)."""
+    return [(source, batch) for _, source, batch in list(ingest.committed) if source.process == "agent"]
+
+
+def test_the_agents_source_is_one_for_each_engine():
+    """The same after a restart, another for another engine or another state."""
+    key = EngineKey("s", "0")
+    assert agent_source(1, key) == agent_source(1, key)
+    epochs = {
+        agent_source(*pair).epoch
+        for pair in ((1, key), (2, key), (1, EngineKey("s0", "")), (1, EngineKey("", "s0")))
+    }
+    assert len(epochs) == 4
+    assert 0 not in epochs
+
+
+def test_a_loss_ends_what_was_open():
+    """Each deferral ends when the source was last seen, but never before it began; then the loss itself."""
+    source = Source(epoch=9, key=EngineKey("", "0"), process="engine-core")
+    starts = [deferral_start("a", time_ns=5), deferral_start("b", time_ns=50)]
+    batch = loss_batch(source, 3, 4, starts, open_deferrals=7, last_seen=10, now=99)
+    first, second, lost = batch.events
+    assert (batch.epoch, batch.seq) == (3, 4)
+    assert (first.request_id, first.time_unix_nano, second.time_unix_nano) == ("a", 10, 50)
+    end = first.deferral_end
+    assert (end.ending, end.start_time_unix_nano) == (DEFERRAL_ENDING_ENGINE_LOST, 5)
+    assert (end.reason, end.channel, end.peer) == (
+        starts[0].deferral_start.reason,
+        starts[0].deferral_start.channel,
+        starts[0].deferral_start.peer,
+    )
+    assert lost.time_unix_nano == 99
+    assert (lost.source_lost.epoch, lost.source_lost.process) == (9, "engine-core")
+    assert (lost.source_lost.last_seen_unix_nano, lost.source_lost.open_deferrals) == (10, 7)
+
+
+def test_a_source_that_stays_away_is_lost(hasty):
+    """The log says so once, under the engine's key, and what was open is closed."""
+    with FakeEngine(hasty.address, engine="7") as engine:
+        engine.publish(deferral_start("open"), deferral_start("done"), deferral_end("done"))
+    wait_until(lambda: own_batches(hasty), "the loss is in the log")
+    ((source, batch),) = own_batches(hasty)
+    assert source.key == EngineKey("", "7")
+    assert [event.WhichOneof("body") for event in batch.events] == ["deferral_end", "source_lost"]
+    assert batch.events[0].request_id == "open"
+    with hasty.journal.reader() as reader:
+        assert reader.open_deferrals(engine.epoch) == ([], 0)
+        assert [row.closed for row in reader.source_rows() if row.source.epoch == engine.epoch] == [True]
+    with FakeEngine(hasty.address, engine="7"):
+        pass
+    wait_until(lambda: len(own_batches(hasty)) == 2, "the second loss is in the log")
+    assert [batch.seq for _, batch in own_batches(hasty)] == [1, 2]
+
+
+def test_a_source_that_comes_back_in_time_is_not_lost(ingest):
+    """A reconnect calls the wait off, so does a goodbye."""
+    engine = FakeEngine(ingest.address)
+    engine.connect()
+    engine.publish(transfer_failure("a"))
+    engine.disconnect()
+    wait_until(lambda: engine.epoch in ingest.losses._waiting, "the wait has begun")
+    engine.connect()
+    assert ingest.losses._waiting == {}
+    engine.goodbye()
+    wait_until(lambda: not ingest.call(ingest.registry.get, engine.epoch).connected, "it is away")
+    assert ingest.losses._waiting == {}
+    assert own_batches(ingest) == []
+
+
+def test_a_loss_is_written_when_the_disk_has_room_again(hasty, monkeypatch):
+    """The first attempt fails; it is not forgotten."""
+    monkeypatch.setattr(losses, "_RETRY_SECONDS", 0.01)
+    append, failures = hasty.journal.append, iter([True, False])
+
+    async def full_once(source: Source, batch: Batch, body: bytes) -> int:
+        if source.process == "agent" and next(failures):
+            raise FullError("no room")
+        return await append(source, batch, body)
+
+    monkeypatch.setattr(hasty.journal, "append", full_once)
+    with FakeEngine(hasty.address):
+        pass
+    wait_until(lambda: own_batches(hasty), "the loss is in the log")
+    assert next(failures, None) is None

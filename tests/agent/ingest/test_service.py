@@ -1,0 +1,232 @@
+"""The service Ingest over real gRPC."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from penstock.agent.errors import FullError
+from penstock.agent.model import EngineKey
+from penstock.proto.v1.ingest_pb2 import Batch, Drop, Goodbye
+from penstock.proto.v1.ingest_pb2_grpc import IngestStub
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.agent import wait_until
+from tests.support.batches import transfer_failure
+from tests.support.engine import FakeEngine
+
+
+def seqs(ingest):
+    """Return the numbers in the log."""
+    with ingest.journal.reader() as reader:
+        return [row.seq for row in reader.batches(0)]
+
+
+def test_a_greeting_then_acknowledgements_after_the_commit(ingest):
+    """The watermark is 0 for a new epoch, and then that of each batch, which is in the log by then."""
+    with FakeEngine(ingest.address) as engine:
+        assert engine.acknowledged == 0
+        for seq in (1, 2, 3):
+            assert engine.publish(transfer_failure(f"r{seq}"), transfers=["t"]) == seq
+            assert seqs(ingest) == list(range(1, seq + 1))
+        wait_until(lambda: len(ingest.acks) == 3, "the latencies are observed")
+
+
+def test_the_body_is_logged_as_it_came(ingest):
+    """Byte for byte, fields of a newer engine included."""
+    with FakeEngine(ingest.address) as engine:
+        body = Batch(epoch=engine.epoch, seq=1, events=[transfer_failure("r")]).SerializeToString()
+        unknown = b"\xfa\x7f\x03new"
+        engine.send(Batch.FromString(body + unknown))
+        engine.wait(lambda: engine.acknowledged == 1, "the acknowledgement")
+    with ingest.journal.reader() as reader:
+        assert unknown in reader.batches(0)[0].body
+
+
+def test_after_a_reconnect_the_sender_resumes_at_the_watermark(ingest):
+    """What was committed is not taken twice, what was not is."""
+    engine = FakeEngine(ingest.address)
+    engine.connect()
+    engine.publish(transfer_failure("a"))
+    batch = Batch(epoch=engine.epoch, seq=2, events=[transfer_failure("b")])
+    engine.disconnect()
+    engine.sent, engine.unacknowledged = 2, {2: batch}
+    assert engine.connect() == 1
+    assert engine.acknowledged == 2
+    assert engine.connect() == 2
+    engine.send(batch)
+    engine.publish(transfer_failure("c"))
+    engine.disconnect()
+    assert seqs(ingest) == [1, 2, 3]
+    assert [number for number, _, _ in ingest.committed] == [1, 2, 3]
+
+
+def test_a_newer_stream_of_a_source_aborts_the_older(ingest):
+    """An engine that reconnects before its old stream is seen to have died is not kept waiting."""
+    with FakeEngine(ingest.address) as old:
+        old.publish(transfer_failure("a"))
+        with FakeEngine(ingest.address, epoch=old.epoch) as new:
+            assert old.failure() is grpc.StatusCode.ABORTED
+            new.sent = 1
+            assert new.publish(transfer_failure("b")) == 2
+            assert ingest.call(ingest.registry.get, old.epoch).connected
+
+
+@pytest.mark.parametrize(
+    ("batch", "code"),
+    [
+        (Batch(seq=3), grpc.StatusCode.FAILED_PRECONDITION),
+        (Batch(seq=1, epoch=77), grpc.StatusCode.INVALID_ARGUMENT),
+        (Batch(seq=1, strings=["x" * 2000]), grpc.StatusCode.INVALID_ARGUMENT),
+        (Batch(drops=[Drop(count=1)]), grpc.StatusCode.INVALID_ARGUMENT),
+        (Batch(seq=1, strings=["x" * (1 << 20)]), grpc.StatusCode.INVALID_ARGUMENT),
+        (Batch(seq=1, strings=["x" * (3 << 20)]), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+)
+def test_a_message_that_is_wrong_ends_the_stream(ingest, batch, code):
+    """With the status of the contract; the log keeps what was there, and the next stream works."""
+    with FakeEngine(ingest.address) as engine:
+        wrong = Batch()
+        wrong.CopyFrom(batch)
+        wrong.epoch = wrong.epoch or engine.epoch
+        engine.send(wrong)
+        assert engine.failure() is code
+        engine.connect()
+        assert engine.publish(transfer_failure("r")) == 1
+    assert seqs(ingest) == [1]
+
+
+@pytest.mark.parametrize(
+    ("first", "code"),
+    [
+        (b"", grpc.StatusCode.FAILED_PRECONDITION),
+        (Batch(epoch=1, seq=1).SerializeToString(), grpc.StatusCode.FAILED_PRECONDITION),
+        (b"\xff\xff\xff", grpc.StatusCode.INVALID_ARGUMENT),
+        (Batch(hello={"schema_version": 1, "process": "api"}).SerializeToString(), grpc.StatusCode.INVALID_ARGUMENT),
+        (Batch(epoch=1, hello={"schema_version": 9, "process": "api"}).SerializeToString(), grpc.StatusCode.INVALID_ARGUMENT),
+        (Batch(epoch=1, seq=1, hello={"schema_version": 1, "process": "api"}).SerializeToString(), grpc.StatusCode.INVALID_ARGUMENT),
+        (None, grpc.StatusCode.FAILED_PRECONDITION),
+    ],
+)  # fmt: skip
+def test_a_stream_begins_with_a_hello(ingest, first, code):
+    """Anything else is refused, bytes that are no message included."""
+    with grpc.insecure_channel(ingest.address) as channel:
+        call = channel.stream_stream("/penstock.v1.Ingest/Publish")(
+            iter([] if first is None else [first]), timeout=10
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        assert caught.value.code() is code
+    assert ingest.call(ingest.registry.sources) == []
+
+
+def test_a_second_hello_is_refused(ingest):
+    """One stream, one source."""
+    with FakeEngine(ingest.address) as engine:
+        engine.send(Batch(epoch=engine.epoch, hello=engine.hello))
+        assert engine.failure() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_snapshots_are_kept_in_memory_only(ingest):
+    """Neither logged nor acknowledged; the last one holds until the stream ends."""
+    with FakeEngine(ingest.address) as engine:
+        for time in (1, 2):
+            engine.snapshot(Snapshot(time_unix_nano=time))
+        engine.publish(transfer_failure("r"))
+        assert ingest.call(ingest.registry.get, engine.epoch).snapshot.time_unix_nano == 2
+    wait_until(
+        lambda: ingest.call(ingest.registry.get, engine.epoch).snapshot is None, "the snapshot has gone"
+    )
+    assert seqs(ingest) == [1]
+
+
+def test_a_pause_reaches_a_stream_that_is_idle(ingest):
+    """The agent sends an acknowledgement on its own, with the watermark that stands; others hear nothing."""
+    with FakeEngine(ingest.address, engine="0") as engine, FakeEngine(ingest.address, engine="1") as other:
+        engine.publish(transfer_failure("r"))
+        ingest.call(ingest.pauses.set, {EngineKey("", "0")})
+        engine.wait(lambda: engine.paused, "the pause")
+        assert engine.acknowledged == 1
+        ingest.call(ingest.pauses.set, set())
+        engine.wait(lambda: not engine.paused, "the resumption")
+        other.publish(transfer_failure("r"))
+        assert len(other._acks) == 2
+
+
+def test_a_paused_engine_is_told_in_the_greeting(ingest):
+    """So that it never becomes active."""
+    ingest.call(ingest.pauses.set, {EngineKey("", "0")})
+    with FakeEngine(ingest.address) as engine:
+        assert engine.paused
+
+
+def test_a_goodbye_closes_the_source(ingest):
+    """It is acknowledged, and nobody waits for the source any more."""
+    with FakeEngine(ingest.address) as engine:
+        engine.goodbye()
+    wait_until(lambda: not ingest.call(ingest.registry.get, engine.epoch).connected, "it is away")
+    with ingest.journal.reader() as reader:
+        assert [row.closed for row in reader.source_rows()] == [True]
+    assert ingest.losses._waiting == {}
+
+
+def test_a_full_journal_is_told_to_the_sender(ingest, monkeypatch):
+    """RESOURCE_EXHAUSTED: later, not never."""
+
+    async def full(*_):
+        raise FullError("the disk is full; try again later")
+
+    with FakeEngine(ingest.address) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(ingest.journal, "append", full)
+            with pytest.raises(grpc.RpcError, match="the disk is full") as caught:
+                engine.publish(transfer_failure("r"))
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        engine.connect()
+        assert engine.acknowledged == 1
+
+
+def test_too_many_streams_are_refused(ingest, monkeypatch):
+    """Before anything of them is read."""
+    monkeypatch.setattr("penstock.agent.ingest.service.MAX_STREAMS", 1)
+    with FakeEngine(ingest.address):
+        other = FakeEngine(ingest.address)
+        with pytest.raises(grpc.RpcError, match="1 sources are connected"):
+            other.connect()
+        other.disconnect()
+
+
+def test_a_silent_stream_is_ended(ingest, monkeypatch):
+    """Who never says hello holds nothing for long."""
+    monkeypatch.setattr("penstock.agent.ingest.service._PEER_DEADLINE", 0.05)
+    with grpc.insecure_channel(ingest.address) as channel:
+        stop = FakeEngine(ingest.address)._outgoing
+        call = IngestStub(channel).Publish(iter(stop.get, None), timeout=10)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        stop.put(None)
+
+
+def test_a_drain_ends_streams_and_takes_no_new_ones(ingest):
+    """UNAVAILABLE: the sender comes back by itself."""
+    with FakeEngine(ingest.address) as engine:
+        engine.publish(transfer_failure("r"))
+        ingest.run(ingest.service.drain(5))
+        assert engine.failure() is grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.RpcError, match="stopping"):
+            engine.connect()
+    assert ingest.losses._waiting == {}
+
+
+def test_goodbye_after_a_reconnect_closes_too(ingest):
+    """A goodbye that was committed but not acknowledged comes again as a duplicate."""
+    engine = FakeEngine(ingest.address)
+    engine.connect()
+    engine.goodbye()
+    assert engine.connect() == 1
+    engine.send(Batch(epoch=engine.epoch, seq=1, goodbye=Goodbye(reason="exit")))
+    engine.wait(lambda: len(engine._acks) == 2, "the acknowledgement")
+    with ingest.journal.reader() as reader:
+        assert [row.closed for row in reader.source_rows()] == [True]
+    engine.disconnect()
+    assert seqs(ingest) == [1]

@@ -1,0 +1,121 @@
+"""The real ingest service on a unix socket, on a loop in a thread, with its parts in reach."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.config import UnixAddress
+from penstock.agent.ingest import IngestService, LossWatch
+from penstock.agent.journal import Journal
+from penstock.agent.listen import GrpcServer
+from penstock.agent.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+    from penstock.agent.model import EngineKey
+
+
+class FakePauses:
+    """Pauses that a test sets."""
+
+    def __init__(self) -> None:
+        self.keys: set[EngineKey] = set()
+        self.callbacks: list[Callable[[], None]] = []
+
+    def is_paused(self, key: EngineKey) -> bool:
+        """Tell whether the test has paused *key*."""
+        return key in self.keys
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Remember *callback*."""
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
+
+    def set(self, keys: set[EngineKey]) -> None:
+        """Change what is paused; on the loop."""
+        self.keys = keys
+        for callback in tuple(self.callbacks):
+            callback()
+
+
+class IngestHarness:
+    """What :func:`running_ingest` yields.
+
+    Attributes:
+        committed: (batch id, source, batch) of each commit.
+        acks: durations from arrival to acknowledgement.
+
+    """
+
+    def __init__(self, directory: Path, grace: float) -> None:
+        self.address = f"unix://{directory}/ingest.sock"
+        self.pauses = FakePauses()
+        self.registry = Registry(time.time_ns)
+        self.committed: list[Any] = []
+        self.acks: list[float] = []
+        self._directory = directory
+        self._grace = grace
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run *work* on the loop and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call *function* on the loop and return its result."""
+
+        async def work() -> Any:
+            return function(*args)
+
+        return self.run(work())
+
+    async def _start(self) -> None:
+        self.journal = Journal.open(self._directory)
+        self.journal.on_commit(lambda *what: self.committed.append(what))
+        self.journal.on_commit(lambda _, source, batch: self.registry.committed(source.epoch, batch))
+        self.reader = self.journal.reader()
+        self.losses = LossWatch(self.journal, self.reader, self._grace)
+        self.service = IngestService(self.journal, self.registry, self.pauses, self.losses, self.acks.append)
+        self.server = GrpcServer(UnixAddress(self._directory / "ingest.sock"), "--listen", 0o660)
+        self.server.server.add_generic_rpc_handlers((self.service.handler(),))
+        await self.server.start()
+
+    async def _stop(self) -> None:
+        await self.service.drain(5)
+        await self.server.stop(1)
+        await self.losses.stop()
+        self.reader.close()
+        await self.journal.close()
+
+    def start(self) -> None:
+        """Serve."""
+        self._thread.start()
+        self.run(self._start())
+
+    def stop(self) -> None:
+        """Drain and end."""
+        try:
+            self.run(self._stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(10)
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+
+@contextmanager
+def running_ingest(directory: Path, grace: float = 30.0) -> Iterator[IngestHarness]:
+    """Serve Ingest on ``<directory>/ingest.sock``."""
+    harness = IngestHarness(directory, grace)
+    harness.start()
+    try:
+        yield harness
+    finally:
+        harness.stop()
