@@ -1,0 +1,114 @@
+"""Pairs of real vLLM servers, prefill and decode over NIXL, in the variants that the suite runs on."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from demo.client import Answer, prefill_decode
+from demo.model import tiny_model
+from demo.servers import ROOT, Server, ServerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_FORCED = "tests.support.forced_server"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How vLLM is set up. Production's defaults are the two forced ones."""
+
+    name: str
+    module: str = "demo.vllm_server"
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+CPU_DEFAULTS = Variant("cpu")
+ASYNC_FORK_TP2 = Variant(
+    "async-fork-tp2",
+    _FORCED,
+    args=("--tensor-parallel-size", "2"),
+    # Two ranks on one NUMA node have to be told their cores.
+    env={"FORCED_VARIANT": "async_fork", "VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+)
+UNI = Variant("uni", _FORCED, env={"FORCED_VARIANT": "uni"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prefill and a decode server that can reach each other."""
+
+    prefill: Server
+    decode: Server
+
+    def send(
+        self,
+        prompt: str,
+        *,
+        max_tokens: int = 8,
+        redirect: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send one request through both; *redirect* replaces what decode is told about prefill."""
+        return prefill_decode(
+            self.prefill.url,
+            self.decode.url,
+            prompt,
+            max_tokens=max_tokens,
+            redirect=redirect,
+            headers=headers,
+        )[1]
+
+
+@contextmanager
+def running_pair(
+    variant: Variant = CPU_DEFAULTS,
+    *,
+    logs: Path,
+    endpoint: str = "",
+    policy: str = "fail",
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Pair]:
+    """Start both servers, wait until they serve, and stop them at the end.
+
+    Args:
+        logs: an existing directory for the servers' output.
+        endpoint: ``PENSTOCK_ENDPOINT``; empty leaves the instrumentation off.
+        policy: vLLM's own ``kv_load_failure_policy`` of the decode server.
+        env: further environment of both.
+
+    """
+    model = tiny_model(ROOT / ".cache" / "models")
+    common = {**variant.env, "PENSTOCK_ENDPOINT": endpoint, **(env or {})}
+    prefill = ServerSpec(
+        "prefill",
+        "kv_producer",
+        module=variant.module,
+        args=variant.args,
+        env=penstock_env(common, "prefill"),
+    )
+    decode = replace(
+        prefill,
+        name="decode",
+        kv_role="kv_consumer",
+        kv_load_failure_policy=policy,
+        env=penstock_env(common, "decode"),
+    )
+    servers: list[Server] = []
+    try:
+        servers.extend(Server(spec, model=model, logs=logs) for spec in (prefill, decode))
+        for server in servers:
+            server.wait_ready()
+        yield Pair(*servers)
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def penstock_env(common: Mapping[str, str], role: str) -> dict[str, str]:
+    """Return *common* and what tells two servers of one pod apart."""
+    return {**common, "PENSTOCK_SERVER": role, "PENSTOCK_LABELS": f"role={role}"}
