@@ -1,0 +1,80 @@
+"""The Grafana dashboard: complete, importable, readable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the panels that show something."""
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def test_panels_have_what_readers_need(dashboard: dict[str, Any]) -> None:
+    """A title of its own, a sentence about it, a unit, a data source that the reader chooses."""
+    shown = panels(dashboard)
+    titles = [panel["title"] for panel in shown]
+    assert len(titles) == len(set(titles))
+    for panel in shown:
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
+        references = [target["refId"] for target in panel["targets"]]
+        assert len(references) == len(set(references))
+
+
+def test_ids_are_unique_and_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
+    """Grafana would move or merge them without a word."""
+    everything = dashboard["panels"]
+    assert len({panel["id"] for panel in everything}) == len(everything)
+    cells: set[tuple[int, int]] = set()
+    for panel in everything:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        covered = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not covered & cells, panel["title"]
+        cells |= covered
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "penstock_transfers_total",
+        "penstock_transfers_in_flight",
+        "penstock_oldest_transfer_start_timestamp_seconds",
+        "penstock_transfer_failures_total",
+        "penstock_load_outcomes_total",
+        "penstock_recomputed_tokens_total",
+        "penstock_deferrals_total",
+        "penstock_deferred_requests",
+        "penstock_handshake_duration_seconds_bucket",
+        "penstock_send_leases",
+        "penstock_policy_info",
+        "penstock_engines_connected",
+        "penstock_hook_installed",
+        "penstock_events_dropped_total",
+        "penstock_late_reads_total",
+    ],
+)
+def test_what_must_be_seen(dashboard: dict[str, Any], metric: str) -> None:
+    """Each of these has a panel."""
+    assert [
+        panel["title"]
+        for panel in panels(dashboard)
+        if any(metric in target["expr"] for target in panel["targets"])
+    ]
+
+
+def test_policy_changes_are_annotations(dashboard: dict[str, Any]) -> None:
+    """Each change stands at its own time, in milliseconds as Grafana takes it."""
+    (annotation,) = dashboard["annotations"]["list"]
+    assert annotation["expr"].startswith("penstock_policy_last_change_timestamp_seconds{")
+    assert annotation["expr"].endswith("* 1000")
+    assert annotation["useValueForTime"] is True
+    assert annotation["enable"] is True

@@ -1,0 +1,121 @@
+"""A real Prometheus and promtool, from Debian's package ``prometheus``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+
+def binary(name: str) -> str:
+    """Return the path of ``prometheus`` or ``promtool``; fail, not skip, without it."""
+    path = shutil.which(name)
+    if path is None:
+        raise AssertionError(f"{name} is not on PATH; install Debian's package prometheus (2.42 or newer)")
+    return path
+
+
+def promtool(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run promtool to its end; its output is in ``stdout``, errors too."""
+    return subprocess.run(
+        [binary("promtool"), *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+class Prometheus:
+    """One running Prometheus.
+
+    Attributes:
+        url: of its web port, on the loopback.
+
+    """
+
+    def __init__(self, directory: Path, targets: Sequence[str], rules: Sequence[Path]) -> None:
+        self._directory = directory
+        self._log = directory / "prometheus.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+        (directory / "prometheus.yml").write_text(yaml.safe_dump(self._config(targets, rules)))
+
+    @staticmethod
+    def _config(targets: Sequence[str], rules: Sequence[Path]) -> dict[str, Any]:
+        return {
+            "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
+            "rule_files": [str(path) for path in rules],
+            "scrape_configs": [{"job_name": "penstock", "static_configs": [{"targets": list(targets)}]}],
+        }
+
+    def start(self) -> None:
+        """Start it on a port of the system's choice and wait for that port."""
+        command = [
+            binary("prometheus"),
+            f"--config.file={self._directory / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self._directory / 'data'}",
+            "--web.listen-address=127.0.0.1:0",
+            "--enable-feature=exemplar-storage",
+            "--log.format=logfmt",
+        ]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "GOMAXPROCS": "1"},
+            )
+        end = time.monotonic() + 30
+        while not (address := self._listening()):
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"Prometheus did not start:\n{self._log.read_text()}")
+            time.sleep(0.02)
+        self.url = f"http://{address}"
+
+    def _listening(self) -> str:
+        """Return the address from its log line ``msg="Listening on" address=...``."""
+        for line in self._log.read_text().splitlines():
+            if 'msg="Listening on"' in line:
+                return line.rpartition("address=")[2].strip()
+        return ""
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def log(self) -> str:
+        """Return what it wrote."""
+        return self._log.read_text()
+
+
+@contextmanager
+def running_prometheus(
+    directory: Path, targets: Sequence[str], rules: Sequence[Path]
+) -> Iterator[Prometheus]:
+    """Run a Prometheus that scrapes *targets* twice a second."""
+    prometheus = Prometheus(directory, targets, rules)
+    try:
+        prometheus.start()
+        yield prometheus
+    finally:
+        prometheus.stop()

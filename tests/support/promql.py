@@ -1,0 +1,41 @@
+"""Just enough of PromQL to see which names and labels an expression uses; promtool judges the syntax."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_SELECTOR = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*\{([^}]*)\}")
+_MATCHER = re.compile(r"([a-zA-Z_]\w*)\s*(?:=~|!~|!=|=)")
+_GROUPING = re.compile(r"\b(by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
+
+
+class Selector(NamedTuple):
+    """A metric with the labels it is selected by."""
+
+    metric: str
+    labels: frozenset[str]
+
+
+def selectors(expression: str) -> list[Selector]:
+    """Return every ``metric{label=...}``."""
+    bare = _STRING.sub('""', expression)
+    return [Selector(name, frozenset(_MATCHER.findall(inside))) for name, inside in _SELECTOR.findall(bare)]
+
+
+def metrics(expression: str) -> set[str]:
+    """Return every name of ours: metrics and recording rules."""
+    return {name for name in _NAME.findall(_STRING.sub('""', expression)) if "penstock_" in name}
+
+
+def groupings(expression: str, *words: str) -> set[str]:
+    """Return the labels in ``by (...)`` and its like; only those of *words*, if given."""
+    bare = _STRING.sub('""', expression)
+    return {
+        label
+        for word, inside in _GROUPING.findall(bare)
+        if not words or word in words
+        for label in _NAME.findall(inside)
+    }
