@@ -178,7 +178,8 @@ def _clean(value: Any, parts: _Parts) -> Any:
         parts.count += 1
         return {name: _clean(item, parts) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(item, parts) for item in value]
+        # A list of numbers may be long and has no text in it.
+        return value if value and isinstance(value[0], int) else [_clean(item, parts) for item in value]
     return value
 
 

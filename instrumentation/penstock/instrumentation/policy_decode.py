@@ -88,7 +88,7 @@ def _unknown(message: Any, path: str) -> Iterator[str]:
         if descriptor.message_type is None:
             continue
         # The body's fields are the spec's; the wrapping around it has no place in the manifest.
-        wrapping = descriptor.containing_type.name in ("Push", "ScheduledPolicy")
+        wrapping = descriptor.name in ("schedule", "body", "observed")
         inner = path if wrapping else _join(path, descriptor.json_name)
         for item in value if _is_repeated(descriptor) else (value,):
             yield from _unknown(item, inner)

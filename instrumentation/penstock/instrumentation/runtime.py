@@ -200,6 +200,7 @@ class Runtime:
         """Begin a new life with nothing of the parent's but its settings and installed hooks."""
         self._inherited.extend(self._services())
         self._exporter = self._policy_client = None
+        self._exit_registered = False
         self._lock = threading.RLock()
         self._fork_lock = threading.RLock()
         self.epoch = new_epoch()

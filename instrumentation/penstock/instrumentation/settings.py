@@ -98,7 +98,7 @@ def _endpoint(value: str) -> str:
         path = value.removeprefix("unix://")
         if not path.startswith("/") or path == "/":
             raise SettingsError(
-                f"PENSTOCK_ENDPOINT={value!r} has no absolute path; write unix:///run/penstock/ingest.sock"
+                f"PENSTOCK_ENDPOINT={value!r} does not name a socket; write unix:///run/penstock/ingest.sock"
             )
         if len(path.encode()) > _UNIX_PATH_MAX:
             raise SettingsError(

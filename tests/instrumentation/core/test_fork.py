@@ -1,0 +1,201 @@
+"""Forks: a child begins a new life, its parent goes on, and neither hangs or dies of the other's grpc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support.fake_agent import FakeAgent
+
+PRELUDE = """
+import os, sys, threading, time
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.settings import Settings
+
+runtime.configure(Settings(endpoint=sys.argv[1]))
+runtime.identify(process="engine-core", key="0", model="tiny")
+
+def emit(name):
+    runtime.emit_event("load_outcome", {"outcome": 1}, component=1, request_id=name)
+
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit("not within 20 s")
+        time.sleep(0.005)
+
+def child(body):
+    pid = os.fork()
+    if pid == 0:
+        code = 9
+        try:
+            body()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+def reap(pid):
+    status = os.waitpid(pid, 0)[1]
+    assert status == 0, f"the child ended with {status}"
+"""
+
+
+def host(agent: FakeAgent, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a host process to its end; it must end well."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), agent.listen],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "GRPC_VERBOSITY": "ERROR"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_parent_with_a_live_channel_forks(agent: FakeAgent, busy: bool) -> None:
+    """Parent and children deliver everything once, each under an epoch of its own."""
+    host(
+        agent,
+        f"""
+        runtime.start_policy(("kv_load_failure",))
+        emit("parent-0")
+        until(lambda: runtime._exporter and runtime._exporter._sent)
+        halt = threading.Event()
+
+        def work():
+            while not halt.wait(0.0005):
+                emit("busy")
+
+        worker = threading.Thread(target=work)
+        if {busy}:
+            worker.start()
+        for number in range(6):
+            def life(number=number):
+                assert runtime._exporter is None and runtime._policy_client is None
+                assert runtime.active and not runtime.emitter.queued()
+                runtime.identify(process="worker", key="0", rank=number)
+                emit(f"child-{{number}}")
+                runtime.stop(10)
+            reap(child(life))
+            emit(f"parent-{{number + 1}}")
+        halt.set()
+        if {busy}:
+            worker.join()
+        runtime.stop(10)
+        """,
+    )
+    names = sorted(name for _, name in agent.received.entries() if name != "busy")
+    assert names == [f"child-{n}" for n in range(6)] + [f"parent-{n}" for n in range(7)]
+    assert len(agent.received.log) == 7
+    assert all(log[-1].HasField("goodbye") for log in agent.received.log.values())
+    ranks = {hello.rank for _, hello in agent.received.hellos if hello.process == "worker"}
+    assert ranks == set(range(6))
+
+
+def test_queued_entries_are_the_parents(agent: FakeAgent) -> None:
+    """What waits at the fork is sent by the parent alone."""
+    host(
+        agent,
+        """
+        emit("waiting")
+        def life():
+            runtime.identify(process="worker", key="0")
+            runtime.start()
+            runtime.stop(10)
+        reap(child(life))
+        runtime.stop(10)
+        """,
+    )
+    assert agent.received.entries() == [("load_outcome", "waiting")]
+
+
+def test_fork_at_the_first_emit(agent: FakeAgent) -> None:
+    """A fork in the middle of the exporter's start leaves child and parent able to import and to serve."""
+    host(
+        agent,
+        """
+        emit("parent")
+        def life():
+            import google.protobuf.message, grpc
+        reap(child(life))
+        until(lambda: runtime._exporter._greeted and not runtime.emitter.queued())
+        runtime.stop(10)
+        """,
+    )
+    assert agent.received.entries() == [("load_outcome", "parent")]
+
+
+def test_host_that_uses_grpc_itself(agent: FakeAgent) -> None:
+    """Where the host's own channel is alive at the fork, the child does without telemetry rather than risk its life."""
+    done = host(
+        agent,
+        """
+        import grpc
+        channel = grpc.insecure_channel(sys.argv[1])
+        grpc.channel_ready_future(channel).result(20)
+        emit("parent")
+        import penstock.instrumentation.runtime as module
+        module.FORK_DEADLINE = 0.3
+        def life():
+            assert not runtime.active
+            emit("child")
+            runtime.start()
+            assert runtime._exporter is None
+        reap(child(life))
+        assert runtime.active
+        runtime.stop(10)
+        channel.close()
+        """,
+    )
+    assert agent.received.entries() == [("load_outcome", "parent")]
+    assert "grpc was in use at its fork" in done.stderr
+
+
+def test_child_of_multiprocessing_says_goodbye(agent: FakeAgent) -> None:
+    """A forked worker of multiprocessing, which skips atexit, still sends what is left."""
+    host(
+        agent,
+        """
+        import multiprocessing
+
+        def life():
+            runtime.identify(process="worker", key="0")
+            emit("child")
+
+        emit("parent")
+        process = multiprocessing.get_context("fork").Process(target=life)
+        process.start()
+        process.join(20)
+        assert process.exitcode == 0
+        """,
+    )
+    assert sorted(agent.received.entries()) == [("load_outcome", "child"), ("load_outcome", "parent")]
+    assert all(log[-1].HasField("goodbye") for log in agent.received.log.values())
+
+
+def test_fork_without_penstock_costs_nothing() -> None:
+    """In a process that has emitted nothing a fork waits for nobody and imports nothing."""
+    script = """
+    runtime.configure(None)
+    reap(child(lambda: None))
+    assert not any(name.startswith(("grpc", "google")) for name in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PRELUDE + textwrap.dedent(script), "unix:///nowhere"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

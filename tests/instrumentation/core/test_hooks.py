@@ -1,0 +1,147 @@
+"""Hooks: what they need, whether they are in, and why not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.instrumentation.constants import COMPONENT_SCHEDULER
+from penstock.instrumentation.guard import guard
+from penstock.instrumentation.hooks import HookRegistry, HookState, Requirement
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Host:
+    """Something of vLLM's."""
+
+    attribute = None
+
+    def schedule(self, request: object, *, step: int = 0) -> None:
+        """Take a request."""
+
+
+class Probe:
+    """A hook that counts."""
+
+    component = COMPONENT_SCHEDULER
+
+    def __init__(
+        self, name: str = "probe", requires: Any = (), install_error: Exception | None = None
+    ) -> None:
+        self.name = name
+        self.calls: list[str] = []
+        self._requires = requires
+        self._install_error = install_error
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return or raise what the test wants."""
+        if isinstance(self._requires, Exception):
+            raise self._requires
+        return self._requires
+
+    def install(self) -> None:
+        """Count, and fail if the test wants it."""
+        self.calls.append("install")
+        if self._install_error is not None:
+            raise self._install_error
+
+    def uninstall(self) -> None:
+        """Count."""
+        self.calls.append("uninstall")
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> HookRegistry:
+    """Make a registry whose errors are contained."""
+    monkeypatch.setattr(guard, "raising", False)
+    return HookRegistry()
+
+
+@pytest.mark.parametrize(
+    ("requirement", "reason"),
+    [
+        (Requirement(Host, "schedule"), ""),
+        (Requirement(Host, "schedule", ("request", "step")), ""),
+        (Requirement(Host, "attribute"), ""),
+        (Requirement(Host(), "schedule", ("request",)), ""),
+        (Requirement(Host, "gone"), "Host.gone is missing"),
+        (
+            Requirement(Host, "schedule", ("request", "rank")),
+            "Host.schedule has no parameter rank (it has self, request, step)",
+        ),
+        (Requirement(Host, "attribute", ("x",)), "Host.attribute has no signature"),
+    ],
+)
+def test_requirements(requirement: Requirement, reason: str) -> None:
+    """A requirement is met by name and parameters, or says what is missing."""
+    assert requirement.unmet() == reason
+
+
+def test_install_is_idempotent(registry: HookRegistry) -> None:
+    """A hook is installed once, taken out once, and can come back."""
+    hook = Probe(requires=[Requirement(Host, "schedule")])
+    assert registry.install(hook)
+    assert registry.install(hook)
+    assert registry.report() == (HookState("probe", COMPONENT_SCHEDULER, installed=True),)
+    registry.uninstall("probe")
+    registry.uninstall("probe")
+    assert registry.report()[0].reason == "uninstalled"
+    assert registry.install(hook)
+    assert hook.calls == ["install", "uninstall", "install"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "disabled", "reason", "calls"),
+    [
+        (Probe(), {"probe"}, "disabled by PENSTOCK_HOOKS_DISABLED", []),
+        (Probe(requires=[Requirement(Host, "gone")]), set(), "Host.gone is missing", []),
+        (Probe(requires=ImportError("no nixl")), set(), "ImportError: no nixl", []),
+        (Probe(requires=RuntimeError("boom")), set(), "RuntimeError: boom", []),
+        (Probe(install_error=ValueError("half")), set(), "ValueError: half", ["install", "uninstall"]),
+    ],
+)
+def test_what_does_not_fit_is_left_out(
+    registry: HookRegistry, hook: Probe, disabled: set[str], reason: str, calls: list[str]
+) -> None:
+    """A hook that is disabled, does not fit or fails is reported with the reason; the rest work."""
+    other = Probe("other")
+    assert not registry.install(hook, disabled)
+    assert registry.install(other, disabled)
+    assert {state.name: (state.installed, state.reason) for state in registry.report()} == {
+        "probe": (False, reason),
+        "other": (True, ""),
+    }
+    assert hook.calls == calls
+
+
+def test_uninstall_all_goes_backwards(registry: HookRegistry) -> None:
+    """What was installed last is taken out first; an error in one does not keep the others in."""
+    order: list[str] = []
+
+    class Noisy(Probe):
+        def uninstall(self) -> None:
+            order.append(self.name)
+            raise ValueError
+
+    for name in "abc":
+        registry.install(Noisy(name))
+    registry.uninstall_all()
+    assert order == ["c", "b", "a"]
+    assert not any(state.installed for state in registry.report())
+    assert guard.counts.take()[("hook.a", "ValueError")] == 1
+
+
+def test_report_is_in_the_snapshot(registry: HookRegistry) -> None:
+    """Every hook's state is in the snapshot, by name."""
+    registry.install(Probe("b"))
+    registry.install(Probe("a"), {"a"})
+    snapshot = Snapshot()
+    registry.fill(snapshot)
+    assert [(hook.name, hook.component, hook.installed) for hook in snapshot.hooks] == [
+        ("a", COMPONENT_SCHEDULER, False),
+        ("b", COMPONENT_SCHEDULER, True),
+    ]

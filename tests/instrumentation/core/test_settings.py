@@ -1,0 +1,94 @@
+"""The environment: read once, validated, and never a reason to fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from penstock.instrumentation.settings import Settings, SettingsError, load, parse
+
+SOCKET = "unix:///run/penstock/ingest.sock"
+
+
+def test_off_without_an_endpoint(caplog: pytest.LogCaptureFixture) -> None:
+    """Without PENSTOCK_ENDPOINT there are no settings and nothing is said, whatever else is set."""
+    assert load({}) is None
+    assert load({"PENSTOCK_ENDPOINT": " ", "PENSTOCK_LABELS": "nonsense"}) is None
+    assert caplog.records == []
+
+
+def test_everything() -> None:
+    """Every variable arrives in its place; the downward API becomes labels."""
+    found = parse(
+        {
+            "PENSTOCK_ENDPOINT": SOCKET,
+            "PENSTOCK_SERVER": "left",
+            "PENSTOCK_LABELS": "role=decode, tier=gold,example.com/x=",
+            "PENSTOCK_HOOKS_DISABLED": "nixl, frontend,",
+            "PENSTOCK_ALLOW_FAULTS": "1",
+            "POD_NAME": "decode-0",
+            "POD_UID": "",
+        }
+    )
+    labels = {"role": "decode", "tier": "gold", "example.com/x": "", "POD_NAME": "decode-0"}
+    assert found == Settings(SOCKET, "left", labels, frozenset({"nixl", "frontend"}), allow_faults=True)
+
+
+@pytest.mark.parametrize(
+    "endpoint", [SOCKET, "127.0.0.1:4320", "agent.svc:1", "[::1]:4320", "localhost:65535"]
+)
+def test_endpoints(endpoint: str) -> None:
+    """Sockets by absolute path and host:port are taken as they are."""
+    found = parse({"PENSTOCK_ENDPOINT": endpoint})
+    assert found is not None
+    assert found.endpoint == endpoint
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("PENSTOCK_ENDPOINT", "unix://run/penstock.sock", "unix:///run/penstock/ingest.sock"),
+        ("PENSTOCK_ENDPOINT", "unix:///", "name a socket"),
+        ("PENSTOCK_ENDPOINT", "unix:/run/x.sock", "unix:///run/penstock/ingest.sock"),
+        ("PENSTOCK_ENDPOINT", f"unix:///{'x' * 107}", "107 bytes"),
+        ("PENSTOCK_ENDPOINT", "http://agent:4317", "host:port"),
+        ("PENSTOCK_ENDPOINT", "agent", "host:port"),
+        ("PENSTOCK_ENDPOINT", "agent:0", "host:port"),
+        ("PENSTOCK_ENDPOINT", "agent:65536", "host:port"),
+        ("PENSTOCK_SERVER", "a b", "letters"),
+        ("PENSTOCK_SERVER", "x" * 64, "63"),
+        ("PENSTOCK_LABELS", "role", "key=value"),
+        ("PENSTOCK_LABELS", "a b=c", "key=value"),
+        ("PENSTOCK_LABELS", "role=prefil", "prefill, decode, encoder, both"),
+        ("PENSTOCK_LABELS", ",".join(f"l{index}=x" for index in range(65)), "60"),
+        ("PENSTOCK_ALLOW_FAULTS", "yes", "1 nor 0"),
+    ],
+)
+def test_wrong_value_is_one_line(
+    variable: str, value: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong value leaves Penstock off and is one line that names variable, value and the way out."""
+    environ = {"PENSTOCK_ENDPOINT": SOCKET, variable: value}
+    with pytest.raises(SettingsError):
+        parse(environ)
+    with caplog.at_level(logging.ERROR, "penstock"):
+        assert load(environ) is None
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert variable in message
+    assert repr(value) in message
+    assert words in message
+    assert "\n" not in message
+    assert record.exc_info is None
+
+
+def test_settings_are_frozen() -> None:
+    """Nobody changes them afterwards, labels included."""
+    found = parse({"PENSTOCK_ENDPOINT": SOCKET, "PENSTOCK_LABELS": "a=b"})
+    assert found is not None
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.endpoint = "x"
+    with pytest.raises(TypeError):
+        found.labels["a"] = "c"
