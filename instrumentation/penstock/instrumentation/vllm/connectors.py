@@ -6,6 +6,7 @@ is instrumented more deeply (nixl.py).
 
 from __future__ import annotations
 
+from abc import ABC
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _GUARD = guard("kv_connector")
 
 
-class SchedulerSideMixin:
+class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
     """Over a connector in the scheduler. Set by the scheduler's mixin: the observer to talk to."""
 
     _penstock_scheduler: SchedulerObserver | None = None
@@ -77,7 +78,7 @@ class SchedulerSideMixin:
         return host.set_xfer_handshake_metadata_pp_aware(metadata)
 
 
-class WorkerSideMixin:
+class WorkerSideMixin(ABC):  # noqa: B024  (see above)
     """Over a connector in a worker that has a report to send."""
 
     _penstock_worker: NixlObserver | None = None

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Final
+
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.connectors import KvConnectorHook
 from penstock.instrumentation.vllm.frontend import TraceContextHook
 from penstock.instrumentation.vllm.scheduler_hook import SchedulerClassHook
 
+# vLLM inspects a model's class in a process of its own, which serves nothing and ends at once.
+_INSPECTION: Final = "vllm.model_executor.models.registry"
+
 
 def install() -> None:
     """Install every hook that is not disabled; those of a scheduler class and of NIXL follow when vLLM builds one."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is not None and main.name == _INSPECTION:
+        return
     disabled = runtime.settings.hooks_disabled if runtime.settings is not None else ()
     for hook in (SchedulerClassHook(), KvConnectorHook(), TraceContextHook()):
         registry.install(hook, disabled)

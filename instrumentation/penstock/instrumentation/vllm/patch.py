@@ -14,8 +14,10 @@ class Patch:
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute of a class or module; *owner* keeps it as it is written there (a classmethod, too)."""
+        """Replace an attribute of a class or module; what was a static method stays one."""
         before = vars(owner).get(name, _ABSENT)
+        if isinstance(before, staticmethod):
+            value = staticmethod(value)
         setattr(owner, name, value)
         self._undo.append((owner, name, before, value))
 

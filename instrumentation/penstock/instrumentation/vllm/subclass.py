@@ -38,7 +38,8 @@ class Swaps:
         """Put *mixin* in front of the class of *target*.
 
         Raises:
-            TypeError: its class does not allow that (it has slots or is not written in Python).
+            TypeError: its class does not allow that: *mixin* must derive from what the class's root derives from
+                (``object`` or ``ABC``), and neither may have slots.
 
         """
         base = type(target)
