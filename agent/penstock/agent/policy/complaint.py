@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 # The type of errors that bring their own complete text.
 RULE = "rule"
 _MAX_SHOWN = 80
+_PLAIN_NAME = re.compile(r"[\w./-]{1,80}")
 
 
 def sentence(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
@@ -45,14 +47,19 @@ def _shown(value: Any) -> str:
 def _path(location: list[int | str]) -> str:
     path = ""
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+        path += f"[{part}]" if isinstance(part, int) else f".{_name(part)}" if path else _name(part)
     return path
+
+
+def _name(part: str) -> str:
+    """Return a name as it is, unless it is a text that would break the sentence."""
+    return part if _PLAIN_NAME.fullmatch(part) else _shown(part)
 
 
 def _unknown(path: str, name: str, parent: type[BaseModel]) -> str:
     known = [field.alias or key for key, field in parent.model_fields.items()]
     near = get_close_matches(name, known, n=1)
-    place = path.removesuffix(name).removesuffix(".") or "a manifest"
+    place = path.removesuffix(_name(name)).removesuffix(".") or "a manifest"
     hint = f"did you mean {near[0]}?" if near else f"{place} has {', '.join(known)}"
     return f"{path} is not a field; {hint}"
 

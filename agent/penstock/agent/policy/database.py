@@ -113,9 +113,19 @@ class PolicyDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Read, while nobody writes."""
+        """Read, while nobody writes.
+
+        Raises:
+            StateError: SQLite refused.
+
+        """
         with self._lock:
-            yield self._connection
+            try:
+                yield self._connection
+            except sqlite3.Error as error:
+                raise StateError(
+                    f"{FILE_NAME} cannot be read ({error}); see to the disk of --state-dir"
+                ) from error
 
     def close(self) -> None:
         """Close it; again is fine."""

@@ -185,7 +185,7 @@ def parse_manifest(text: str) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest is not JSON ({error}); send one object") from None
     if not isinstance(document, dict):
-        raise ManifestError(f"the manifest is {text.strip():.40}; write one object")
+        raise ManifestError(f"the manifest is {' '.join(text.split()):.40}; write one object")
     try:
         return Manifest.model_validate(document)
     except ValidationError as error:

@@ -31,10 +31,16 @@ class Listeners:
 
 
 class Notice:
-    """A version that others wait for to move. A waiter sees the newest, never each one."""
+    """A version that others wait for to move. A waiter sees the newest, never each one.
+
+    Attributes:
+        waiting: how many wait now.
+
+    """
 
     def __init__(self) -> None:
         self.version = 0
+        self.waiting = 0
         self._event = asyncio.Event()
 
     def notify(self) -> None:
@@ -46,6 +52,10 @@ class Notice:
     async def wait(self, seen: int, timeout: float) -> int:
         """Return the version once it differs from *seen*, or after *timeout* seconds."""
         if self.version == seen:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._event.wait(), max(timeout, 0.0))
+            self.waiting += 1
+            try:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._event.wait(), max(timeout, 0.0))
+            finally:
+                self.waiting -= 1
         return self.version

@@ -1,0 +1,298 @@
+"""The policy feed, over real gRPC, with an engine that answers as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+from penstock.agent.model import EngineKey
+from penstock.agent.policy.rollout import Known, rollout
+from penstock.agent.selector import Selection, Target
+from penstock.proto.v1.policy_pb2 import FAILURE_ACTION_FAIL, PolicyAck, Report, Subscribe
+
+from tests.support.policies import action, manifest
+from tests.support.policy_feed import Engine, FeedServer, eventually, hash_of, running_feed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.agent.policy.subscriber import Subscriber
+
+_FAIL = action("fail")
+
+
+def _subscriber(served: FeedServer, engine: Engine) -> Subscriber:
+    subscriber = served.feed.subscriber(engine.key)
+    assert subscriber is not None
+    return subscriber
+
+
+async def _answered(served: FeedServer, engine: Engine) -> Subscriber:
+    await eventually(lambda: _subscriber(served, engine).settled, "the engine has answered")
+    return _subscriber(served, engine)
+
+
+async def test_the_first_push_comes_at_once(served: FeedServer) -> None:
+    """An engine that no policy selects is told that vLLM's own configuration holds."""
+    async with Engine(served.address) as engine:
+        push = await engine.push()
+        assert (push.nonce, list(push.schedule), push.paused) == (1, [], False)
+        await engine.ack(push)
+        assert (await _answered(served, engine)).in_force
+
+
+async def test_a_change_is_pushed_and_acknowledged(served: FeedServer) -> None:
+    """Full state, the next nonce, and in force only after the ACK."""
+    async with Engine(served.address) as engine:
+        await engine.ack(await engine.push())
+        await _answered(served, engine)
+        await served.store.apply(manifest(kvLoadFailure=_FAIL), author="me")
+        push = await engine.push()
+        assert push.nonce == 2
+        assert push.schedule[0].body.kv_load_failure.action == FAILURE_ACTION_FAIL
+        assert served.feed.wanted(engine.key) == hash_of(push)
+        assert not _subscriber(served, engine).in_force
+        await engine.ack(push)
+        subscriber = await _answered(served, engine)
+        assert subscriber.in_force
+        assert subscriber.hash_in_force == hash_of(push)
+        assert subscriber.answer is not None
+        assert subscriber.answer.time > 0
+
+
+async def test_only_engines_that_a_change_concerns_get_a_push(served: FeedServer) -> None:
+    """The other one's next push is about something else."""
+    async with Engine(served.address, "0", tier="a") as one, Engine(served.address, "1", tier="b") as two:
+        await one.ack(await one.push())
+        await two.ack(await two.push())
+        await _answered(served, two)
+        await served.store.apply(manifest("only-a", selector={"matchLabels": {"tier": "a"}}), author="me")
+        assert (await one.push()).nonce == 2
+        await served.pauses.set(None, paused=True, author="me", which="all")
+        push = await two.push()
+        assert (push.nonce, push.paused, list(push.schedule)) == (2, True, [])
+
+
+async def test_a_refusal_keeps_its_text_and_does_not_come_again(served: FeedServer) -> None:
+    """The error, the field and the hash that stays are there; the next change is tried."""
+    async with Engine(served.address) as engine:
+        await engine.ack(await engine.push())
+        await _answered(served, engine)
+        await served.store.apply(manifest(kvLoadFailure=_FAIL), author="me")
+        await engine.nack(await engine.push(), "no such action", "kvLoadFailure.action", "kept")
+        subscriber = await _answered(served, engine)
+        assert not subscriber.in_force
+        assert subscriber.hash_in_force == "kept"
+        assert subscriber.answer is not None
+        assert (subscriber.answer.error, subscriber.answer.field) == (
+            "no such action",
+            "kvLoadFailure.action",
+        )
+        await served.store.delete("decode-default", author="me")
+        assert (await engine.push()).nonce == 3
+
+
+async def test_stale_nonces_are_ignored(served: FeedServer) -> None:
+    """An answer to anything but the last push changes nothing."""
+    async with Engine(served.address) as engine:
+        first = await engine.push()
+        await engine.ack(first)
+        await _answered(served, engine)
+        await served.store.apply(manifest(), author="me")
+        second = await engine.push()
+        await engine.ack(first)
+        await engine.nack(first, "too late")
+        await engine.report(Report(ack=PolicyAck(nonce=99, hash=hash_of(second))))
+        # Reports are taken in order: when this one has been, the stale ones were, too.
+        await engine.moved("marker")
+        await eventually(lambda: _subscriber(served, engine).hash_in_force == "marker", "all were taken")
+        assert not _subscriber(served, engine).settled
+        await engine.ack(second)
+        assert (await _answered(served, engine)).in_force
+
+
+async def test_a_burst_becomes_one_push_of_the_newest(served: FeedServer) -> None:
+    """While a push is unanswered, changes pile up into one."""
+    async with Engine(served.address) as engine:
+        first = await engine.push()
+        for tokens in range(50):
+            await served.store.apply(manifest(kvLoadFailure={"maxRecomputeTokens": tokens}), author="me")
+        await engine.ack(first)
+        second = await engine.push()
+        assert second.nonce == 2
+        assert second.schedule[0].body.kv_load_failure.max_recompute_tokens == 49
+        await engine.ack(second)
+        assert (await _answered(served, engine)).in_force
+
+
+async def test_a_change_that_is_taken_back_in_time_is_never_pushed(served: FeedServer) -> None:
+    """What is wanted is again what was pushed: the answer counts for it."""
+    async with Engine(served.address) as engine:
+        first = await engine.push()
+        await served.store.apply(manifest(), author="me")
+        await served.store.delete("decode-default", author="me")
+        await engine.ack(first)
+        assert (await _answered(served, engine)).in_force
+        await served.pauses.set(None, paused=True, author="me", which="all")
+        assert (await engine.push()).nonce == 2
+
+
+async def test_a_pause_does_not_wait_for_an_answer(served: FeedServer) -> None:
+    """The kill switch overtakes a push that nobody has answered."""
+    async with Engine(served.address) as engine:
+        await engine.push()
+        await served.pauses.set([engine.key], paused=True, author="me", which="engine 0")
+        push = await engine.push()
+        assert (push.nonce, push.paused) == (2, True)
+        await engine.ack(push)
+        assert (await _answered(served, engine)).in_force
+
+
+async def test_a_hung_engine_holds_nobody_and_gets_the_newest_in_the_end(directory: Path) -> None:
+    """After the agent's patience a newer push overtakes the one without an answer."""
+    async with (
+        running_feed(directory, patience=0.05) as served,
+        Engine(served.address, "0") as hung,
+        Engine(served.address, "1") as well,
+    ):
+        await hung.push()
+        await well.ack(await well.push())
+        await served.store.apply(manifest(kvLoadFailure=_FAIL), author="me")
+        await well.ack(await well.push())
+        assert (await _answered(served, well)).in_force
+        assert not _subscriber(served, hung).settled
+        assert _subscriber(served, hung).waiting_since() is not None
+        late = await hung.push()
+        assert (late.nonce, hash_of(late)) == (2, served.feed.wanted(well.key))
+
+
+async def test_an_engine_that_comes_back_gets_its_policy_at_once(served: FeedServer) -> None:
+    """Also what changed while it was away; nonces begin anew."""
+    engine = Engine(served.address)
+    await engine.connect()
+    await engine.ack(await engine.push())
+    await engine.disconnect()
+    await eventually(lambda: not _subscriber(served, engine).connected, "the agent noticed")
+    await served.store.apply(manifest(), author="me")
+    await engine.connect(hash_in_force="old")
+    push = await engine.push()
+    assert (push.nonce, hash_of(push)) == (1, served.feed.wanted(engine.key))
+    assert _subscriber(served, engine).hash_in_force == "old"
+    await engine.disconnect()
+
+
+async def test_a_second_stream_of_the_same_engine_takes_over(served: FeedServer) -> None:
+    """The first one ends with ABORTED."""
+    async with Engine(served.address) as old:
+        await old.push()
+        async with Engine(served.address) as new:
+            await new.push()
+            assert await old.ended() is grpc.StatusCode.ABORTED
+            assert _subscriber(served, new).connected
+
+
+async def test_the_schedule_is_pushed_again_when_a_policy_expires(served: FeedServer) -> None:
+    """The agent's own clock takes the step that the engine takes by itself."""
+    expires = (datetime.now(timezone.utc) + timedelta(milliseconds=400)).isoformat()
+    await served.store.apply(manifest(kvLoadFailure=_FAIL, expiresAt=expires), author="me")
+    async with Engine(served.address) as engine:
+        push = await engine.push()
+        assert [entry.hash == "" for entry in push.schedule] == [False, True]
+        assert push.schedule[0].valid_for.ToTimedelta() <= timedelta(milliseconds=400)
+        await engine.ack(push)
+        await engine.moved("")
+        again = await engine.push()
+        assert (again.nonce, list(again.schedule)) == (2, [])
+        assert served.feed.wanted(engine.key) == ""
+        await engine.ack(again)
+        assert (await _answered(served, engine)).in_force
+
+
+async def test_an_acknowledgement_of_something_else_is_a_refusal(served: FeedServer) -> None:
+    """In force is only what was asked for."""
+    await served.store.apply(manifest(), author="me")
+    async with Engine(served.address) as engine:
+        await engine.ack(await engine.push(), hash="feedfeedfeedfeed")
+        subscriber = await _answered(served, engine)
+        assert not subscriber.in_force
+        assert subscriber.answer is not None
+        assert subscriber.answer.error.startswith("it acknowledged hash feedfeedfeed, not ")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        Report(),
+        Report(ack=PolicyAck(nonce=1)),
+        Report(subscribe=Subscribe()),
+        Report(subscribe=Subscribe(key={"engine": "0"}, model="m" * 5000)),
+        Report(subscribe=Subscribe(key={"engine": "0"}, labels={str(n): "" for n in range(200)})),
+    ],
+    ids=["empty", "ack", "no engine", "long text", "many labels"],
+)
+async def test_a_stream_that_breaks_the_contract_is_refused(served: FeedServer, first: Report) -> None:
+    """INVALID_ARGUMENT, and nothing is remembered of it."""
+    engine = Engine(served.address)
+    await engine.connect(first=first)
+    assert await engine.ended() is grpc.StatusCode.INVALID_ARGUMENT
+    assert served.feed.subscribers() == []
+    await engine.disconnect()
+
+
+async def test_a_second_subscribe_ends_the_stream(served: FeedServer) -> None:
+    """It can only come first."""
+    async with Engine(served.address) as engine:
+        await engine.push()
+        await engine.report(Report(subscribe=Subscribe(key={"engine": "0"})))
+        assert await engine.ended() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_closing_ends_all_streams(served: FeedServer) -> None:
+    """An agent that drains does not wait for its engines."""
+    async with Engine(served.address) as engine:
+        await engine.push()
+        served.feed.close()
+        assert await engine.ended() is grpc.StatusCode.OK
+
+
+async def _states(
+    served: FeedServer, known: list[Known], seconds: float
+) -> list[tuple[dict[str, str], bool]]:
+    steps = rollout(served.feed, lambda: known, Selection(), timeout=seconds, clock=time.time)
+    return [
+        ({str(engine.key): engine.state for engine in progress.engines}, progress.done)
+        async for progress in steps
+    ]
+
+
+def _known(engine: str, *, connected: bool) -> Known:
+    return Known(Target(EngineKey("", engine), "tiny", {}), connected)
+
+
+async def test_a_rollout_ends_when_all_that_are_there_have_answered(served: FeedServer) -> None:
+    """Acknowledged and refused are answers; who was gone all the time is shown only."""
+    async with Engine(served.address, "0") as one, Engine(served.address, "1") as two:
+        first, second = await one.push(), await two.push()
+        watching = asyncio.ensure_future(_states(served, [_known("7", connected=False)], 10))
+        await eventually(lambda: served.feed.changed.waiting, "the rollout is being followed")
+        await one.ack(first)
+        await two.nack(second, "no")
+        states = await asyncio.wait_for(watching, 10)
+    assert states[0] == ({"0": "waiting", "1": "waiting", "7": "disconnected"}, False)
+    assert states[-1] == ({"0": "acknowledged", "1": "refused", "7": "disconnected"}, True)
+
+
+async def test_a_rollout_ends_at_its_deadline(served: FeedServer) -> None:
+    """An engine that never subscribed, and one that went away meanwhile, are named."""
+    async with Engine(served.address, "0") as engine:
+        await engine.push()
+        states = await _states(served, [_known("1", connected=True)], 0.05)
+        assert states[-1] == ({"0": "waiting", "1": "waiting"}, False)
+        watching = asyncio.ensure_future(_states(served, [], 0.5))
+        await eventually(lambda: served.feed.changed.waiting, "the rollout is being followed")
+    states = await asyncio.wait_for(watching, 10)
+    assert states[-1] == ({"0": "disconnected"}, False)

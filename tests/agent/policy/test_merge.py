@@ -1,0 +1,206 @@
+"""The merge of policies, its schedule, and its way onto the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.durations import parse_duration
+from penstock.agent.policy.merge import Merged, effective, merge
+from penstock.agent.policy.sections import (
+    Deferral,
+    EcLoadFailure,
+    KvLoadFailure,
+    PeerQuarantine,
+    RecomputeBudget,
+    Telemetry,
+)
+from penstock.agent.policy.wire import body_of, leaves_of, schedule_of
+from penstock.proto.v1 import policy_pb2
+
+from tests.support.policies import NOW, action, manifest, target
+
+if TYPE_CHECKING:
+    import random
+
+    from penstock.agent.policy.model import Manifest
+
+
+def _values(merged: Merged) -> dict[str, tuple[Any, str]]:
+    return {path: (given_.value, given_.policy) for path, given_ in merged.body.items()}
+
+
+def test_the_higher_priority_wins_field_by_field() -> None:
+    """What the winner does not set comes from the next one."""
+    low = manifest("low", kvLoadFailure={"action": "recompute", "maxRecomputeTokens": 10})
+    high = manifest("high", priority=200, kvLoadFailure=action("fail"))
+    assert _values(merge([low, high])) == {
+        "kvLoadFailure.action": ("fail", "high"),
+        "kvLoadFailure.maxRecomputeTokens": (10, "low"),
+    }
+
+
+def test_ties_go_to_the_name_that_sorts_first() -> None:
+    """The same on every pod, whatever came first."""
+    one, two = manifest("b", kvLoadFailure=action("fail")), manifest("a", kvLoadFailure=action("auto"))
+    assert _values(merge([one, two])) == _values(merge([two, one])) == {"kvLoadFailure.action": ("auto", "a")}
+
+
+def test_policies_in_mode_observe_are_only_observed() -> None:
+    """The enforced body is without them; the observed one has all."""
+    enforced = manifest("enforced", kvLoadFailure=action("recompute"))
+    observed = manifest("observed", priority=200, mode="observe", kvLoadFailure=action("fail"))
+    merged = merge([enforced, observed])
+    assert merged.leaves() == {"kvLoadFailure.action": "recompute"}
+    assert merged.observed_leaves() == {"kvLoadFailure.action": "fail"}
+    assert merge([enforced]).observed_leaves() is None
+    assert merge([enforced]).hash != merged.hash
+
+
+def test_no_policy_is_an_empty_hash() -> None:
+    """VLLM's own configuration; and no schedule at all goes out."""
+    assert merge([]) == Merged()
+    steps = effective([manifest(selector={"matchLabels": {"role": "x"}})], target(role="decode"), NOW)
+    assert [step.merged.hash for step in steps] == [""]
+    assert schedule_of(steps) == []
+
+
+def test_a_schedule_runs_through_the_expiries() -> None:
+    """One entry each, the last without an end."""
+    policies = [
+        manifest("base", kvLoadFailure=action("recompute")),
+        manifest("hour", priority=200, kvLoadFailure=action("fail"), expiresAt=(NOW + timedelta(hours=1)).isoformat()),
+        manifest("soon", priority=300, kvLoadFailure=action("auto"), expiresAt=(NOW + timedelta(minutes=1)).isoformat()),
+        manifest("gone", priority=800, kvLoadFailure=action("fail"), expiresAt=NOW.isoformat()),
+    ]  # fmt: skip
+    steps = effective(policies, target(), NOW)
+    assert [(step.begins - NOW, step.merged.leaves()["kvLoadFailure.action"]) for step in steps] == [
+        (timedelta(0), "auto"),
+        (timedelta(minutes=1), "fail"),
+        (timedelta(hours=1), "recompute"),
+    ]
+    schedule = schedule_of(steps)
+    assert [entry.valid_for.ToTimedelta() for entry in schedule[:-1]] == [
+        timedelta(minutes=1),
+        timedelta(minutes=59),
+    ]
+    assert not schedule[-1].HasField("valid_for")
+    assert [entry.hash for entry in schedule] == [step.merged.hash for step in steps]
+
+
+def test_an_expiry_that_changes_nothing_is_no_step() -> None:
+    """Neighbours of a schedule differ."""
+    policies = [
+        manifest("strong", priority=200, kvLoadFailure=action("fail")),
+        manifest("weak", kvLoadFailure=action("auto"), expiresAt=(NOW + timedelta(hours=1)).isoformat()),
+    ]
+    assert len(effective(policies, target(), NOW)) == 1
+
+
+def test_a_schedule_may_end_in_vllms_own_configuration() -> None:
+    """Then its last entry is an empty body with an empty hash."""
+    expiring = manifest(expiresAt=(NOW + timedelta(hours=1)).isoformat())
+    last = schedule_of(effective([expiring], target(), NOW))[-1]
+    assert (last.hash, last.body, last.HasField("valid_for")) == ("", policy_pb2.PolicyBody(), False)
+
+
+_ACTIONS = st.sampled_from(["recompute", "fail", "auto"])
+_TIMES = st.sampled_from([None, *((NOW + timedelta(minutes=n)).isoformat() for n in range(-1, 4))])
+
+
+@st.composite
+def _policies(draw: st.DrawFn) -> list[Manifest]:
+    names = draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=5))
+    found = []
+    for name in names:
+        spec: dict[str, Any] = {
+            "priority": draw(st.integers(0, 3)),
+            "mode": draw(st.sampled_from(["enforce", "observe"])),
+            "kvLoadFailure": {"action": draw(_ACTIONS)},
+        }
+        if draw(st.booleans()):
+            spec["deferral"] = {"maxStartWait": draw(st.sampled_from(["1s", "2s"]))}
+        expires = draw(_TIMES)
+        if expires is not None:
+            spec["expiresAt"] = expires
+        found.append(manifest(name, **spec))
+    return found
+
+
+@given(_policies(), st.randoms(use_true_random=False))
+def test_the_order_of_insertion_does_not_matter(policies: list[Manifest], shuffle: random.Random) -> None:
+    """Same set, same schedule, same provenance."""
+    shuffled = list(policies)
+    shuffle.shuffle(shuffled)
+    assert effective(shuffled, target(), NOW) == effective(policies, target(), NOW)
+
+
+@given(_policies())
+def test_each_field_comes_from_the_policy_that_ranks_highest(policies: list[Manifest]) -> None:
+    """Compared with the definition, field by field."""
+    merged = merge(policies)
+    for path, field in merged.body.items():
+        givers = [policy for policy in policies if policy.spec.mode == "enforce" and path in policy.leaves]
+        best = min(givers, key=lambda policy: (-policy.spec.priority, policy.name))
+        assert (field.policy, field.value) == (best.name, best.leaves[path])
+    assert set(merged.body) == {
+        path for policy in policies if policy.spec.mode == "enforce" for path in policy.leaves
+    }
+    assert (merged.hash == "") == (not policies)
+
+
+@given(_policies(), st.integers(-120, 400))
+def test_a_schedule_says_what_would_be_computed_later(policies: list[Manifest], seconds: int) -> None:
+    """An engine that only follows the schedule is where the agent would put it."""
+    later = NOW + timedelta(seconds=max(seconds, 0))
+    steps = effective(policies, target(), NOW)
+    in_force = [step for step in steps if step.begins <= later][-1]
+    assert in_force.merged.hash == effective(policies, target(), later)[0].merged.hash
+    assert all(before.begins < after.begins for before, after in pairwise(steps))
+
+
+@given(_policies())
+def test_a_body_survives_the_wire(policies: list[Manifest]) -> None:
+    """leaves_of and body_of are inverse, also after serialization."""
+    leaves = merge(policies).leaves()
+    assert leaves_of(policy_pb2.PolicyBody.FromString(body_of(leaves).SerializeToString())) == leaves
+
+
+def test_the_manifest_and_the_wire_know_the_same_fields() -> None:
+    """A field that one side gains and the other lacks would be lost silently."""
+
+    def wire(descriptor: Any) -> set[str]:
+        names = set()
+        for field in descriptor.fields:
+            inner = field.message_type
+            below = inner is not None and inner.full_name != "google.protobuf.Duration"
+            names |= {f"{field.json_name}.{name}" for name in wire(inner)} if below else {field.json_name}
+        return names
+
+    sections = {
+        "kvLoadFailure": KvLoadFailure,
+        "ecLoadFailure": EcLoadFailure,
+        "deferral": Deferral,
+        "peerQuarantine": PeerQuarantine,
+        "telemetry": Telemetry,
+        "kvLoadFailure.recomputeBudget": RecomputeBudget,
+    }
+    manifest_fields = {
+        f"{section}.{field.alias}"
+        for section, model in sections.items()
+        for field in model.model_fields.values()
+    } - set(sections)
+    assert wire(policy_pb2.PolicyBody.DESCRIPTOR) == manifest_fields
+
+
+@pytest.mark.parametrize("zone", [timezone.utc, timezone(timedelta(hours=9))])
+def test_an_expiry_is_a_moment_whatever_its_zone(zone: timezone) -> None:
+    """The zone in which it is written does not move it."""
+    moment = datetime(2026, 11, 20, 12, 30, tzinfo=timezone.utc)
+    policy = manifest(expiresAt=moment.astimezone(zone).isoformat())
+    steps = effective([policy], target(), NOW)
+    assert steps[1].begins - NOW == parse_duration("30m")

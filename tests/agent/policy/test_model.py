@@ -1,0 +1,171 @@
+"""The manifest: what is accepted, and the sentence for what is not."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.errors import ManifestError
+from penstock.agent.policy.leaves import flatten, unflatten
+from penstock.agent.policy.model import MAX_MANIFEST_BYTES, parse_manifest
+
+from tests.support.policies import NOW, document, manifest
+
+_EVERYTHING = {
+    "selector": {
+        "matchLabels": {"role": "decode"},
+        "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}],
+        "models": ["llama-*"],
+    },
+    "priority": 950,
+    "expiresAt": "2026-11-20T13:00Z",
+    "mode": "observe",
+    "kvLoadFailure": {
+        "action": "auto",
+        "maxRecomputeTokens": 4096,
+        "recomputeBudget": {"tokensPerSecond": 20000},
+        "overBudget": "fail",
+    },
+    "ecLoadFailure": {"action": "recompute", "maxRecomputeItems": 8},
+    "deferral": {"maxStartWait": "30s", "maxTransferWait": "5s", "onTimeout": "fail"},
+    "peerQuarantine": {"failures": 5, "window": "30s", "duration": "60s", "maxPeersPercent": 50},
+    "telemetry": {"traceSampleRatio": 1, "failureLogInterval": "5s"},
+}
+
+_SENTENCES = [
+    ({"kvLoadFailure": {"action": "recmpute"}}, "kvLoadFailure.action", "spec.kvLoadFailure.action is 'recmpute'; use one of recompute, fail, auto"),
+    ({"kvLoadfailure": {}}, "kvLoadfailure", "spec.kvLoadfailure is not a field; did you mean kvLoadFailure?"),
+    ({"kvLoadFailure": {"zzz": 1}}, "kvLoadFailure.zzz", "spec.kvLoadFailure.zzz is not a field; spec.kvLoadFailure has action, maxRecomputeTokens, recomputeBudget, overBudget"),
+    ({"kvLoadFailure": {"maxRecomputeTokens": -1}}, "kvLoadFailure.maxRecomputeTokens", "spec.kvLoadFailure.maxRecomputeTokens is -1; use a whole number from 0 to 1000000000"),
+    ({"kvLoadFailure": {"maxRecomputeTokens": "9"}}, "kvLoadFailure.maxRecomputeTokens", "spec.kvLoadFailure.maxRecomputeTokens is '9'; use a whole number from 0 to 1000000000"),
+    ({"kvLoadFailure": {"recomputeBudget": {"tokensPerSecond": True}}}, "kvLoadFailure.recomputeBudget.tokensPerSecond", "spec.kvLoadFailure.recomputeBudget.tokensPerSecond is true; use a whole number from 0 to 1000000000"),
+    ({"kvLoadFailure": 3}, "kvLoadFailure", "spec.kvLoadFailure is 3; use {action: recompute}"),
+    ({"deferral": {"maxStartWait": "30"}}, "deferral.maxStartWait", "spec.deferral.maxStartWait is '30'; use a duration from 1ms to 1h such as 30s"),
+    ({"deferral": {"maxStartWait": "2h"}}, "deferral.maxStartWait", "spec.deferral.maxStartWait is '2h'; use a duration from 1ms to 1h such as 30s"),
+    ({"deferral": {"maxStartWait": 5}}, "deferral.maxStartWait", "spec.deferral.maxStartWait is 5; use a duration from 1ms to 1h such as 30s"),
+    ({"peerQuarantine": {"failures": 0}}, "peerQuarantine.failures", "spec.peerQuarantine.failures is 0; use a whole number from 1 to 1000"),
+    ({"telemetry": {"traceSampleRatio": 1.5}}, "telemetry.traceSampleRatio", "spec.telemetry.traceSampleRatio is 1.5; use a number from 0 to 1"),
+    ({"selector": {"matchLabels": {"canary": True}}}, "selector.matchLabels.canary", "spec.selector.matchLabels.canary is true; use labels and their values, as quoted text"),
+    ({"selector": {"matchExpressions": [{"key": "a", "operator": "in", "values": ["b"]}]}}, "selector.matchExpressions[0].operator", "spec.selector.matchExpressions[0].operator is 'in'; use one of In, NotIn, Exists, DoesNotExist"),
+    ({"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "selector.matchExpressions[0]", "spec.selector.matchExpressions[0].values must be given with operator In"),
+    ({"selector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}, "selector.matchExpressions[0]", "spec.selector.matchExpressions[0].values must be left out with operator Exists"),
+    ({"selector": {"matchExpressions": [{"key": "a"}]}}, "selector.matchExpressions[0].operator", "spec.selector.matchExpressions[0].operator is missing; use one of In, NotIn, Exists, DoesNotExist"),
+    ({"priority": 1001}, "priority", "spec.priority is 1001; use a whole number from 0 to 1000"),
+    ({"mode": "shadow"}, "mode", "spec.mode is 'shadow'; use one of enforce, observe"),
+    ({"expiresAt": "30m"}, "expiresAt", "spec.expiresAt is '30m'; use a point in time with its zone such as 2026-11-20T12:00:00Z (agentctl --ttl writes one)"),
+    ({"expiresAt": "2026-11-20T12:00"}, "expiresAt", "spec.expiresAt is '2026-11-20T12:00'; use a point in time with its zone such as 2026-11-20T12:00:00Z (agentctl --ttl writes one)"),
+    ({"priority": 900}, "", "spec.priority is 900, which is break-glass; give spec.expiresAt (agentctl --ttl) of at most 4h, or a priority below 900"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "field", "sentence"), _SENTENCES)
+def test_a_wrong_field_is_named_with_its_value_and_the_way_out(
+    spec: dict[str, Any], field: str, sentence: str
+) -> None:
+    """One sentence says the path, the value and what to use."""
+    with pytest.raises(ManifestError) as caught:
+        manifest(**spec)
+    assert str(caught.value) == sentence
+    assert caught.value.field == (f"spec.{field}" if field else "spec")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "the manifest is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); send one object"),
+        ("[1]", "the manifest is [1]; write one object"),
+        ("{}", "apiVersion is missing; use penstock.dev/v1alpha1"),
+        ('{"apiVersion": "v1"}', "apiVersion is 'v1'; use penstock.dev/v1alpha1"),
+        (json.dumps({**document(), "kind": "Pod"}), "kind is 'Pod'; use TransferPolicy"),
+        (json.dumps({**document(), "status": {}}), "status is not a field; a manifest has apiVersion, kind, metadata, spec"),
+        (json.dumps(document("Bad Name")), "metadata.name is 'Bad Name'; use 1 to 63 lower-case letters, digits, '-' and '.', as in decode-default"),
+        (json.dumps(document(kvLoadFailure=None)), "spec sets nothing; give at least one field such as kvLoadFailure.action"),
+        (" " * (MAX_MANIFEST_BYTES + 1), f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter"),
+        ("[" * 60_000, None),
+    ],
+)  # fmt: skip
+def test_a_wrong_document_is_refused(text: str, sentence: str | None) -> None:
+    """Whatever is sent, the answer is a ManifestError with a sentence."""
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(text)
+    assert sentence is None or str(caught.value) == sentence
+
+
+def test_everything_that_can_be_said_survives_a_round_trip() -> None:
+    """The canonical text of a full manifest reads back as the same content."""
+    full = manifest(**_EVERYTHING)
+    assert parse_manifest(full.canonical).canonical == full.canonical
+    assert full.document()["spec"]["selector"] == _EVERYTHING["selector"]
+    assert full.leaves == {
+        "kvLoadFailure.action": "auto",
+        "kvLoadFailure.maxRecomputeTokens": 4096,
+        "kvLoadFailure.recomputeBudget.tokensPerSecond": 20000,
+        "kvLoadFailure.overBudget": "fail",
+        "ecLoadFailure.action": "recompute",
+        "ecLoadFailure.maxRecomputeItems": 8,
+        "deferral.maxStartWait": "30s",
+        "deferral.maxTransferWait": "5s",
+        "deferral.onTimeout": "fail",
+        "peerQuarantine.failures": 5,
+        "peerQuarantine.window": "30s",
+        "peerQuarantine.duration": "1m",
+        "peerQuarantine.maxPeersPercent": 50,
+        "telemetry.traceSampleRatio": 1.0,
+        "telemetry.failureLogInterval": "5s",
+    }
+
+
+def test_two_spellings_of_one_content_are_the_same() -> None:
+    """Order and the way a duration is written do not matter."""
+    one = manifest(deferral={"maxStartWait": "90s", "onTimeout": "fail"})
+    other = manifest(deferral={"onTimeout": "fail", "maxStartWait": "1m30s"})
+    assert one.canonical == other.canonical
+
+
+@pytest.mark.parametrize(
+    ("priority", "lasts", "accepted"),
+    [
+        (100, timedelta(days=300), True),
+        (900, timedelta(hours=4), True),
+        (900, timedelta(hours=4, seconds=1), False),
+        (899, timedelta(hours=5), True),
+        (100, timedelta(0), False),
+        (100, timedelta(seconds=-1), False),
+    ],
+)
+def test_an_expiry_must_fit_the_present(priority: int, lasts: timedelta, accepted: bool) -> None:
+    """Nothing is applied that has run out, and break-glass ends within four hours."""
+    policy = manifest(priority=priority, expiresAt=(NOW + lasts).isoformat())
+    if accepted:
+        policy.check_times(NOW)
+        return
+    with pytest.raises(ManifestError) as caught:
+        policy.check_times(NOW)
+    assert caught.value.field == "spec.expiresAt"
+
+
+_NAMES = st.text("abcxyz", min_size=1, max_size=3)
+_TREES = st.recursive(
+    st.dictionaries(_NAMES, st.integers(), min_size=1, max_size=3),
+    lambda inner: st.dictionaries(_NAMES, inner, min_size=1, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(_TREES)
+def test_flatten_and_unflatten_are_inverse(tree: dict[str, Any]) -> None:
+    """No leaf is lost or moved."""
+    assert unflatten(flatten(tree)) == tree
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)))  # fmt: skip
+def test_any_spec_is_accepted_or_refused_in_one_line(spec: Any) -> None:
+    """No input gets through as another kind of error."""
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(json.dumps({**document(), "spec": spec}))
+    assert "\n" not in str(caught.value)
