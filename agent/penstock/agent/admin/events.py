@@ -10,7 +10,8 @@ from penstock.agent.admin import convert
 from penstock.agent.admin.targets import selection_of, source_target
 from penstock.agent.errors import ContractError
 from penstock.agent.policy.notice import Notice
-from penstock.agent.traces.query import explain, get_trace
+from penstock.agent.traces.explain import explain
+from penstock.agent.traces.query import get_trace
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
