@@ -1,12 +1,13 @@
 """vLLM's API server, at ease on a machine of two cores.
 
-``python -m demo.vllm_server`` takes the API server's arguments. Two constants of vLLM and NIXL suppose
-that every process has a core of its own; on two cores they turn milliseconds into seconds. Both
+``python -m demo.vllm_server`` takes the API server's arguments. Some constants of vLLM and NIXL suppose
+that every process has a core of its own; on two cores they turn milliseconds into seconds. They
 are set at import, so that a spawned child, which imports its parent's main module, has them too.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -14,7 +15,8 @@ from nixl._api import nixl_agent
 from vllm.distributed.device_communicators import shm_broadcast
 
 _PROGRESS_PAUSE_MICROSECONDS = 1000
-_RECHECK_MILLISECONDS = 20
+_RECHECK_MILLISECONDS = 5
+_SPIN_SECONDS = 0.002
 
 
 def _pause_progress_thread() -> None:
@@ -37,13 +39,15 @@ def _pause_progress_thread() -> None:
     bindings.nixlAgentConfig = AgentConfig
 
 
-def _recheck_messages_often() -> None:
-    """Look for messages of EngineCore and worker to each other even if nobody rang.
+def _wait_for_messages_politely() -> None:
+    """Let EngineCore and workers wait for each other's messages without taking the core from the other.
 
-    The bell is a PUB socket that drops a ring while the one before is still on its way, which on a busy
-    machine happens often; the fallback is to look every five seconds.
+    A reader spins for a second after each message; then it sleeps until somebody rings. The bell is a
+    PUB socket that drops a ring while the one before is still on its way, which on a busy machine happens
+    often; the fallback is to look every five seconds.
     """
     shm_broadcast.SHM_READER_RECHECK_INTERVAL_MS = _RECHECK_MILLISECONDS
+    shm_broadcast.SpinCondition = functools.partial(shm_broadcast.SpinCondition, busy_loop_s=_SPIN_SECONDS)
 
 
 def main() -> Any:
@@ -55,7 +59,7 @@ def main() -> Any:
 
 
 _pause_progress_thread()
-_recheck_messages_often()
+_wait_for_messages_politely()
 
 if __name__ == "__main__":
     main()

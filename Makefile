@@ -1,0 +1,51 @@
+# `make demo` and `make test` set up what they need. PENSTOCK_VENV=… builds the environment elsewhere.
+SHELL := /bin/bash
+VENV := $(or $(PENSTOCK_VENV),.venv)
+PYTHON_IN_VENV := $(VENV)/bin/python
+PYTEST := $(PYTHON_IN_VENV) -m pytest $(ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast test-engine lint format types proto check-proto check prometheus clean
+
+help: ## Show what there is.
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## Build .venv (agent, instrumentation, tools, vLLM for CPU, NIXL); nothing if it is up to date.
+	@scripts/setup.sh
+
+demo: setup ## Agent and two real vLLM servers; failures, and a policy changed live. KEEP=1 leaves it up.
+	@$(PYTHON_IN_VENV) -m demo $(if $(filter 1,$(KEEP)),--keep)
+
+test: setup prometheus ## The whole test suite (ARGS="-k name" for a part).
+	@$(PYTEST)
+
+test-fast: setup prometheus ## The same without engines.
+	@$(PYTEST) -m "not engine"
+
+test-engine: setup ## Only the tests that start vLLM.
+	@$(PYTEST) -m engine
+
+check: lint types check-proto ## Lint, types, generated code.
+
+lint: setup ## ruff.
+	@$(VENV)/bin/ruff check
+	@$(VENV)/bin/ruff format --check
+
+format: setup ## Let ruff format and repair.
+	@$(VENV)/bin/ruff format
+	@$(VENV)/bin/ruff check --fix
+
+types: setup ## mypy, strict.
+	@$(VENV)/bin/mypy
+
+proto: setup ## Generate the code of the wire contract.
+	@PYTHON=$(PYTHON_IN_VENV) scripts/proto.sh
+
+check-proto: setup ## Is the generated code what the .proto files say?
+	@PYTHON=$(PYTHON_IN_VENV) scripts/proto.sh --check
+
+prometheus:
+	@scripts/need-prometheus.sh
+
+clean: ## Remove environments and caches.
+	rm -rf .venv .venv-proto .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
