@@ -216,14 +216,11 @@ class Circuit:
         self.state = State.OPEN
         self.reason = reason
         self.began = now
-        self.probe = 0
-        self._counted.clear()
 
     def close(self, reason: str) -> None:
         """Let every load pass; what has been counted is forgotten."""
         self.state = State.CLOSED
         self.reason = reason
-        self.probe = 0
         self._counted.clear()
 
     def _decides(self, probe: int) -> bool:

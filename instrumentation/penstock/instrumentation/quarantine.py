@@ -140,10 +140,10 @@ class Quarantine:
         """Change the policy; None lifts every automatic quarantine. New times hold for those that run."""
         self.advance(now)
         self._rules = rules
-        for peer in list(self._listed):
-            circuit = self._peers.get(peer) or self._dormant.get(peer)
-            if rules is None and circuit is not None:
+        if rules is None:
+            for circuit in (*self._peers.values(), *self._dormant.values()):
                 circuit.close("policy")
+        for peer in list(self._listed):
             self._publish(peer)
         if rules is None:
             self._dormant.clear()

@@ -51,6 +51,7 @@ def test_states_are_the_wires():
     ("policy", "rules"),
     [
         (PeerQuarantine(), Rules()),
+        (PeerQuarantine(failures=1000, max_peers_percent=100), Rules(failures=1000, max_peers_percent=100)),
         (PeerQuarantine(failures=2, window=1.5), Rules(failures=2, window_ns=1_500_000_000)),
         (
             PeerQuarantine(duration=5.0, max_peers_percent=0),
@@ -69,7 +70,9 @@ def test_rules_of_a_policy(policy, rules):
         ({"failures": 0}, "failures is 0; use 1 to 1000"),
         ({"failures": 1001}, "failures is 1001"),
         ({"window_ns": 0}, "window 0 s, duration 60 s; both"),
+        ({"duration_ns": 0}, "duration 0 s; both"),
         ({"duration_ns": -1_000_000_000}, "duration -1 s"),
+        ({"max_peers_percent": -1}, "maxPeersPercent is -1"),
         ({"max_peers_percent": 101}, "maxPeersPercent is 101; use 0 to 100"),
     ],
 )

@@ -245,6 +245,21 @@ def test_lift_closes_and_keeps_closed(failure):
     assert not bench.admit("a").remote
 
 
+@pytest.mark.parametrize("how", ["lift", "policy"])
+def test_counting_starts_over(how):
+    """What was counted before a lift, or under a policy that went, does not count after it."""
+    bench = Bench()
+    bench.report("a", REFUSED)
+    if how == "lift":
+        bench.order(Order("1", "a", quarantined=False, ttl_ns=SECOND))
+    else:
+        bench.rules(None)
+        bench.rules(RULES)
+    bench.advance(1)
+    bench.report("a", REFUSED)
+    assert bench.cut_off() == set()
+
+
 def test_repeated_push_of_a_lift_closes_once():
     """A lift whose time is over does not close what came after it, however often it is pushed."""
     bench = Bench()
