@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans import Entry, Span
 
 _ENGINE_PROCESS = "engine-core"
-# Entries that come after their request was closed in the normal course of things.
-_COMES_LATE = frozenset(("lease_closed", "transfer_failure", "deferral_end", "blocks_pinned"))
 
 
 @dataclass(slots=True)
@@ -158,9 +156,7 @@ class Assembler:
         kind = entry.event.WhichOneof("body") if isinstance(entry, EventEntry) else None
         request = self._requests.get(key)
         if request is None:
-            earlier = self._remembered.get(key)
-            if earlier is None and kind in _COMES_LATE:
-                earlier = self._recall(key, logged.id)
+            earlier = self._remembered.get(key) or self._recall(key, logged.id)
             if earlier is not None and kind == "handshake":
                 return  # It links to nothing any more.
             request = _Request(
@@ -252,10 +248,10 @@ class Assembler:
             facts,
             identity,
             common={names.SAMPLING: "forced"} if verdict.forced else {},
-            late=() if request.earlier is None else ("late", due.closed_at),
+            late=self._late(due, request, facts),
             parent_span_id=parent,
         )
-        if parent is None:
+        if facts.closed is not None:
             self._remember(request.key, Remembered(identity, verdict))
         return Finished(
             due.closed_at,
@@ -264,6 +260,16 @@ class Assembler:
             tuple(spans) if verdict.keep else (),
             0 if verdict.keep else len(spans),
         )
+
+    @staticmethod
+    def _late(due: _Due, request: _Request, facts: RequestFacts) -> tuple[str | int, ...]:
+        """Return what tells these spans from others of the same request; empty for those of its end.
+
+        Without its end (its engine was lost, or it was given up) more may come, and even its end.
+        """
+        if request.earlier is not None:
+            return ("late", due.closed_at)
+        return ("unfinished", due.closed_at) if facts.closed is None else ()
 
     def _judge(self, facts: RequestFacts, identity: RequestIdentity) -> Verdict:
         return judge(facts, identity, self._sample_ratio(facts.source), self._limits.long_deferral_nano)

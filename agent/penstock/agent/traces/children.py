@@ -187,7 +187,7 @@ class Children:
     ) -> Span:
         return self._span(
             names.DEFERRAL,
-            (body.reason, times[0]),
+            (body.reason, times[0], *self.late),
             times,
             {
                 names.DEFERRAL_REASON: parts.word(common_pb2.DeferralReason, body.reason),

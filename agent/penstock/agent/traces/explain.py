@@ -57,23 +57,7 @@ def _subject(story: Story) -> str:
 
 
 def _troubles(facts: RequestFacts) -> Iterator[str]:
-    explained: list[LoadOutcome] = []
-    for load in loads(facts):
-        if load.failed:
-            yield _failed_load(facts, load)
-            if load.outcome is not None:
-                explained.append(load.outcome)
-    for entry in facts.outcomes:
-        outcome = entry.event.load_outcome
-        if not any(outcome is other for other in explained):
-            yield (
-                f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
-                f" ({_words(outcome.mode, outcome.error_type)}): {_action(outcome)}{_end(facts)}"
-            )
-    for entry in facts.failures:
-        failure = entry.event.transfer_failure
-        if not ends_a_load(failure):
-            yield f"had a failure with {_peer(failure.peer)} ({_cause(failure)}){_end(facts)}"
+    yield from _failures(facts)
     for delay in (entry.event.transfer_delayed for entry in facts.delays):
         yield (
             f"waited {_duration(delay.delay_nano)} longer for {_peer(delay.peer)}"
@@ -86,6 +70,22 @@ def _troubles(facts: RequestFacts) -> Iterator[str]:
         yield _unfinished(facts)
     elif not (facts.failures or facts.outcomes) and facts.deferred_nano >= _LONG_WAIT:
         yield f"{_waited(facts)}{_end(facts)}"
+
+
+def _failures(facts: RequestFacts) -> Iterator[str]:
+    failed = [load for load in loads(facts) if load.failed]
+    for load in failed:
+        yield _failed_load(facts, load)
+    told = {(load.channel, load.attempt) for load in failed}
+    for outcome in (entry.event.load_outcome for entry in facts.outcomes):
+        if (outcome.channel, max(outcome.attempt, 1)) not in told:
+            yield (
+                f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
+                f" ({_words(outcome.mode, outcome.error_type)}): {_action(outcome)}{_end(facts)}"
+            )
+    for failure in (entry.event.transfer_failure for entry in facts.failures):
+        if not ends_a_load(failure):
+            yield f"had a failure with {_peer(failure.peer)} ({_cause(failure)}){_end(facts)}"
 
 
 def _leases(facts: RequestFacts) -> Iterator[str]:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 from penstock.agent.traces.entries import request_entries
 from penstock.agent.traces.facts import RequestFacts
 from penstock.agent.traces.sampling import judge
-from penstock.agent.traces.state import Limits, Remembered
+from penstock.agent.traces.spans import EventEntry
+from penstock.agent.traces.state import Remembered
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.journal import Reader
-    from penstock.agent.model import Source
+    from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.traces.entries import RequestKey
+    from penstock.agent.traces.spans import Entry
+    from penstock.agent.traces.state import Limits
 
 
 def recall(
@@ -30,14 +33,22 @@ def recall(
 
     Only what comes before counts, so that a walk that begins again decides as the first one did.
     """
-    entries = []
+    found: list[tuple[LoggedBatch, Entry]] = []
     for logged in reader.request_batches(key.request_id):
         source = reader.source(logged.epoch) if logged.id < before else None
         if source is not None:
             pairs = request_entries(source, Batch.FromString(logged.body))
-            entries += [entry for owner, entry in pairs if owner == key]
-    facts = RequestFacts.of(key.request_id, entries)
-    if facts.closed is None:
+            found += [(logged, entry) for owner, entry in pairs if owner == key]
+    closing = next((logged for logged, entry in found if _closes(entry)), None)
+    if closing is None:
         return None
+    # What came after the grace was not part of the decision.
+    end = closing.received_unix_nano + limits.grace_nano
+    entries = [entry for logged, entry in found if logged.id <= closing.id or logged.received_unix_nano < end]
+    facts = RequestFacts.of(key.request_id, entries)
     ratio = sample_ratio(facts.source)
     return Remembered(facts.identity, judge(facts, facts.identity, ratio, limits.long_deferral_nano))
+
+
+def _closes(entry: Entry) -> bool:
+    return isinstance(entry, EventEntry) and entry.event.HasField("request_closed")

@@ -1,0 +1,333 @@
+"""The fold of the log: any order, any split, any restart."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from penstock.agent.traces import ids, names
+from penstock.agent.traces.assemble import Assembler
+from penstock.agent.traces.recall import recall
+from penstock.agent.traces.state import Limits
+from penstock.proto.v1 import common_pb2
+
+from tests.support.batches import TIME, deferral_start
+from tests.support.stories import (
+    DECODE,
+    DECODE_CORE,
+    DECODE_WORKER,
+    MS,
+    NOT_SAMPLED,
+    PREFILL,
+    PREFILL_CORE,
+    SECOND,
+    SOURCES,
+    Log,
+    closed,
+    closed_decode,
+    decode_story,
+    failed_load,
+    failed_story,
+    lease,
+    lost,
+    prefill_story,
+    sample,
+    source,
+)
+
+GRACE = Limits().grace_nano
+STORIES = [*prefill_story(), *failed_story(), (PREFILL_CORE, closed("other-eeeeeeee"))]
+
+
+class Fold:
+    """An assembler over a log in memory, whose recall looks into that log."""
+
+    def __init__(self, log: Log, ratio: float = 1.0, limits: Limits | None = None) -> None:
+        self.log = log
+        self.limits = limits or Limits()
+        self.ratio = ratio
+        self.assembler = Assembler(
+            self.source, recall=self.recall, sample_ratio=lambda _source: ratio, limits=self.limits
+        )
+        self.finished = []
+
+    def recall(self, key, before):
+        """Look into the log as the export looks into the journal."""
+        return recall(self, key, before, sample_ratio=lambda _source: self.ratio, limits=self.limits)
+
+    def request_batches(self, request_id):
+        """Do what the journal's reader does, with all batches."""
+        return self.log.batches
+
+    def source(self, epoch):
+        """Do what the journal's reader does."""
+        return SOURCES.get(epoch)
+
+    def walk(self, after: int = 0, last: int | None = None) -> Fold:
+        """Apply the batches from *after* on, to *last*."""
+        for logged in self.log.batches[after:last]:
+            self.finished += self.assembler.apply(logged)
+        return self
+
+    def rest(self) -> Fold:
+        """Let the time pass after the end of the log."""
+        self.finished += self.assembler.advance(self.log.now + 10 * GRACE)
+        return self
+
+    @property
+    def spans(self):
+        """All spans so far."""
+        return [span for item in self.finished for span in item.spans]
+
+
+def story(span):
+    """Return what a span says, without where it was read."""
+    return (
+        span.trace_id,
+        span.span_id,
+        span.parent_span_id,
+        span.name,
+        span.start_unix_nano,
+        span.end_unix_nano,
+        span.error,
+        sorted(span.attributes.items()),
+        span.links,
+        span.source.epoch,
+        len(span.entries),
+    )
+
+
+def told(entries, cuts=frozenset()):
+    """Fold *entries*, one after the other; those of one source are put together unless cut."""
+    log = Log()
+    together = []
+    for index, (teller, entry) in enumerate(entries):
+        if together and (index in cuts or together[0][0] != teller):
+            log.add(together[0][0], *(each for _, each in together))
+            together = []
+        together.append((teller, entry))
+    log.add(together[0][0], *(each for _, each in together))
+    return sorted(map(story, Fold(log).walk().rest().spans))
+
+
+@given(st.permutations(STORIES), st.frozensets(st.integers(0, len(STORIES))))
+@settings(max_examples=60, deadline=None)
+def test_any_order_and_any_split_give_the_same_spans(entries, cuts):
+    """Within the grace it does not matter in which order the processes' batches come."""
+    assert told(entries, cuts) == told(STORIES)
+
+
+@st.composite
+def logs(draw):
+    """Draw a log of several requests, with pauses longer than the grace: entries come late, too."""
+    log = Log()
+    entries = draw(
+        st.permutations(
+            [*STORIES, (DECODE_CORE, deferral_start("new-ffffffff")), (DECODE_CORE, lost(DECODE_CORE))]
+        )
+    )
+    for teller, entry in entries:
+        log.add(teller, entry, after=draw(st.sampled_from([MS, GRACE // 2, 2 * GRACE, -SECOND])))
+    return log
+
+
+@given(logs(), st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_walk_that_begins_again_sends_the_rest_and_nothing_twice(log, data):
+    """After a restart at the cursor, the spans before and after are those of one walk."""
+    whole = Fold(log).walk().rest()
+    cut = data.draw(st.integers(0, len(log.batches)))
+    before = Fold(log).walk(last=cut)
+    exported = max((item.closed_at for item in before.finished), default=0)
+    after = Fold(log).walk(after=before.assembler.low - 1).rest()
+    again = [item for item in after.finished if item.closed_at > exported]
+    spans = [*before.spans, *(span for item in again for span in item.spans)]
+    assert sorted(map(story, spans)) == sorted(map(story, whole.spans))
+
+
+@given(logs())
+@settings(max_examples=40, deadline=None)
+def test_closings_come_in_the_order_of_the_log(log):
+    """One position tells what was delivered, because nothing overtakes."""
+    closings = [item.closed_at for item in Fold(log).walk().rest().finished]
+    assert all(first <= second for first, second in pairwise(closings))
+
+
+@given(logs())
+@settings(max_examples=40, deadline=None)
+def test_no_span_names_a_parent_that_is_not_exported(log):
+    """Every parent that is ours is there; all spans have ids of their own."""
+    spans = Fold(log, ratio=0.0).walk().rest().spans
+    names_of = {span.span_id for span in spans}
+    assert all(span.parent_span_id in names_of for span in spans if span.parent_span_id)
+    assert len(names_of) == len(spans)
+
+
+def test_the_grace_is_waited_out_in_the_logs_time():
+    """Entries that come within the grace belong to the request; time passes with the log or with the clock."""
+    log = Log()
+    log.add(DECODE_CORE, closed_decode())
+    log.add(DECODE_WORKER, sample(DECODE), after=GRACE - MS)
+    fold = Fold(log).walk()
+    assert fold.finished == []
+    assert fold.assembler.advance(log.now) == []
+    (finished,) = fold.assembler.advance(log.now + MS)
+    assert [span.name for span in finished.spans] == [names.REQUEST, names.KV_LOAD]
+    assert (finished.closed_at, finished.first_batch, fold.assembler.low) == (1, 1, 3)
+
+
+def test_a_clock_that_steps_does_not_hold_spans_up():
+    """The wall clock went a day ahead and back: the grace is as long as ever."""
+    log = Log()
+    log.add(DECODE_CORE, closed("before-aaaaaaaa"))
+    log.add(DECODE_CORE, closed("ahead-bbbbbbbb"), after=86_400 * SECOND)
+    log.add(DECODE_CORE, closed("back-cccccccc"), after=-86_400 * SECOND)
+    fold = Fold(log).walk()
+    assert [span.request_id for span in fold.spans] == ["before-aaaaaaaa"]
+    fold.finished += fold.assembler.advance(log.now + GRACE)
+    assert [span.request_id for span in fold.spans][1:] == ["ahead-bbbbbbbb", "back-cccccccc"]
+
+
+def late_lease(fold_ratio: float = 1.0, *, remembered: bool = True, expired: bool = False, **closing):
+    """Fold a lease that ends a minute after its request; returns the request's spans and the lease's."""
+    log = Log()
+    log.add(PREFILL_CORE, closed(PREFILL, kv_role=common_pb2.ROLE_PREFILL, **closing))
+    log.add(PREFILL_CORE, closed("other-eeeeeeee"), after=60 * SECOND)
+    log.add(PREFILL_CORE, lease(expired=expired), after=60 * SECOND)
+    limits = Limits() if remembered else Limits(max_remembered=0)
+    fold = Fold(log, fold_ratio, limits).walk().rest()
+    return [span for span in fold.spans if span.request_id == PREFILL]
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_what_comes_late_is_a_span_below_the_finished_request(remembered):
+    """A lease that ends after the grace has the trace and the parent it would have had in time."""
+    request, held = late_lease(remembered=remembered)
+    in_time = told(prefill_story())
+    assert (request.name, held.name) == (names.REQUEST, names.KV_LEASE)
+    assert (held.trace_id, held.parent_span_id) == (request.trace_id, request.span_id)
+    assert held.span_id in [each[1] for each in in_time]
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_late_trouble_of_a_request_that_was_left_out(remembered):
+    """Its request was not exported: the span is kept, without a parent, and marked."""
+    assert late_lease(0.0, remembered=remembered) == []
+    (held,) = late_lease(0.0, remembered=remembered, expired=True)
+    assert held.parent_span_id == ""
+    assert held.attributes[names.SAMPLING] == "forced"
+    (held,) = late_lease(remembered=remembered, expired=True, traceparent=NOT_SAMPLED)
+    assert (held.trace_id, held.parent_span_id) == (NOT_SAMPLED[3:35], "")
+
+
+def test_a_lost_engine_ends_what_it_left_open():
+    """Its unfinished requests are marked, its waits end with it; the other engine's go on."""
+    log = Log()
+    log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME, remote_request_id=PREFILL))
+    log.add(PREFILL_CORE, deferral_start("p-aaaaaaaa", time_ns=TIME))
+    log.add(DECODE_CORE, lost(DECODE_CORE, last_seen=TIME + SECOND))
+    fold = Fold(log).walk().rest()
+    request, wait = fold.spans
+    assert request.attributes[names.ENGINE_LOST] is True
+    assert request.trace_id == ids.trace_id(PREFILL)
+    assert request.end_unix_nano == wait.end_unix_nano == TIME + SECOND
+    assert wait.attributes[names.ENDING] == "engine_lost"
+    assert fold.assembler.low == 2
+
+
+def test_a_worker_that_is_lost_ends_nothing():
+    """Requests belong to the process with the scheduler."""
+    log = Log()
+    log.add(DECODE_CORE, deferral_start(DECODE))
+    log.add(DECODE_CORE, lost(DECODE_WORKER))
+    assert Fold(log).walk().rest().spans == []
+
+
+def test_the_next_life_of_an_engine_is_not_ended_with_the_last():
+    """The loss is noticed late, when the engine is back with new requests."""
+    log = Log()
+    again = source(31, "decode", "decode")
+    SOURCES_BOTH = {**SOURCES, 31: again}  # noqa: N806
+    log.add(again, deferral_start("new-aaaaaaaa", time_ns=TIME + 2 * SECOND))
+    log.add(DECODE_CORE, lost(DECODE_CORE, last_seen=TIME + SECOND))
+    assembler = Assembler(SOURCES_BOTH.get)
+    for logged in log.batches:
+        assert assembler.apply(logged) == []
+    assert assembler.advance(log.now + 10 * GRACE) == []
+
+
+def test_a_goodbye_ends_requests_too():
+    """An engine that stops on purpose does not finish them any more."""
+    log = Log()
+    log.add(DECODE_CORE, deferral_start(DECODE))
+    log.add(DECODE_CORE, goodbye={"reason": "exit"})
+    request, _ = Fold(log).walk().rest().spans
+    assert request.attributes[names.ENGINE_LOST] is True
+
+
+def test_too_many_requests_give_up_the_oldest():
+    """The number of unfinished requests is bounded; what is given up is told as unfinished."""
+    log = Log()
+    for number in range(5):
+        log.add(DECODE_CORE, deferral_start(f"r{number}-aaaaaaaa"))
+    fold = Fold(log, limits=Limits(max_pending=3)).walk().rest()
+    requests = [span for span in fold.spans if span.name == names.REQUEST]
+    assert [span.request_id for span in requests] == ["r0-aaaaaaaa", "r1-aaaaaaaa"]
+    assert all(span.attributes[names.UNFINISHED] is True for span in requests)
+    assert fold.assembler.low == 3
+
+
+def test_an_old_request_is_given_up():
+    """An unfinished request does not hold the cursor for ever, and its end is told when it comes."""
+    log = Log()
+    log.add(DECODE_CORE, deferral_start(DECODE, remote_request_id=PREFILL))
+    log.add(PREFILL_CORE, closed("other-eeeeeeee"), after=Limits().max_age_nano)
+    log.add(DECODE_CORE, closed_decode(), after=10 * GRACE)
+    spans = [span for span in Fold(log).walk().rest().spans if span.name == names.REQUEST]
+    _, unfinished, finished = spans
+    assert unfinished.attributes[names.UNFINISHED] is True
+    assert names.UNFINISHED not in finished.attributes
+    assert unfinished.trace_id == finished.trace_id
+    assert unfinished.span_id != finished.span_id
+
+
+def test_a_flood_of_entries_of_one_request_is_bounded():
+    """What is above the limit is counted on the request's span."""
+    log = Log()
+    log.add(DECODE_WORKER, *(sample(DECODE, rank=rank) for rank in range(20)))
+    log.add(DECODE_CORE, closed_decode())
+    spans = {span.name: span for span in Fold(log, limits=Limits(max_entries=16)).walk().rest().spans}
+    assert spans[names.KV_LOAD].attributes[names.TRANSFERS] == 16
+    assert spans[names.REQUEST].attributes[names.ENTRIES_DROPPED] == 4
+
+
+def test_two_servers_of_a_pod_may_use_the_same_id():
+    """Without randomized ids both sides of a request have the same one; they stay two requests."""
+    log = Log()
+    log.add(PREFILL_CORE, closed("same", kv_role=common_pb2.ROLE_PREFILL))
+    log.add(DECODE_CORE, closed_decode("same", "same"))
+    log.add(DECODE_WORKER, sample("same"))
+    prefill, decode, load = Fold(log).walk().rest().spans
+    assert (prefill.source, decode.source) == (PREFILL_CORE, DECODE_CORE)
+    assert load.parent_span_id == decode.span_id != prefill.span_id
+    assert load.links[0].span_id == prefill.span_id
+
+
+def test_what_was_sampled_out_is_counted():
+    """The status tells how many spans the ratio cost."""
+    log = Log()
+    log.tell(decode_story())
+    finished = Fold(log, ratio=0.0).walk().rest().finished
+    assert sum(item.sampled_out for item in finished) == 4
+
+
+def test_a_batch_of_an_unknown_source():
+    """Spans do not depend on the source's row."""
+    log = Log()
+    log.add(source(99, "x", "decode"), failed_load(), closed_decode())
+    assembler = Assembler(lambda _epoch: None)
+    assembler.apply(log.batches[0])
+    (finished,) = assembler.advance(log.now + GRACE)
+    assert [span.source.process for span in finished.spans] == ["unknown"] * 2

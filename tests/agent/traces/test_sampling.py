@@ -1,0 +1,45 @@
+"""Which traces are kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
+from penstock.agent.traces.ids import TraceContext
+from penstock.agent.traces.sampling import Verdict, decide, in_ratio
+
+LOW = "0" * 32
+HIGH = "f" * 32
+
+
+def caller(*, sampled: bool) -> TraceContext:
+    """Build a caller's context."""
+    return TraceContext(LOW, "1" * 16, sampled)
+
+
+@pytest.mark.parametrize(
+    ("trace_id", "context", "ratio", "notable", "expected"),
+    [
+        (LOW, None, 1.0, False, Verdict(keep=True)),
+        (HIGH, None, 1.0, False, Verdict(keep=True)),
+        (LOW, None, 0.0, False, Verdict(keep=False)),
+        (HIGH, None, 0.5, False, Verdict(keep=False)),
+        (HIGH, None, 0.5, True, Verdict(keep=True, forced=True)),
+        (LOW, None, 0.5, True, Verdict(keep=True)),
+        (LOW, caller(sampled=True), 0.5, False, Verdict(keep=True)),
+        (HIGH, caller(sampled=True), 0.5, False, Verdict(keep=False)),
+        (LOW, caller(sampled=False), 1.0, False, Verdict(keep=False)),
+        (LOW, caller(sampled=False), 1.0, True, Verdict(keep=True, forced=True)),
+    ],
+)
+def test_decide(trace_id, context, ratio, notable, expected):
+    """Failed ones are always kept; the caller's no and the ratio's no drop the good ones."""
+    assert decide(trace_id, context, ratio, notable=notable) == expected
+
+
+@given(st.integers(1, (1 << 128) - 1), st.floats(0, 1))
+def test_the_ratio_is_opentelemetrys(number, ratio):
+    """A router that samples by the same ratio keeps the same traces."""
+    theirs = TraceIdRatioBased(ratio).should_sample(None, number, "span").decision
+    assert in_ratio(f"{number:032x}", ratio) == (theirs is Decision.RECORD_AND_SAMPLE)

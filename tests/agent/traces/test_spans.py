@@ -1,0 +1,366 @@
+"""What the spans of a request say."""
+
+from __future__ import annotations
+
+import pytest
+from penstock.agent.traces import ids, names
+from penstock.agent.traces.assemble import Assembler
+from penstock.proto.v1 import common_pb2, events_pb2
+
+from tests.support.batches import PEER, TIME, event, transfer_failure
+from tests.support.stories import (
+    DECODE,
+    DECODE_CORE,
+    DECODE_WORKER,
+    HANDSHAKE,
+    MS,
+    NOT_SAMPLED,
+    PREFILL,
+    PREFILL_CORE,
+    SECOND,
+    SOURCES,
+    TRACEPARENT,
+    Log,
+    closed,
+    closed_decode,
+    decode_story,
+    failed_load,
+    failed_story,
+    handshake,
+    lease,
+    outcome,
+    prefill_story,
+    sample,
+)
+
+PREFILL_TRACE = ids.trace_id(PREFILL)
+PREFILL_SPAN = ids.RequestIdentity(PREFILL).span_id
+
+
+def spans_of(*stories, sample_ratio=1.0):
+    """Assemble *stories* and return their spans by name, the lists in the order of their finish."""
+    log = Log()
+    for story in stories:
+        log.tell(story)
+    assembler = Assembler(SOURCES.get, sample_ratio=lambda _source: sample_ratio)
+    finished = [item for logged in log.batches for item in assembler.apply(logged)]
+    finished += assembler.advance(log.now + 60 * SECOND)
+    found = {}
+    for item in finished:
+        for span in item.spans:
+            found.setdefault(span.name, []).append(span)
+    return found
+
+
+def only(found, name):
+    """Return the only span of a name."""
+    (span,) = found[name]
+    return span
+
+
+def test_a_good_request_is_one_trace_on_both_sides():
+    """Prefill's and decode's spans share a trace without a header, and decode's load links to prefill."""
+    found = spans_of(prefill_story(), decode_story())
+    prefill, decode = found[names.REQUEST]
+    load, wait, held = only(found, names.KV_LOAD), only(found, names.DEFERRAL), only(found, names.KV_LEASE)
+    handshaking = only(found, names.HANDSHAKE)
+    assert {span.trace_id for span in (prefill, decode, load, wait, held)} == {PREFILL_TRACE}
+    assert (prefill.parent_span_id, decode.parent_span_id) == ("", "")
+    assert prefill.span_id == PREFILL_SPAN
+    assert (held.parent_span_id, load.parent_span_id) == (prefill.span_id, decode.span_id)
+    assert [(link.trace_id, link.span_id, link.to) for link in load.links] == [
+        (PREFILL_TRACE, prefill.span_id, names.REQUEST),
+        (handshaking.trace_id, handshaking.span_id, names.HANDSHAKE),
+    ]
+    assert all(span.error is None for spans in found.values() for span in spans)
+
+
+def test_a_load_over_two_ranks_is_one_span():
+    """Bytes and handles add up, and the span is as long as both."""
+    load = only(spans_of(decode_story()), names.KV_LOAD)
+    assert (load.start_unix_nano, load.end_unix_nano) == (TIME + 50 * MS, TIME + 62 * MS)
+    assert load.client
+    assert load.attributes == {
+        names.REQUEST_ID: DECODE,
+        names.PEER: PEER,
+        names.PEER_ENGINE_ID: "engine-id",
+        names.SERVER_ADDRESS: "10.0.0.7",
+        names.SERVER_PORT: 5600,
+        names.CHANNEL: "kv",
+        names.CONNECTOR: "NixlConnector",
+        names.ATTEMPT: 1,
+        names.RANKS: (0, 1),
+        names.TRANSFERS: 2,
+        names.BYTES: 2 << 20,
+        names.DESCRIPTORS: 8,
+    }
+
+
+def test_the_request_of_a_failed_load_says_it_all():
+    """Outcome, mode, error type, peer, cost and decision are on the request's span."""
+    request = only(spans_of(failed_story()), names.REQUEST)
+    assert request.error is None
+    assert request.attributes == {
+        names.GEN_AI_REQUEST_ID: "cmpl-chat-0",
+        names.REQUEST_ID: DECODE,
+        names.REMOTE_REQUEST_ID: PREFILL,
+        names.CLIENT_REQUEST_ID: "chat",
+        names.KV_ROLE: "decode",
+        names.FINISH_REASON: "stop",
+        names.PROMPT_TOKENS: 412,
+        names.COMPLETION_TOKENS: 16,
+        names.LOCAL_CACHED_TOKENS: 0,
+        names.EXTERNAL_CACHED_TOKENS: 400,
+        names.TIME_IN_QUEUE: 0.005,
+        names.TIME_TO_FIRST_TOKEN: 0.1,
+        names.DEFERRED_SECONDS: 0.057,
+        names.PEER: PEER,
+        names.MODE: "handshake",
+        names.ERROR_TYPE: "refused",
+        names.OUTCOME: "recomputed",
+        names.DECIDED_BY: "policy",
+        names.POLICY_HASH: "0123456789abcdef0123",
+        names.REASON: "recompute is the policy",
+        names.TOKENS_KEPT: 12,
+        names.TOKENS_RECOMPUTED: 400,
+    }
+
+
+def test_only_the_operation_that_failed_is_an_error():
+    """A recomputed request is none; its load and its handshake are."""
+    found = spans_of(failed_story())
+    errors = {span.name: span.error for spans in found.values() for span in spans if span.error}
+    assert errors == {
+        names.KV_LOAD: "handshake refused: connection refused",
+        names.HANDSHAKE: "refused: connection refused",
+    }
+    again = only(found, names.RECOMPUTE)
+    assert (again.start_unix_nano, again.end_unix_nano) == (TIME + 61 * MS, TIME + 100 * MS)
+
+
+def test_a_failed_request_is_an_error():
+    """Only the outcome failed makes the request an error, with the cause as its message."""
+    found = spans_of(failed_story(common_pb2.OUTCOME_FAILED, finish_reason="error"))
+    assert only(found, names.REQUEST).error == "handshake refused: connection refused"
+    assert names.RECOMPUTE not in found
+
+
+def test_a_load_and_its_handshake_fail_as_two_linked_spans():
+    """Two ranks' failures are one load; it links to the handshake that both name."""
+    found = spans_of(failed_story())
+    load, handshaking = only(found, names.KV_LOAD), only(found, names.HANDSHAKE)
+    assert (load.start_unix_nano, load.end_unix_nano) == (TIME + 10 * MS, TIME + 61 * MS)
+    assert (handshaking.trace_id, handshaking.span_id) == ids.handshake_ids(HANDSHAKE)
+    assert handshaking.span_id in {link.span_id for link in load.links}
+    assert load.attributes[names.ERROR_TYPE] == "refused"
+    assert handshaking.client
+    assert handshaking.attributes[names.SERVER_PORT] == 5600
+    assert handshaking.attributes[names.WAITING_REQUEST_IDS] == (DECODE,)
+
+
+def test_a_victim_links_to_the_handshake_of_another():
+    """A collateral failure names the request that caused it and links to the shared handshake."""
+    victim = "cmpl-victim-0-cccccccc"
+    story = [
+        (DECODE_WORKER, handshake(DECODE)),
+        (
+            DECODE_WORKER,
+            failed_load(
+                victim,
+                mode=common_pb2.FAILURE_MODE_COLLATERAL,
+                caused_by_request_id=DECODE,
+                remote_request_id="p-2",
+            ),
+        ),
+        (DECODE_CORE, closed_decode(victim, "p-2")),
+    ]
+    found = spans_of(story)
+    load = only(found, names.KV_LOAD)
+    assert load.attributes[names.CAUSED_BY_REQUEST_ID] == DECODE
+    assert ids.handshake_ids(HANDSHAKE) in [(link.trace_id, link.span_id) for link in load.links]
+    assert only(found, names.REQUEST).attributes[names.MODE] == "collateral"
+
+
+def test_the_clean_up_request_lands_in_the_same_trace():
+    """The clean-up that vLLM sends after a failure is another request that names the same prefill request."""
+    clean_up = closed_decode("cleanup-dddddddd", finish_reason="abort", external_cached_tokens=0)
+    found = spans_of(failed_story(), [(DECODE_CORE, clean_up)])
+    decode, cleaning = found[names.REQUEST]
+    assert decode.trace_id == cleaning.trace_id == PREFILL_TRACE
+    # It has no load, so the link is on the request.
+    assert [link.span_id for link in cleaning.links] == [PREFILL_SPAN]
+
+
+@pytest.mark.parametrize("story", [prefill_story, decode_story])
+def test_a_callers_trace_is_taken(story):
+    """With a sampled traceparent the trace and the parent are the caller's."""
+    request = only(spans_of(story(traceparent=TRACEPARENT, tracestate="vendor=1")), names.REQUEST)
+    assert request.trace_id == TRACEPARENT[3:35]
+    assert (request.parent_span_id, request.remote_parent) == (TRACEPARENT[36:52], True)
+    assert request.tracestate == "vendor=1"
+
+
+def test_not_sampled_drops_good_and_forces_failed_requests():
+    """A forced trace is marked, and names no parent, because the caller exports none."""
+    good = spans_of(decode_story(traceparent=NOT_SAMPLED))
+    failed = spans_of(failed_story(traceparent=NOT_SAMPLED))
+    request = only(failed, names.REQUEST)
+    assert set(good) == {names.HANDSHAKE}
+    assert request.trace_id == NOT_SAMPLED[3:35]
+    assert request.parent_span_id == ""
+    assert request.attributes[names.SAMPLING] == "forced"
+
+
+def test_ratio_zero_keeps_what_failed_or_waited_long():
+    """The ratio concerns good traces only."""
+    slow = event(
+        "deferral_end",
+        DECODE,
+        time_ns=TIME + 3 * SECOND,
+        reason=common_pb2.DEFERRAL_REASON_REMOTE_KV,
+        ending=common_pb2.DEFERRAL_ENDING_READY,
+        start_time_unix_nano=TIME,
+    )
+    long = [(DECODE_CORE, slow), (DECODE_CORE, closed_decode())]
+    assert spans_of(decode_story(), sample_ratio=0.0) == {}
+    assert names.REQUEST in spans_of(failed_story(), sample_ratio=0.0)
+    assert only(spans_of(long, sample_ratio=0.0), names.DEFERRAL).attributes[names.ENDING] == "ready"
+
+
+def test_a_lease_that_nobody_read():
+    """An expired lease is an error of its own, told once although the worker reports the same."""
+    expired = transfer_failure(
+        PREFILL,
+        time_ns=TIME + 800 * MS,
+        mode=common_pb2.FAILURE_MODE_EXPIRED,
+        direction=common_pb2.DIRECTION_SEND,
+    )
+    story = [
+        (PREFILL_CORE, closed(PREFILL, kv_role=common_pb2.ROLE_PREFILL)),
+        (PREFILL_CORE, expired),
+        (PREFILL_CORE, lease(expired=True)),
+    ]
+    found = spans_of(story)
+    held = only(found, names.KV_LEASE)
+    assert held.error == "expired: 26 blocks were not read in time"
+    assert (held.attributes[names.MODE], held.attributes[names.ENDING]) == ("expired", "expired")
+    assert only(found, names.REQUEST).error is None
+
+
+def test_a_failure_outside_of_a_load_is_a_span_of_its_own():
+    """A lost notification does not make the good load before it a failed one."""
+    notification = transfer_failure(
+        DECODE, time_ns=TIME + 70 * MS, mode=common_pb2.FAILURE_MODE_NOTIFICATION, error_text="gone"
+    )
+    found = spans_of([*decode_story()[:-1], (DECODE_WORKER, notification), decode_story()[-1]])
+    good, bad = sorted(found[names.KV_LOAD], key=lambda span: span.error or "")
+    assert (good.error, bad.error) == (None, "notification refused: gone")
+    assert good.span_id != bad.span_id
+
+
+def test_a_retried_load_has_two_spans():
+    """Each attempt is a load; transfers go to the attempt of their time."""
+    story = [
+        (DECODE_WORKER, failed_load()),
+        (DECODE_CORE, outcome(DECODE, common_pb2.OUTCOME_RETRIED)),
+        (DECODE_WORKER, sample(DECODE, end_time_unix_nano=TIME + 40 * MS)),
+        (DECODE_WORKER, sample(DECODE, end_time_unix_nano=TIME + 90 * MS)),
+        (DECODE_CORE, closed_decode()),
+    ]
+    first, second = spans_of(story)[names.KV_LOAD]
+    assert [span.attributes[names.ATTEMPT] for span in (first, second)] == [1, 2]
+    assert [span.attributes[names.TRANSFERS] for span in (first, second)] == [1, 1]
+    assert (first.attributes[names.OUTCOME], second.error) == ("retried", None)
+
+
+def test_an_encoder_cache_load():
+    """EC loads are spans of their own, with the items that failed."""
+    story = [
+        (
+            DECODE_WORKER,
+            failed_load(
+                channel=common_pb2.CHANNEL_EC,
+                mode=common_pb2.FAILURE_MODE_LOAD,
+                error_type=common_pb2.ERROR_TYPE_CORRUPT,
+                item="hash-1",
+                handshake_id=0,
+            ),
+        ),
+        (DECODE_CORE, outcome(DECODE, channel=common_pb2.CHANNEL_EC, items_recomputed=1)),
+        (DECODE_CORE, closed(DECODE)),
+    ]
+    found = spans_of(story)
+    load = only(found, names.EC_LOAD)
+    assert load.attributes[names.ITEMS] == ("hash-1",)
+    assert load.links == ()
+    assert only(found, names.RECOMPUTE).attributes[names.ITEMS_RECOMPUTED] == 1
+
+
+def test_a_delayed_load():
+    """A load that stood behind another peer's handshake says how long and whose."""
+    delayed = event(
+        "transfer_delayed",
+        DECODE,
+        channel=common_pb2.CHANNEL_KV,
+        delay_nano=5 * SECOND,
+        caused_by_peer={"address": "10.0.0.9:5600"},
+        handshake_id=7,
+    )
+    load = only(spans_of([(DECODE_WORKER, delayed), *decode_story()]), names.KV_LOAD)
+    assert load.attributes[names.DELAY_SECONDS] == 5.0
+    assert load.attributes[names.DELAYED_BY_PEER] == "10.0.0.9:5600"
+    assert ids.handshake_ids(7) in [(link.trace_id, link.span_id) for link in load.links]
+
+
+def test_a_policy_that_took_effect_and_one_that_was_refused():
+    """Each is a trace of its own; a refusal is an error."""
+    applied = event("policy_applied", hash="h2", previous_hash="h1", accepted=True, cause="push")
+    refused = event("policy_applied", time_ns=TIME + 1, hash="h3", accepted=False, error="out of bounds")
+    found = spans_of([(DECODE_CORE, applied), (DECODE_CORE, refused)])
+    good, bad = found[names.POLICY_APPLY]
+    assert (good.error, bad.error) == (None, "out of bounds")
+    assert good.attributes[names.POLICY_HASH] == "h2"
+    assert good.trace_id != bad.trace_id
+
+
+def test_a_rebalance():
+    """Layers add up; the ranks of a process share a trace."""
+    layers = [
+        {"layer": n, "experts_unchanged": 6, "experts_received_remotely": 2, "bytes": 10} for n in (0, 1)
+    ]
+    ranks = []
+    for rank in (0, 1):
+        rebalance = event(
+            "eplb_rebalance",
+            trigger=events_pb2.EPLB_TRIGGER_INTERVAL,
+            result=common_pb2.TRANSFER_RESULT_OK,
+            start_time_unix_nano=TIME,
+            duration_nano=SECOND,
+            pause_nano=5 * MS,
+            step=3000,
+            layers=layers,
+        )
+        rebalance.rank = rank
+        ranks.append((DECODE_WORKER, rebalance))
+    first, second = spans_of(ranks)[names.EPLB_REBALANCE]
+    assert first.trace_id == second.trace_id
+    assert first.span_id != second.span_id
+    assert first.end_unix_nano - first.start_unix_nano == SECOND
+    assert first.attributes[names.EXPERTS_RECEIVED_REMOTELY] == 4
+    assert first.attributes[names.PAUSE_SECONDS] == 0.005
+
+
+def test_a_rehearsal_is_marked():
+    """What a drill caused says so, on its span and on the request."""
+    failure, done = failed_load(), outcome(DECODE)
+    failure.rehearsal = done.rehearsal = True
+    found = spans_of([(DECODE_WORKER, failure), (DECODE_CORE, done), (DECODE_CORE, closed_decode())])
+    for name in (names.REQUEST, names.KV_LOAD, names.RECOMPUTE):
+        assert only(found, name).attributes[names.REHEARSAL] is True
+
+
+def test_each_entry_is_told_by_one_span():
+    """Exemplars need the span of an entry: none is told twice."""
+    found = spans_of(prefill_story(), failed_story())
+    told = [id(entry.body) for spans in found.values() for span in spans for entry in span.entries]
+    assert len(told) == len(set(told))
