@@ -21,6 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+# Its imports take a second of one core, and others may be busy on it.
+START_DEADLINE = 60.0
+
 
 def wait_until(condition: Callable[[], object], what: str, deadline: float = 20.0) -> None:
     """Poll *condition* until it is true; fail with *what* after *deadline* seconds."""
@@ -75,7 +78,7 @@ class AgentProcess:
             self.process = subprocess.Popen(
                 self.command(), env=self._env, stdin=subprocess.DEVNULL, stderr=log
             )
-        wait_until(self._ready, "the agent is ready")
+        wait_until(self._ready, "the agent is ready", START_DEADLINE)
         return self
 
     def _ready(self) -> bool:

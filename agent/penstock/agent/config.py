@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.agent.errors import ConfigError
+from penstock.agent.traces.settings import ExportSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,6 +61,7 @@ class Config:
         drain_deadline: seconds from SIGTERM to the end, at most.
         source_grace: seconds that a source may be away without a goodbye before it counts as lost.
         engines_expected: how many engines the pod has; 0 if not told.
+        export: where spans go: the ``OTEL_*`` variables.
         pod_uid: ``POD_UID`` of the downward API; empty outside Kubernetes.
 
     """
@@ -73,6 +75,7 @@ class Config:
     log_format: str
     log_level: str
     engines_expected: int
+    export: ExportSettings
     pod_uid: str = ""
 
 
@@ -247,4 +250,8 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
         raise ConfigError(
             f"--listen and --admin-listen are both {values['listen']}; give each a socket of its own"
         )
-    return Config(**values, pod_uid=environment.get("POD_UID", ""))
+    return Config(
+        **values,
+        export=ExportSettings.from_environment(environment),
+        pod_uid=environment.get("POD_UID", ""),
+    )

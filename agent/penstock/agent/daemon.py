@@ -8,9 +8,11 @@ import os
 import signal
 import time
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
+from penstock.agent.admin import AdminService, AgentContext
 from penstock.agent.errors import StateError
 from penstock.agent.folding import FoldKeeper
 from penstock.agent.http import HttpServer
@@ -19,12 +21,15 @@ from penstock.agent.journal import AGENT_PROCESS, Journal, prepare_directory
 from penstock.agent.listen import GrpcServer, Lock
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.policy import Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
+from penstock.agent.traces.export import TraceExporter
 from penstock.proto import __version__
-from penstock.proto.v1 import policy_pb2_grpc
+from penstock.proto.v1 import admin_pb2_grpc, policy_pb2_grpc
 
 if TYPE_CHECKING:
     from penstock.agent.config import Config
+    from penstock.proto.v1.admin_pb2 import AgentStatus
 
 _log = structlog.get_logger(__name__)
 
@@ -32,6 +37,10 @@ _INGEST_MODE = 0o660
 _ADMIN_MODE = 0o600
 # After a restart engines come back when their own back-off allows it.
 _RESTART_GRACES = 6
+# Of the drain's deadline: for calls that are still open, and for what comes after the export.
+_LAST_CALLS_SECONDS = 1.0
+_AFTER_EXPORT_SECONDS = 2.0
+_ADDRESSES = "addresses.json"
 
 
 async def run(config: Config) -> None:
@@ -63,16 +72,26 @@ async def run(config: Config) -> None:
     _log.info("agent stopped")
 
 
+@dataclass(frozen=True, slots=True)
+class _Policies:
+    store: PolicyStore
+    pauses: Pauses
+    feed: PolicyFeed
+
+
 class Daemon:
-    """All parts of one agent."""
+    """All parts of one agent; each puts its own end on a stack when it begins."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._parts = AsyncExitStack()
         self._phase = "starting"
         self._stop_at: float | None = None
-        self._exposition: Exposition | None = None
+        self._started_unix_nano = time.time_ns()
         self._journal: Journal | None = None
+        self._http: HttpServer | None = None
+        self._exporter: TraceExporter | None = None
+        self._exposition: Exposition | None = None
 
     def _remaining(self) -> float:
         """Seconds left of the shared deadline of the drain; never quite nothing."""
@@ -87,48 +106,40 @@ class Daemon:
             PenstockError: a part cannot start; :meth:`stop` undoes the rest.
 
         """
-        config, parts = self._config, self._parts
         journal = self._journal = self._open_journal()
-        config.state_dir.joinpath("addresses.json").unlink(missing_ok=True)
-        parts.push_async_callback(journal.close)
-        http = HttpServer(config.http, self._render, self._health, self._readiness)
-        await http.start()
-        parts.push_async_callback(http.stop)
-
-        fold = Fold()
-        keeper = FoldKeeper(journal, fold)
-        parts.callback(keeper.save)
-        replayed = await keeper.restore()
-        saving = asyncio.ensure_future(keeper.keep_saving())
-        parts.callback(saving.cancel)
-
+        http = self._http = await self._start_http()
+        keeper = FoldKeeper(journal, fold := Fold())
+        replayed = await self._restore(keeper)
+        policies = self._open_policies()
         registry = Registry(time.time_ns)
-        own = AgentMetrics(
-            journal.created_unix_nano, config.engines_expected, commit_queue=lambda: journal.depth
-        )
-        journal.observe_commits(own.commit.observe)
         journal.on_commit(lambda _, source, batch: registry.committed(source.epoch, batch))
 
-        policies = PolicyDatabase.open(config.state_dir)
-        parts.callback(policies.close)
-        store, pauses = PolicyStore(policies), Pauses(policies)
-        feed = PolicyFeed(store, pauses)
-
         exemplars = Exemplars()
-        self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=feed.wanted)
+        exporter = self._exporter = self._start_export(journal, policies, exemplars)
+        own = AgentMetrics(
+            journal.created_unix_nano,
+            self._config.engines_expected,
+            commit_queue=lambda: journal.depth,
+            export_backlog=lambda: max(0, keeper.at - exporter.status().position),
+        )
+        journal.observe_commits(own.commit.observe)
+        self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
 
-        losses = LossWatch(journal, parts.enter_context(journal.reader()), config.source_grace)
-        parts.push_async_callback(losses.stop)
-        self._restore_sources(journal, registry, losses)
-        ingest = IngestService(journal, registry, pauses, losses, own.ack.observe)
-
-        engines = GrpcServer(config.listen, "--listen", _INGEST_MODE)
-        engines.server.add_generic_rpc_handlers((ingest.handler(),))
-        policy_pb2_grpc.add_PolicyFeedServicer_to_server(feed, engines.server)  # type: ignore[no-untyped-call]
-        admin = GrpcServer(config.admin_listen, "--admin-listen", _ADMIN_MODE)
-        await self._serve(admin)
-        await self._serve(engines)
-        parts.push_async_callback(self._drain, ingest, feed, engines)
+        losses = self._watch_losses(journal, registry)
+        ingest = IngestService(journal, registry, policies.pauses, losses, own.ack.observe)
+        admin = await self._serve_admin(
+            AgentContext(
+                journal=journal,
+                registry=registry,
+                fold=fold,
+                store=policies.store,
+                pauses=policies.pauses,
+                feed=policies.feed,
+                state_dir=self._config.state_dir,
+                statuses=(self._describe,),
+            )
+        )
+        engines = await self._serve_engines(ingest, policies.feed)
         self._phase = "serving"
         addresses = {"listen": str(engines.address), "admin": str(admin.address), "http": str(http.address)}
         self._publish(addresses)
@@ -140,22 +151,78 @@ class Daemon:
         prepare_directory(state_dir)
         lock = Lock(state_dir / "lock", f"--state-dir {state_dir}")
         self._parts.callback(lock.release)
-        return Journal.open(state_dir, self._config.pod_uid)
+        state_dir.joinpath(_ADDRESSES).unlink(missing_ok=True)
+        journal = Journal.open(state_dir, self._config.pod_uid)
+        self._parts.push_async_callback(journal.close)
+        return journal
+
+    async def _start_http(self) -> HttpServer:
+        """Health answers before the log is replayed."""
+        http = HttpServer(self._config.http, self._render, self._health, self._readiness)
+        self._parts.push_async_callback(http.stop)
+        await http.start()
+        return http
+
+    async def _restore(self, keeper: FoldKeeper) -> int:
+        self._parts.callback(keeper.save)
+        replayed = await keeper.restore()
+        saving = asyncio.ensure_future(keeper.keep_saving())
+        self._parts.callback(saving.cancel)
+        return replayed
+
+    def _open_policies(self) -> _Policies:
+        database = PolicyDatabase.open(self._config.state_dir)
+        self._parts.callback(database.close)
+        store, pauses = PolicyStore(database), Pauses(database)
+        return _Policies(store, pauses, PolicyFeed(store, pauses))
+
+    def _start_export(self, journal: Journal, policies: _Policies, exemplars: Exemplars) -> TraceExporter:
+        exporter = TraceExporter(
+            journal,
+            self._config.export,
+            on_exported=exemplars.note,
+            sample_ratio=SampleRatios(policies.store, policies.feed),
+        )
+        exporter.start()
+        self._parts.push_async_callback(
+            lambda: asyncio.to_thread(exporter.stop, max(0.1, self._remaining() - _AFTER_EXPORT_SECONDS))
+        )
+        return exporter
+
+    def _watch_losses(self, journal: Journal, registry: Registry) -> LossWatch:
+        """Wait for the sources that an earlier life left open too; who does not come back is lost."""
+        reader = self._parts.enter_context(journal.reader())
+        losses = LossWatch(journal, reader, self._config.source_grace)
+        self._parts.push_async_callback(losses.stop)
+        for row in reader.source_rows():
+            if not row.closed and row.source.process != AGENT_PROCESS:
+                registry.restore(row.source, row.watermark, row.last_seen_unix_nano)
+                losses.away(row.source, row.last_seen_unix_nano, graces=_RESTART_GRACES)
+        return losses
+
+    async def _serve_admin(self, context: AgentContext) -> GrpcServer:
+        server = GrpcServer(self._config.admin_listen, "--admin-listen", _ADMIN_MODE)
+        service = AdminService(context)
+        admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
+        await self._serve(server)
+        self._parts.callback(service.close)
+        return server
+
+    async def _serve_engines(self, ingest: IngestService, feed: PolicyFeed) -> GrpcServer:
+        """Serve both of an engine's services on the one endpoint that it knows."""
+        server = GrpcServer(self._config.listen, "--listen", _INGEST_MODE)
+        server.server.add_generic_rpc_handlers((ingest.handler(),))
+        policy_pb2_grpc.add_PolicyFeedServicer_to_server(feed, server.server)  # type: ignore[no-untyped-call]
+        await self._serve(server)
+        self._parts.push_async_callback(self._drain, ingest, feed, server)
+        return server
 
     async def _serve(self, server: GrpcServer) -> None:
-        self._parts.push_async_callback(lambda: server.stop(min(1.0, self._remaining())))
+        self._parts.push_async_callback(lambda: server.stop(min(_LAST_CALLS_SECONDS, self._remaining())))
         await server.start()
 
-    def _restore_sources(self, journal: Journal, registry: Registry, losses: LossWatch) -> None:
-        """Wait for the sources that an earlier life left open; who does not come back is lost."""
-        with journal.reader() as reader:
-            for row in reader.source_rows():
-                if not row.closed and row.source.process != AGENT_PROCESS:
-                    registry.restore(row.source, row.watermark, row.last_seen_unix_nano)
-                    losses.away(row.source, row.last_seen_unix_nano, graces=_RESTART_GRACES)
-
     def _publish(self, addresses: dict[str, str]) -> None:
-        path = self._config.state_dir / "addresses.json"
+        path = self._config.state_dir / _ADDRESSES
         written = path.with_suffix(".tmp")
         written.write_text(json.dumps({"pid": os.getpid(), **addresses}))
         written.replace(path)
@@ -177,6 +244,18 @@ class Daemon:
         if self._exposition is None:
             raise StateError("the log is being replayed; the counters are not complete yet")
         return self._exposition.render(accept)
+
+    def _describe(self, status: AgentStatus) -> None:
+        status.start_time.FromNanoseconds(self._started_unix_nano)
+        if self._http is not None:
+            status.metrics_address = str(self._http.address)
+        if self._exporter is not None:
+            export = self._exporter.status()
+            status.otlp_endpoint = export.endpoint
+            status.otlp_error = export.error
+            status.export_cursor = export.exported
+            if export.oldest_unexported_unix_nano:
+                status.oldest_unexported.FromNanoseconds(export.oldest_unexported_unix_nano)
 
     def _health(self) -> str:
         journal = self._journal

@@ -35,6 +35,8 @@ def _command() -> click.Command:
 
 def _run(**flags: Any) -> None:
     config = resolve({name.replace("_", "-"): value for name, value in flags.items()}, os.environ)
+    # gRPC's C core writes its own lines to standard error, between ours; whoever needs them can ask for them.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
     from penstock.agent.daemon import run  # noqa: PLC0415
     from penstock.agent.log import configure  # noqa: PLC0415

@@ -1,0 +1,52 @@
+"""``telemetry.traceSampleRatio`` of each engine, for the trace export."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from penstock.agent.policy import effective
+from penstock.agent.selector import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.agent.model import EngineKey, Source
+    from penstock.agent.policy import PolicyFeed
+    from penstock.agent.policy.store import Store
+
+FIELD = "telemetry.traceSampleRatio"
+# A policy that changed or expired holds for the export after this at the latest.
+_FRESH_SECONDS = 1.0
+_MAX_ENGINES = 1_024
+
+
+class SampleRatios:
+    """Looks the ratio up in the policies that select a source's engine; for one thread."""
+
+    def __init__(self, store: Store, feed: PolicyFeed, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._feed = feed
+        self._clock = clock
+        self._known: dict[EngineKey, tuple[float, float]] = {}
+
+    def __call__(self, source: Source) -> float:
+        """Return the ratio in force, from 0 to 1; 1 where no policy sets one."""
+        now = self._clock()
+        until, ratio = self._known.get(source.key, (0.0, 1.0))
+        # A clock that was set back makes it stale too.
+        if not until - _FRESH_SECONDS <= now < until:
+            if len(self._known) >= _MAX_ENGINES:
+                self._known.clear()
+            ratio = self._look_up(source, now)
+            self._known[source.key] = (now + _FRESH_SECONDS, ratio)
+        return ratio
+
+    def _look_up(self, source: Source, now: float) -> float:
+        subscriber = self._feed.subscriber(source.key)
+        # An engine says more about itself when it subscribes; before that its Hello has to do.
+        target = Target(source.key, source.model, source.labels) if subscriber is None else subscriber.target
+        manifests = [policy.manifest for policy in self._store.policies()]
+        step = effective(manifests, target, datetime.fromtimestamp(now, timezone.utc))[0]
+        return float(step.merged.leaves().get(FIELD, 1.0))

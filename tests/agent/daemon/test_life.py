@@ -1,0 +1,149 @@
+"""Start, drain, restart and health of a real agent process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import stat
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from penstock.proto.v1.admin_pb2 import GetStatusRequest
+from penstock.proto.v1.admin_pb2_grpc import AdminStub
+from penstock.proto.v1.policy_pb2 import Report, Subscribe
+from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.agent import running_agent, wait_until
+from tests.support.batches import deferral_start, transfer_failure
+from tests.support.engine import FakeEngine
+
+
+def test_ready_means_that_all_doors_are_open(agent):
+    """The log line and the file tell the real addresses; health answers on each of them."""
+    (ready,) = [record for record in agent.records() if record["event"] == "agent ready"]
+    addresses = json.loads((agent.state_dir / "addresses.json").read_text())
+    assert addresses == {name: ready[name] for name in ("pid", "listen", "admin", "http")}
+    assert not addresses["http"].endswith(":0")
+    assert agent.get("/healthz") == (200, "ok\n")
+    assert agent.get("/readyz") == (200, "ok\n")
+    for address in (agent.listen, agent.admin):
+        with grpc.insecure_channel(address) as channel:
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_the_sockets_have_their_own_permissions(agent):
+    """Engines may share the ingest's by group; the admin's is the agent's user alone."""
+    modes = {
+        name: stat.S_IMODE(Path(address.removeprefix("unix://")).stat().st_mode)
+        for name, address in (("listen", agent.listen), ("admin", agent.admin))
+    }
+    assert modes == {"listen": 0o660, "admin": 0o600}
+
+
+def test_both_of_an_engines_services_are_on_its_endpoint(agent):
+    """Ingest and policy feed on one socket, the admin service on the other only."""
+    with FakeEngine(agent.listen) as engine:
+        engine.publish(transfer_failure("r"))
+    with grpc.insecure_channel(agent.listen) as channel:
+        subscribe = Report(subscribe=Subscribe(schema_version=1, epoch=1, key={"engine": "0"}))
+        push = next(PolicyFeedStub(channel).Watch(iter([subscribe]), timeout=10))
+        assert (push.nonce, list(push.schedule)) == (1, [])
+        with pytest.raises(grpc.RpcError) as caught:
+            AdminStub(channel).GetStatus(GetStatusRequest(), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    with grpc.insecure_channel(agent.admin) as channel:
+        status = AdminStub(channel).GetStatus(GetStatusRequest(), timeout=10)
+    assert status.state_dir == str(agent.state_dir)
+    assert status.log_last >= 1
+    assert status.metrics_address == agent.http
+    assert status.start_time.ToNanoseconds() > 0
+
+
+def test_ingest_over_tcp():
+    """host:port, with port 0 resolved."""
+    with running_agent(["--listen=127.0.0.1:0"]) as agent:
+        assert not agent.listen.endswith(":0")
+        with FakeEngine(agent.listen) as engine:
+            assert engine.publish(transfer_failure("r")) == 1
+
+
+def test_an_engine_that_vanishes_with_the_agent_is_lost_after_the_restart():
+    """Nobody saw it go; the journal still has it open."""
+    with running_agent(["--source-grace=50ms"]) as agent:
+        with FakeEngine(agent.listen) as engine:
+            engine.publish(deferral_start("r"))
+            agent.kill()
+        agent.start()
+        wait_until(
+            lambda: agent.metric("penstock_deferrals_total", ending="engine_lost") == 1,
+            "the deferral has ended",
+        )
+
+
+def test_the_state_of_another_pod_is_put_aside():
+    """POD_UID differs: counting starts anew."""
+    with running_agent(env={"POD_UID": "one"}) as agent:
+        with FakeEngine(agent.listen) as engine:
+            engine.publish(transfer_failure("r"))
+        assert agent.metric("penstock_transfer_failures_total") == 1
+        agent.stop()
+        agent._env["POD_UID"] = "two"
+        agent.start()
+        assert agent.metric("penstock_transfer_failures_total") is None
+        assert len(list(agent.state_dir.glob("journal-*.db"))) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(number):
+    """Streams end with UNAVAILABLE, the fold is saved, nothing is left lying about, exit code 0."""
+    with running_agent() as agent:
+        with FakeEngine(agent.listen) as engine:
+            for n in range(20):
+                engine.publish(transfer_failure(f"r{n}"))
+            assert agent.stop(number) == 0
+            assert engine.failure() is grpc.StatusCode.UNAVAILABLE
+        assert [record["event"] for record in agent.records()][-1] == "agent stopped"
+        assert [path.name for path in agent.directory.glob("*.sock")] == []
+        assert not (agent.state_dir / "addresses.json").exists()
+        database = sqlite3.connect(agent.state_dir / "journal.db")
+        assert database.execute("SELECT batch FROM folds").fetchall() == [(20,)]
+        assert database.execute("SELECT max(id) FROM batches").fetchall() == [(20,)]
+        database.close()
+
+
+def test_a_restart_brings_counters_back_and_no_gauges():
+    """After a kill the log is folded again, over the sockets that it left behind; a drain saves the fold."""
+    with running_agent() as agent:
+        with FakeEngine(agent.listen) as engine:
+            engine.publish(transfer_failure("r"), transfers=["a", "b"])
+            engine.snapshot(Snapshot(leases={"count": 3}))
+            wait_until(lambda: agent.metric("penstock_send_leases") == 3, "the gauge")
+            agent.kill()
+        assert Path(agent.listen.removeprefix("unix://")).exists()
+        agent.start()
+        for replayed in (1, 0):
+            ready = [record for record in agent.records() if record["event"] == "agent ready"][-1]
+            assert ready["replayed"] == replayed
+            assert agent.metric("penstock_transfers_total") == 2
+            assert agent.metric("penstock_send_leases") is None
+            assert agent.metric("penstock_engine_connected", engine="0") == 0
+            if replayed:
+                agent.stop()
+                agent.start()
+
+
+def test_an_agent_says_what_it_measures_about_itself(agent):
+    """Commits, acknowledgements, engines: in ``/metrics``, in both formats."""
+    with FakeEngine(agent.listen, engine="self") as engine:
+        seq = engine.publish(transfer_failure("r"))
+        assert agent.metric("penstock_engines_expected") == 2
+        assert agent.metric("penstock_engines_connected") >= 1
+        assert agent.metric("penstock_state_created_timestamp_seconds") > 1e9
+        assert agent.metric("penstock_agent_commit_duration_seconds_count") >= seq
+        text = agent.get("/metrics", accept="application/openmetrics-text; version=1.0.0")[1]
+        assert text.endswith("# EOF\n")
