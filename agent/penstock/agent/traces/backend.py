@@ -36,20 +36,37 @@ class ExportError:
     refused: bool = False
 
 
-class _Listener(logging.Handler):
-    """Keeps the first error of a call of the SDK's exporter, which returns no more than that it failed."""
+class _Listener(logging.Filter):
+    """Keeps the first error of a call of the SDK's exporter, which returns no more than that it failed.
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+    A filter and not a handler: the SDK's own filter, which lets nothing through twice, comes before
+    the handlers. What the SDK says goes no further: it is in the status, and one line of our log says
+    when the trouble begins.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        super().__init__()
         self.thread = 0
         self.error: ExportError | None = None
+        modules = {base.__module__ for base in type(exporter).__mro__ if base is not object}
+        self._loggers = [logging.getLogger(module) for module in sorted(modules)]
+        for logger in self._loggers:
+            logger.filters.insert(0, self)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def filter(self, record: logging.LogRecord) -> bool:
         """Take a record of this thread."""
-        if record.thread == self.thread and self.error is None:
+        if record.thread != self.thread:
+            return True
+        if record.levelno >= logging.WARNING and self.error is None:
             values = record.args if isinstance(record.args, tuple) else ()
             refused = any(isinstance(value, grpc.StatusCode | int) and value in _REFUSED for value in values)
             self.error = ExportError(record.getMessage()[:_MAX_TEXT], refused)
+        return False
+
+    def close(self) -> None:
+        """Let go of the loggers."""
+        for logger in self._loggers:
+            logger.removeFilter(self)
 
 
 class Backend:
@@ -62,12 +79,8 @@ class Backend:
 
     def __init__(self, settings: ExportSettings) -> None:
         self._exporter = _exporter(settings)
-        self._listener = _Listener()
-        self._logger = logging.getLogger("opentelemetry.exporter.otlp")
-        self._propagate = self._logger.propagate
-        self._logger.addHandler(self._listener)
-        # Its complaints go into the status, and into one line of our log when it begins to fail.
-        self._logger.propagate = False
+        self._listener = _Listener(self._exporter)
+        self._ended = False
 
     def send(self, spans: Sequence[ReadableSpan]) -> ExportError | None:
         """Send *spans*; None if they were taken. Blocks for OTEL_EXPORTER_OTLP_TIMEOUT at most."""
@@ -82,13 +95,14 @@ class Backend:
 
     def interrupt(self) -> None:
         """Make a call that is under way give up; from any thread. Nothing can be sent afterwards."""
-        self._exporter.shutdown()
+        if not self._ended:
+            self._ended = True
+            self._exporter.shutdown()
 
     def close(self) -> None:
-        """End; lets go of the connection and of the logger. Nothing can be sent afterwards."""
-        self._exporter.shutdown()
-        self._logger.removeHandler(self._listener)
-        self._logger.propagate = self._propagate
+        """End; lets go of the connection and of the SDK's loggers. Idempotent."""
+        self.interrupt()
+        self._listener.close()
 
 
 def _exporter(settings: ExportSettings) -> SpanExporter:

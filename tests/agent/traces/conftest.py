@@ -1,0 +1,64 @@
+"""A real journal that stories are told to, and a real backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.journal import Journal
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.otlp import otlp_backend
+from tests.support.stories import fill
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+    from pathlib import Path
+
+    from penstock.agent.model import Source
+    from penstock.agent.samples import TransferSample
+    from penstock.proto.v1.events_pb2 import Event
+
+    from tests.support.otlp import OtlpBackend
+
+
+class Book:
+    """A journal on disk; it can be closed and opened again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.journal = Journal.open(directory)
+
+    async def add(self, source: Source, *entries: Event | TransferSample, **fields: object) -> None:
+        """Append one batch."""
+        watermark = await self.journal.open_source(source)
+        batch = fill(Batch(epoch=source.epoch, seq=watermark + 1, **fields), entries)
+        await self.journal.append(source, batch, batch.SerializeToString())
+
+    async def tell(self, *stories: Iterable[tuple[Source, Event | TransferSample]]) -> None:
+        """Append one batch for each entry."""
+        for story in stories:
+            for source, entry in story:
+                await self.add(source, entry)
+
+    async def reopen(self) -> None:
+        """Close the journal and open it again, as a restart does."""
+        await self.journal.close()
+        self.journal = Journal.open(self.directory)
+
+
+@pytest.fixture
+async def book(tmp_path: Path) -> AsyncIterator[Book]:
+    """Give an empty journal."""
+    book = Book(tmp_path)
+    yield book
+    await book.journal.close()
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpBackend]:
+    """Run a trace backend and point the environment to it."""
+    with otlp_backend() as backend:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", backend.endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+        yield backend

@@ -1,0 +1,287 @@
+"""The whole way: journal, thread, OTLP over a real connection, cursor."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from penstock.agent.errors import ConfigError
+from penstock.agent.traces import names
+from penstock.agent.traces.export import CURSOR, TraceExporter
+from penstock.agent.traces.settings import ExportSettings
+from penstock.agent.traces.state import Limits
+from penstock.proto.v1 import common_pb2
+
+from tests.support.batches import deferral_start
+from tests.support.stories import (
+    DECODE,
+    DECODE_CORE,
+    MS,
+    PREFILL_CORE,
+    closed,
+    decode_story,
+    failed_story,
+    lease,
+    prefill_story,
+)
+
+LIMITS = Limits(grace_nano=50 * MS)
+# Request, lease; request, load, deferral, handshake.
+GOOD_SPANS = 6
+STOP_SECONDS = 5.0
+
+
+def exporter_of(book, endpoint, **options) -> TraceExporter:
+    """Build an exporter of the book's journal with a short grace."""
+    settings = ExportSettings(endpoint)
+    return TraceExporter(book.journal, settings, limits=LIMITS, **options)
+
+
+@asynccontextmanager
+async def exporting(book, endpoint, **options):
+    """Run an exporter; it is stopped at the end."""
+    exporter = exporter_of(book, endpoint, **options)
+    exporter.start()
+    try:
+        yield exporter
+    finally:
+        await asyncio.to_thread(exporter.stop, STOP_SECONDS)
+
+
+async def until(condition, what, deadline=15.0):
+    """Poll until *condition* holds."""
+    end = asyncio.get_running_loop().time() + deadline
+    while not condition():
+        assert asyncio.get_running_loop().time() < end, what
+        await asyncio.sleep(0.01)
+
+
+def ids_of(spans):
+    """Return the ids of received spans."""
+    return [(span.trace_id, span.span_id) for span in spans]
+
+
+async def test_a_request_reaches_the_backend(book, backend):
+    """Both sides of a request arrive with their resources, linked, in one trace."""
+    await book.tell(prefill_story(), decode_story())
+    async with exporting(book, backend.endpoint):
+        spans = await asyncio.to_thread(backend.wait_for, GOOD_SPANS)
+    assert len(spans) == GOOD_SPANS
+    load = next(span for span in spans if span.name == names.KV_LOAD)
+    prefill, decode = (
+        next(span for span in spans if span.name == names.REQUEST and span.resource["service.name"] == name)
+        for name in ("vllm-prefill", "vllm-decode")
+    )
+    assert prefill.trace_id == decode.trace_id == load.trace_id
+    assert load.links[0].span_id == prefill.span_id
+    assert load.parent_span_id == decode.span_id
+    assert (load.kind, prefill.kind) == ("client", "internal")
+    assert load.resource["service.instance.id"] == "llama-0/decode/0"
+    assert load.scope == "penstock"
+    # The story is of 2025: it comes late.
+    assert load.attributes["penstock.replayed"] is True
+
+
+async def test_status_and_cursor_follow(book, backend):
+    """When all is delivered, the cursor stands behind the log and no span waits."""
+    await book.tell(prefill_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await until(lambda: exporter.status().spans_exported == 2, "two spans are exported")
+        await until(lambda: exporter.status().low == 3, "nothing is needed any more")
+        status = exporter.status()
+    assert (status.exported, status.position, status.error) == (1, 2, "")
+    assert status.oldest_unexported_unix_nano == 0
+    with book.journal.reader() as reader:
+        await until(lambda: reader.cursor(CURSOR) == (3, 1), "the cursor is saved")
+
+
+async def test_exemplars_are_told_of_what_was_delivered(book, backend):
+    """Each entry comes with the ids of the span that tells it."""
+    told = []
+    await book.tell(failed_story())
+    async with exporting(book, backend.endpoint, on_exported=lambda *args: told.append(args)):
+        await until(lambda: len(told) == 6, "all entries are told")
+    spans = set(ids_of(backend.spans))
+    assert {(trace, span) for _, _, trace, span in told} <= spans
+    failures = [entry for _, entry, _, _ in told if entry.HasField("transfer_failure")]
+    assert len(failures) == 2
+
+
+async def test_a_backend_that_is_down_loses_nothing(book, backend):
+    """Spans wait in the journal while it is away, the status says why, and they come once it is back."""
+    backend.stop()
+    await book.tell(prefill_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await until(lambda: exporter.status().error, "the failure shows")
+        failing = exporter.status()
+        await book.tell(decode_story())
+        backend.start()
+        spans = await asyncio.to_thread(backend.wait_for, GOOD_SPANS)
+        await until(lambda: not exporter.status().error, "the error is gone")
+    assert failing.oldest_unexported_unix_nano > 0
+    assert failing.spans_exported == 0
+    assert "UNAVAILABLE" in failing.error or "DEADLINE" in failing.error
+    assert len(set(ids_of(spans))) == len(spans) == GOOD_SPANS
+
+
+async def test_a_restart_sends_nothing_twice(book, backend):
+    """What is delivered stays delivered, and what is unfinished is finished by the next agent."""
+    begun, *rest = decode_story()
+    await book.tell(prefill_story(), [begun])
+    async with exporting(book, backend.endpoint):
+        await asyncio.to_thread(backend.wait_for, 2)
+    await book.reopen()
+    await book.tell(rest)
+    async with exporting(book, backend.endpoint):
+        spans = await asyncio.to_thread(backend.wait_for, GOOD_SPANS)
+    assert len(set(ids_of(spans))) == len(spans) == GOOD_SPANS
+    # Its start was read by both.
+    assert [span.attributes[names.DEFERRAL_REASON] for span in spans if span.name == names.DEFERRAL] == [
+        "remote_kv"
+    ]
+
+
+async def test_a_stop_while_the_backend_is_down(book, backend):
+    """It ends within its deadline, and the next agent delivers."""
+    backend.stop()
+    await book.tell(prefill_story())
+    exporter = exporter_of(book, backend.endpoint)
+    exporter.start()
+    await until(lambda: exporter.status().error, "the failure shows")
+    await asyncio.to_thread(exporter.stop, 0.1)
+    backend.start()
+    await book.reopen()
+    async with exporting(book, backend.endpoint):
+        await asyncio.to_thread(backend.wait_for, 2)
+    assert len(backend.spans) == 2
+
+
+async def test_stop_waits_for_the_grace(book, backend):
+    """What was closed just before the end is delivered before the end."""
+    exporter = exporter_of(book, backend.endpoint)
+    exporter.start()
+    await book.tell(prefill_story())
+    await asyncio.to_thread(exporter.stop, STOP_SECONDS)
+    assert len(backend.spans) == 2
+    exporter.stop(0.0)
+
+
+async def test_a_call_that_fails_in_between(book, backend):
+    """Each call is repeated by itself: those before and after it come once."""
+    refusals = iter([None, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, None])
+    backend.refuse(lambda _spans: next(refusals, None))
+    count = 700
+    for start in range(0, count, 100):
+        await book.add(PREFILL_CORE, *(closed(f"r{number}-aaaaaaaa") for number in range(start, start + 100)))
+    async with exporting(book, backend.endpoint):
+        spans = await asyncio.to_thread(backend.wait_for, count)
+    assert len(set(ids_of(spans))) == len(spans) == count
+
+
+async def test_one_bad_span_does_not_hold_up_the_others(book, backend):
+    """A backend that refuses a span for good costs that span; it is counted."""
+    backend.refuse(
+        lambda spans: (
+            grpc.StatusCode.INVALID_ARGUMENT if any(span.name == names.KV_LOAD for span in spans) else None
+        )
+    )
+    await book.tell(prefill_story(), decode_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await until(lambda: exporter.status().low == 9, "everything is done with")
+        status = exporter.status()
+    assert sorted({span.name for span in backend.spans}) == [
+        names.HANDSHAKE,
+        names.KV_LEASE,
+        names.DEFERRAL,
+        names.REQUEST,
+    ]
+    assert (status.spans_refused, status.spans_exported) == (1, GOOD_SPANS - 1)
+
+
+async def test_a_wrong_password_is_not_the_spans_fault(book, backend):
+    """Errors of the configuration are waited out: nothing is given up for them."""
+    refusals = iter([grpc.StatusCode.UNAUTHENTICATED])
+    backend.refuse(lambda _spans: next(refusals, None))
+    await book.tell(prefill_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await asyncio.to_thread(backend.wait_for, 2)
+        assert exporter.status().spans_refused == 0
+
+
+async def test_a_span_that_cannot_be_encoded(book, backend):
+    """A time that no field can hold costs its span only."""
+    bad = lease()
+    bad.lease_closed.start_time_unix_nano = 0
+    bad.time_unix_nano = (1 << 64) - 1
+    bad.lease_closed.blocks = (1 << 64) - 1
+    good = closed("good-aaaaaaaa")
+    await book.add(PREFILL_CORE, closed(bad.request_id, kv_role=common_pb2.ROLE_PREFILL), bad, good)
+    async with exporting(book, backend.endpoint) as exporter:
+        await until(lambda: exporter.status().low == 2, "everything is done with")
+    assert "good-aaaaaaaa" in [span.attributes.get(names.REQUEST_ID) for span in backend.spans]
+
+
+async def test_sampled_out_spans_are_counted(book, backend):
+    """A ratio of zero sends nothing good and moves on."""
+    await book.tell(decode_story(), failed_story())
+    async with exporting(book, backend.endpoint, sample_ratio=lambda _source: 0.0) as exporter:
+        await until(lambda: exporter.status().low == 14, "everything is done with")
+        status = exporter.status()
+    assert status.spans_sampled_out > 0
+
+
+async def test_late_entries_after_a_restart(book, backend):
+    """The request is found in the journal again: its lease gets the right trace and parent."""
+    story = prefill_story(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    await book.tell(story[:1])
+    async with exporting(book, backend.endpoint):
+        await asyncio.to_thread(backend.wait_for, 1)
+    await book.reopen()
+    await book.tell(story[1:])
+    async with exporting(book, backend.endpoint):
+        request, held = await asyncio.to_thread(backend.wait_for, 2)
+    assert (held.name, held.trace_id) == (names.KV_LEASE, "0af7651916cd43dd8448eb211c80319c")
+    assert held.parent_span_id == request.span_id
+    assert request.parent_span_id == "b7ad6b7169203331"
+
+
+async def test_without_an_endpoint_the_cursor_follows(book):
+    """Nothing is sent and nothing piles up: an endpoint that comes later gets what comes later."""
+    await book.tell(prefill_story())
+    await book.add(DECODE_CORE, deferral_start(DECODE))
+    async with exporting(book, "") as exporter:
+        await until(lambda: exporter.status().exported == 3, "the cursor follows")
+        assert exporter.status().endpoint == ""
+    with book.journal.reader() as reader:
+        await until(lambda: reader.cursor(CURSOR) == (4, 3), "the cursor is saved")
+
+
+def test_stop_without_start(book, backend):
+    """An agent that fails at start-up stops what it did not start."""
+    exporter = exporter_of(book, backend.endpoint)
+    exporter.stop(1.0)
+    assert backend.spans == []
+
+
+def test_a_wrong_variable_is_a_sentence(book, monkeypatch):
+    """The SDK's complaint comes at start-up, as one sentence."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
+    with pytest.raises(ConfigError, match=r"no trace exporter for .* over grpc: .*'soon'.*; check the OTEL_"):
+        exporter_of(book, "http://127.0.0.1:1")
+
+
+async def test_http_protobuf(book, monkeypatch):
+    """The other protocol of OTLP: a backend that does not answer shows as an error."""
+    with socket.create_server(("127.0.0.1", 0)) as closed_soon:
+        endpoint = f"http://127.0.0.1:{closed_soon.getsockname()[1]}"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    await book.tell(prefill_story())
+    exporter = TraceExporter(book.journal, ExportSettings(endpoint, "http/protobuf"), limits=LIMITS)
+    exporter.start()
+    await until(lambda: exporter.status().error, "the failure shows")
+    await asyncio.to_thread(exporter.stop, 0.1)
+    assert exporter.status().spans_exported == 0

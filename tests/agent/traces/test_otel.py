@@ -1,0 +1,111 @@
+"""Spans as the SDK has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from opentelemetry.trace import SpanKind, StatusCode
+from penstock.agent.model import EngineKey, Source
+from penstock.agent.traces.otel import SpanConverter, resource_attributes, service_name
+from penstock.agent.traces.spans import Link, Span
+
+from tests.support.batches import TIME
+from tests.support.stories import DECODE_CORE, DECODE_WORKER
+
+SPAN = Span(
+    trace_id="0af7651916cd43dd8448eb211c80319c",
+    span_id="b7ad6b7169203331",
+    parent_span_id="00f067aa0ba902b7",
+    name="kv.load",
+    start_unix_nano=TIME,
+    end_unix_nano=TIME + 5,
+    source=DECODE_CORE,
+    attributes={"penstock.peer": "10.0.0.7:5600", "penstock.ranks": (0, 1)},
+    client=True,
+    error="handshake refused",
+    links=(Link("1" * 32, "2" * 16, "penstock.request"),),
+    tracestate="vendor=1",
+    remote_parent=True,
+)
+
+
+def test_a_span_is_carried_over_whole():
+    """Ids, times, parent, link, status and attributes are those that were given."""
+    readable = SpanConverter().readable(SPAN, replayed=False)
+    context, parent = readable.context, readable.parent
+    assert f"{context.trace_id:032x}-{context.span_id:016x}" == f"{SPAN.trace_id}-{SPAN.span_id}"
+    assert f"{parent.trace_id:032x}-{parent.span_id:016x}" == f"{SPAN.trace_id}-{SPAN.parent_span_id}"
+    assert parent.is_remote
+    assert context.trace_state.to_header() == "vendor=1"
+    assert (readable.start_time, readable.end_time) == (TIME, TIME + 5)
+    assert readable.kind is SpanKind.CLIENT
+    assert (readable.status.status_code, readable.status.description) == (StatusCode.ERROR, SPAN.error)
+    assert dict(readable.attributes) == dict(SPAN.attributes)
+    (link,) = readable.links
+    assert (link.context.span_id, dict(link.attributes)) == (
+        int("2" * 16, 16),
+        {"penstock.link": "penstock.request"},
+    )
+
+
+def test_a_root_has_no_parent():
+    """An empty parent is none, not one of zeros."""
+    root = SpanConverter().readable(replace(SPAN, parent_span_id="", error=None, client=False), replayed=True)
+    assert root.parent is None
+    assert root.kind is SpanKind.INTERNAL
+    assert root.status.status_code is StatusCode.UNSET
+    assert root.attributes["penstock.replayed"] is True
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [("decode", "vllm-decode"), ("encoder", "vllm-encoder"), ("unspecified", "vllm"), ("", "vllm")],
+)
+def test_service_name(role, name):
+    """The service is named after the role, if there is one."""
+    assert service_name(replace(DECODE_CORE, role=role)) == name
+
+
+def test_resource_of_an_engine():
+    """The engine's pod, node and labels are there; its processes share them."""
+    attributes = resource_attributes(DECODE_CORE)
+    assert attributes == {
+        "service.name": "vllm-decode",
+        "service.instance.id": "llama-0/decode/0",
+        "service.version": "0.32.0",
+        "penstock.model": "tiny",
+        "penstock.server": "decode",
+        "penstock.engine": "0",
+        "k8s.pod.name": "llama-0",
+        "k8s.namespace.name": "serving",
+        "k8s.pod.uid": "uid-1",
+        "k8s.node.name": "node-1",
+        "penstock.label.tier": "gold",
+    }
+    assert attributes == resource_attributes(DECODE_WORKER)
+
+
+def test_resource_of_an_engine_that_told_nothing():
+    """A service needs a name and an instance all the same."""
+    assert resource_attributes(Source(1, EngineKey("", ""), "api")) == {
+        "service.name": "vllm",
+        "service.instance.id": "unknown",
+    }
+
+
+def test_the_environment_wins(monkeypatch):
+    """OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and the limits of attributes hold for our spans, too."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=prod,service.version=7")
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "1")
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "4")
+    readable = SpanConverter().readable(SPAN, replayed=False)
+    resource = readable.resource.attributes
+    assert resource["service.name"] == "mine"
+    assert resource["deployment.environment.name"] == "prod"
+    assert resource["service.version"] == "7"
+    assert resource["k8s.pod.name"] == "llama-0"
+    assert len(readable.attributes) == 1
+    long = replace(SPAN, attributes={"penstock.peer": "10.0.0.7"})
+    assert SpanConverter().readable(long, replayed=False).attributes["penstock.peer"] == "10.0"
