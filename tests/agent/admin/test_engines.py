@@ -1,0 +1,224 @@
+"""The admin service's calls about engines, peers, events and traces, over real gRPC."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import (
+    CHANNEL_EC,
+    CHANNEL_KV,
+    ERROR_TYPE_REFUSED,
+    FAILURE_MODE_HANDSHAKE,
+    FAILURE_MODE_LOAD,
+    ROLE_DECODE,
+)
+from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.agent import wait_until
+from tests.support.batches import (
+    PEER,
+    TIME,
+    add_transfers,
+    deferral_end,
+    deferral_start,
+    sample_batch,
+    transfer_failure,
+)
+
+if TYPE_CHECKING:
+    from tests.support.admin_server import AdminHarness
+
+_OTHER = "10.0.0.8:5600"
+
+
+def _snapshot() -> Snapshot:
+    return Snapshot(
+        time_unix_nano=TIME,
+        engine={"model": "tiny", "kv_connector": "NixlConnector", "vllm_version": "0.32.0"},
+        policy={"hash": "", "kv_action": "fail"},
+        in_flight=[
+            {
+                "channel": CHANNEL_KV,
+                "peer": {"address": PEER},
+                "count": 2,
+                "oldest_start_time_unix_nano": TIME,
+            },
+            {
+                "channel": CHANNEL_KV,
+                "peer": {"address": PEER},
+                "count": 1,
+                "oldest_start_time_unix_nano": TIME - 5,
+            },
+        ],
+        deferred=[{"reason": 2, "count": 3}],
+        leases={"count": 1, "blocks": 7, "oldest_start_time_unix_nano": TIME},
+        peers=[{"peer": {"address": PEER, "engine_id": "uuid"}, "connected": True}],
+        hooks=[{"name": "scheduler", "installed": False, "reason": "too new"}],
+    )
+
+
+def _events(harness: AdminHarness, **fields: Any) -> list[tuple[str, str]]:
+    events = harness.stub.ListEvents(admin.ListEventsRequest(**fields)).events
+    return [(item.event.request_id, item.event.WhichOneof("body")) for item in events]
+
+
+def test_an_engine_is_what_its_sources_say_together(harness: AdminHarness) -> None:
+    """Facts, policy, what it holds; losses per process."""
+    core = harness.source("0")
+    worker = harness.source("0", process="worker")
+    harness.source("", process="api")
+    harness.source("1", role="prefill", role_guessed=True, labels={})
+    harness.snapshot(core, _snapshot())
+    harness.snapshot(
+        worker, Snapshot(leases={"count": 2, "blocks": 1, "oldest_start_time_unix_nano": TIME - 9})
+    )
+    harness.append(
+        core,
+        batch=Batch(
+            drops=[Drop(reason="queue_full", kind="transfer_sample", count=4)],
+            guard_errors=[GuardError(hook="nixl.poll", error_class="KeyError", count=2)],
+        ),
+    )
+    first, second = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
+    assert (first.key.engine, first.connected, first.role, first.facts.model) == (
+        "0",
+        True,
+        ROLE_DECODE,
+        "tiny",
+    )
+    assert (first.leases.count, first.leases.blocks, first.leases.oldest_start_time_unix_nano) == (
+        3,
+        8,
+        TIME - 9,
+    )
+    assert [item.count for item in first.in_flight] == [2, 1]
+    assert [source.hello.process for source in first.sources] == ["engine-core", "worker", "api"]
+    assert first.sources[0].drops[0].count == 4
+    assert first.sources[0].guard_errors[0].hook == "nixl.poll"
+    assert not first.in_sync
+    assert (second.role_guessed, dict(second.labels), second.HasField("facts")) == (
+        True,
+        {"role": "prefill"},
+        False,
+    )
+    only = harness.stub.ListEngines(admin.ListEnginesRequest(selector={"labels": "role=prefill"})).engines
+    assert [engine.key.engine for engine in only] == ["1"]
+
+
+def test_an_engine_is_in_sync_once_it_has_acknowledged(harness: AdminHarness) -> None:
+    """What it should have, and what it has, by its own word."""
+    core = harness.source("0")
+    harness.snapshot(core, _snapshot())
+    harness.engine("0")
+    engine = harness.stub.ListEngines(admin.ListEnginesRequest()).engines[0]
+    assert (engine.in_sync, engine.paused, engine.wanted_hash, engine.policy.hash) == (True, False, "", "")
+    list(harness.stub.SetPaused(admin.SetPausedRequest(paused=True)))
+    assert harness.stub.ListEngines(admin.ListEnginesRequest()).engines[0].paused
+
+
+def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> None:
+    """Transfers, failures by mode, in flight now, last failure."""
+    core = harness.source("0")
+    other = harness.source("1", role="prefill", labels={"role": "prefill"})
+    harness.append(core, batch=sample_batch(["a", "b"]))
+    harness.append(core, transfer_failure("c", time_ns=TIME + 3), transfer_failure("d", time_ns=TIME + 1))
+    harness.append(other, batch=add_transfers(Batch(), ["e"], peer=_OTHER))
+    harness.snapshot(core, _snapshot())
+    first, second = harness.stub.ListPeers(admin.ListPeersRequest()).peers
+    assert (first.key.engine, first.peer.address, first.peer.engine_id) == ("0", PEER, "uuid")
+    assert (first.transfers_ok, first.transfers_failed, first.in_flight) == (2, 0, 3)
+    assert first.mean_duration_seconds == pytest.approx(0.01)
+    assert [(f.mode, f.error_type, f.count) for f in first.failures] == [
+        (FAILURE_MODE_HANDSHAKE, ERROR_TYPE_REFUSED, 2)
+    ]
+    assert first.last_failure.ToNanoseconds() == TIME + 3
+    assert first.oldest_in_flight.ToNanoseconds() == TIME - 5
+    assert first.status.connected
+    assert (second.key.engine, second.peer.address, second.transfers_ok) == ("1", _OTHER, 1)
+    only = harness.stub.ListPeers(admin.ListPeersRequest(selector={"labels": "role=prefill"})).peers
+    assert [peer.peer.address for peer in only] == [_OTHER]
+
+
+def test_events_are_found_by_what_they_are_about(harness: AdminHarness) -> None:
+    """By kind, channel, mode, peer, request and engine; the newest, oldest first."""
+    core = harness.source("0")
+    other = harness.source("1", role="prefill", labels={"role": "prefill"})
+    harness.append(core, transfer_failure("a"), deferral_start("b"), deferral_end("b"))
+    harness.append(core, transfer_failure("c", peer=_OTHER, channel=CHANNEL_EC, mode=FAILURE_MODE_LOAD))
+    harness.append(other, deferral_start("d"))
+    a, c, d = ("a", "transfer_failure"), ("c", "transfer_failure"), ("d", "deferral_start")
+    b = [("b", "deferral_start"), ("b", "deferral_end")]
+    assert _events(harness) == [a, *b, c, d]
+    assert _events(harness, kinds=["transfer_failure"]) == [a, c]
+    assert _events(harness, channel=CHANNEL_EC) == [c]
+    assert _events(harness, mode=FAILURE_MODE_HANDSHAKE) == [a]
+    assert _events(harness, peer=_OTHER) == [c]
+    assert _events(harness, request_id="b") == b
+    assert _events(harness, selector={"labels": "role=prefill"}) == [d]
+    assert _events(harness, selector={"labels": "role=prefill"}, kinds=["transfer_failure"]) == []
+    assert _events(harness, since={"seconds": 60}) == []
+    cut = harness.stub.ListEvents(admin.ListEventsRequest(limit=2))
+    assert (len(cut.events), cut.truncated) == (2, True)
+    assert not harness.stub.ListEvents(admin.ListEventsRequest(limit=5)).truncated
+    first = harness.stub.ListEvents(admin.ListEventsRequest(request_id="c")).events[0]
+    assert (first.key.engine, first.process, first.batch, first.index) == ("0", "engine-core", 2, 0)
+
+
+def test_a_watch_yields_each_event_once_and_in_order(harness: AdminHarness) -> None:
+    """Those of the given time first, then what comes; it ends with the agent."""
+    core = harness.source("0")
+    now = time.time_ns()
+    harness.append(core, transfer_failure("before", time_ns=now))
+    seen: list[str] = []
+
+    def watch() -> None:
+        request = admin.ListEventsRequest(kinds=["transfer_failure"], since={"seconds": 600})
+        for item in harness.stub.WatchEvents(request):
+            seen.append(item.event.request_id)  # noqa: PERF401  (looked at while it grows)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    wait_until(lambda: seen == ["before"], "the watch shows what was there")
+    for number in range(20):
+        harness.append(core, transfer_failure(f"r{number}", time_ns=now), deferral_start("x", time_ns=now))
+    wait_until(lambda: len(seen) == 21, "the watch shows what came")
+    harness.run(_close(harness))
+    thread.join(10)
+    assert seen == ["before", *(f"r{number}" for number in range(20))]
+
+
+async def _close(harness: AdminHarness) -> None:
+    harness.service.close()
+
+
+def test_a_trace_and_its_explanation_are_read_from_the_journal(harness: AdminHarness) -> None:
+    """By the request's id; the tree names the request and the failure."""
+    core = harness.source("0")
+    harness.append(core, transfer_failure("req-1", error_text="connection refused"))
+    trace = harness.stub.GetTrace(admin.GetTraceRequest(request_id="req-1"))
+    assert "penstock.request" in [span.name for span in trace.spans]
+    explanation = harness.stub.Explain(admin.GetTraceRequest(request_id="req-1"))
+    assert explanation.trace_id == trace.trace_id
+    assert any(PEER in sentence for sentence in explanation.sentences)
+
+
+def test_the_agent_says_how_it_is(harness: AdminHarness) -> None:
+    """Version, state and log; other parts fill in theirs."""
+    core = harness.source("0")
+    harness.append(core, transfer_failure("a"))
+    harness.append(core, transfer_failure("b"))
+    status = harness.stub.GetStatus(admin.GetStatusRequest())
+    assert (status.log_first, status.log_last, status.degraded, status.metrics_address) == (
+        1,
+        2,
+        "",
+        "127.0.0.1:1",
+    )
+    assert status.state_bytes > 0
+    assert status.version
+    assert status.now.ToSeconds() > TIME // 10**9

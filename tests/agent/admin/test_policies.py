@@ -1,0 +1,216 @@
+"""The admin service's calls about policies, rollouts and pauses, over real gRPC."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from penstock.agent.model import EngineKey
+from penstock.proto.v1 import admin_pb2 as admin
+
+from tests.support.policies import action, document
+
+if TYPE_CHECKING:
+    from tests.support.admin_server import AdminHarness
+
+_DECODE = {"selector": {"matchLabels": {"role": "decode"}}}
+
+_FAILS_EVERYWHERE = (
+    "spec.selector is empty, so action fail would hold in every engine; "
+    "give a selector (--selector, --model), or confirm with --all"
+)
+
+
+def _apply(
+    harness: AdminHarness, name: str = "p", *, dry_run: bool = False, everywhere: bool = False, **spec: Any
+) -> Any:
+    request = admin.ApplyPolicyRequest(
+        manifest_json=json.dumps(document(name, **{**_DECODE, **spec})),
+        author="me",
+        dry_run=dry_run,
+        all=everywhere,
+    )
+    return harness.stub.ApplyPolicy(request)
+
+
+def _fails(call: Any, request: Any) -> tuple[grpc.StatusCode, str]:
+    # A stream fails when it is read.
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call(request))
+    return caught.value.code(), caught.value.details()
+
+
+def _rollout(harness: AdminHarness, seconds: float = 5, **fields: Any) -> admin.Rollout:
+    request = admin.WatchRolloutRequest(**fields)
+    request.timeout.FromMilliseconds(int(seconds * 1000))
+    return list(harness.stub.WatchRollout(request))[-1]
+
+
+def test_a_change_is_shown_engine_by_engine_and_field_by_field(harness: AdminHarness) -> None:
+    """With the policy that gives each value; a dry run shows the same and changes nothing."""
+    harness.engine("0")
+    harness.engine("1", role="prefill")
+    planned = _apply(harness, dry_run=True)
+    assert harness.store.policies() == ()
+    done = _apply(harness)
+    assert (done.result, done.generation, done.store_generation, list(done.warnings)) == ("created", 1, 1, [])
+    for response in (planned, done):
+        assert [change.key.engine for change in response.engines] == ["0"]
+        assert [(f.field, f.old_value, f.new_value, f.new_policy) for f in response.engines[0].fields] == [
+            ("kvLoadFailure.action", "", "recompute", "p")
+        ]
+    second = _apply(harness, "q", priority=200, kvLoadFailure=action("auto"))
+    change = second.engines[0]
+    assert [(f.old_value, f.old_policy, f.new_value, f.new_policy) for f in change.fields] == [
+        ("recompute", "p", "auto", "q")
+    ]
+    assert change.old_hash == done.engines[0].new_hash
+
+
+def test_a_policy_in_mode_observe_shows_what_is_observed(harness: AdminHarness) -> None:
+    """With a prefix: nothing is done differently."""
+    harness.engine("0")
+    response = _apply(harness, mode="observe", kvLoadFailure=action("fail"))
+    assert [(f.field, f.new_value) for f in response.engines[0].fields] == [
+        ("observed.kvLoadFailure.action", "fail")
+    ]
+
+
+def test_warnings_tell_what_a_change_will_not_do(harness: AdminHarness) -> None:
+    """No engine, a field that an engine does not know, a field that another policy gives."""
+    assert list(_apply(harness, "early").warnings) == [
+        "policy early selects no engine that is known now; it waits for one"
+    ]
+    harness.engine("0", supported=("kv_load_failure",))
+    assert list(_apply(harness, "late", deferral={"maxStartWait": "1s"}).warnings) == [
+        "engine 0 does not know spec.deferral and will refuse the policy",
+        "engine 0: spec.kvLoadFailure.action is given by policy early, which ranks higher",
+    ]
+
+
+def test_fail_everywhere_has_to_be_confirmed(harness: AdminHarness) -> None:
+    """An empty selector with action fail is refused without ``all``; observing is not acting."""
+    everywhere = {"selector": {}, "kvLoadFailure": action("fail")}
+    manifest_json = json.dumps(document("p", **everywhere))
+    assert _fails(harness.stub.ApplyPolicy, admin.ApplyPolicyRequest(manifest_json=manifest_json)) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        _FAILS_EVERYWHERE,
+    )
+    assert _apply(harness, mode="observe", **everywhere).result == "created"
+    assert _apply(harness, everywhere=True, **everywhere).result == "changed"
+
+
+def test_errors_have_their_status(harness: AdminHarness) -> None:
+    """Each kind of error, once, with its sentence."""
+    _apply(harness)
+    stub = harness.stub
+    good = json.dumps(document("p", kvLoadFailure=action("auto")))
+    for call, request, status in (
+        (stub.ApplyPolicy, admin.ApplyPolicyRequest(manifest_json="{}"), grpc.StatusCode.INVALID_ARGUMENT),
+        (stub.ApplyPolicy, admin.ApplyPolicyRequest(manifest_json=good, if_generation=7), grpc.StatusCode.ABORTED),
+        (stub.DeletePolicy, admin.DeletePolicyRequest(name="x"), grpc.StatusCode.NOT_FOUND),
+        (stub.ListPolicies, admin.ListPoliciesRequest(name="x"), grpc.StatusCode.NOT_FOUND),
+        (stub.GetEffectivePolicy, admin.GetEffectivePolicyRequest(key={"engine": "9"}), grpc.StatusCode.NOT_FOUND),
+        (stub.RollbackPolicy, admin.RollbackPolicyRequest(name="p"), grpc.StatusCode.NOT_FOUND),
+        (stub.WatchRollout, admin.WatchRolloutRequest(store_generation=9), grpc.StatusCode.INVALID_ARGUMENT),
+        (stub.ListEngines, admin.ListEnginesRequest(selector={"labels": "a b"}), grpc.StatusCode.INVALID_ARGUMENT),
+        (stub.ListEvents, admin.ListEventsRequest(kinds=["x"]), grpc.StatusCode.INVALID_ARGUMENT),
+        (stub.SetPaused, admin.SetPausedRequest(selector={"labels": "no=body"}), grpc.StatusCode.NOT_FOUND),
+        (stub.GetTrace, admin.GetTraceRequest(request_id="none"), grpc.StatusCode.NOT_FOUND),
+        (stub.Explain, admin.GetTraceRequest(request_id="none"), grpc.StatusCode.NOT_FOUND),
+        (stub.Backup, admin.BackupRequest(path="x"), grpc.StatusCode.UNIMPLEMENTED),
+    ):  # fmt: skip
+        code, details = _fails(call, request)
+        assert code is status, (request, details)
+        assert details
+
+
+def test_the_effective_policy_has_its_schedule_and_where_it_comes_from(harness: AdminHarness) -> None:
+    """What holds now, from whom, and what holds later."""
+    harness.engine("0")
+    ends = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
+    _apply(harness, "base", kvLoadFailure={"action": "recompute", "maxRecomputeTokens": 5})
+    _apply(harness, "overlay", priority=200, expiresAt=ends, kvLoadFailure=action("fail"))
+    effective = harness.stub.GetEffectivePolicy(admin.GetEffectivePolicyRequest(key={"engine": "0"}))
+    assert json.loads(effective.spec_json) == {"kvLoadFailure": {"action": "fail", "maxRecomputeTokens": 5}}
+    assert {(f.field, f.new_policy) for f in effective.fields} == {
+        ("kvLoadFailure.action", "overlay"),
+        ("kvLoadFailure.maxRecomputeTokens", "base"),
+    }
+    assert [json.loads(step.spec_json)["kvLoadFailure"]["action"] for step in effective.schedule] == [
+        "fail",
+        "recompute",
+    ]
+    assert effective.hash == effective.schedule[0].hash == harness.feed.wanted(EngineKey("", "0"))
+
+
+def test_policies_say_in_how_many_engines_they_are_in_force(harness: AdminHarness) -> None:
+    """Of those that they select."""
+    harness.engine("0")
+    refusing = harness.engine("1", refuse=lambda push: "no" if push.schedule else "")
+    harness.engine("2", role="prefill")
+    _apply(harness)
+    assert _rollout(harness).done
+    policy = harness.stub.ListPolicies(admin.ListPoliciesRequest(name="p")).policies[0]
+    assert (policy.engines_selected, policy.engines_in_force, policy.generation, policy.author) == (
+        2,
+        1,
+        1,
+        "me",
+    )
+    harness.hang_up(refusing)
+
+
+def test_a_rollout_names_who_accepted_and_who_refused(harness: AdminHarness) -> None:
+    """With hash, text and field, for the selected engines."""
+    harness.engine("0", tier="a")
+    harness.engine("1", tier="b", refuse=lambda push: "not with me" if push.schedule else "")
+    generation = _apply(harness).store_generation
+    last = _rollout(harness, store_generation=generation)
+    assert last.done
+    assert [(e.key.engine, e.state, e.error, e.field) for e in last.engines] == [
+        ("0", "acknowledged", "", ""),
+        ("1", "refused", "not with me", "kvLoadFailure.action"),
+    ]
+    assert last.engines[0].hash == harness.feed.wanted(EngineKey("", "0"))
+    only = _rollout(harness, store_generation=generation, selector={"labels": "tier=a"})
+    assert [engine.key.engine for engine in only.engines] == ["0"]
+
+
+def test_rollback_and_audit(harness: AdminHarness) -> None:
+    """Who, what, why, from which generation to which."""
+    _apply(harness)
+    _apply(harness, kvLoadFailure=action("auto"))
+    stub = harness.stub
+    back = stub.RollbackPolicy(admin.RollbackPolicyRequest(name="p", author="you", reason="worse"))
+    assert (back.result, back.generation) == ("changed", 3)
+    stub.DeletePolicy(admin.DeletePolicyRequest(name="p", author="you", reason="enough"))
+    entries = stub.ListAudit(admin.ListAuditRequest(name="p")).entries
+    assert [(e.action, e.author, e.reason, e.old_generation, e.new_generation) for e in entries] == [
+        ("delete", "you", "enough", 3, 4),
+        ("rollback", "you", "worse", 2, 3),
+        ("apply", "me", "", 1, 2),
+        ("apply", "me", "", 0, 1),
+    ]
+    assert entries[1].new_hash == entries[3].new_hash != entries[1].old_hash
+    assert len(stub.ListAudit(admin.ListAuditRequest(limit=2)).entries) == 2
+
+
+def test_a_pause_is_followed_into_the_engines(harness: AdminHarness) -> None:
+    """Acknowledged by each; one that is resumed alone is resumed."""
+    harness.engine("0")
+    harness.engine("1")
+    stub = harness.stub
+    last = list(stub.SetPaused(admin.SetPausedRequest(paused=True, author="me", reason="incident")))[-1]
+    assert (last.done, [engine.state for engine in last.engines]) == (True, ["acknowledged"] * 2)
+    resumed = admin.SetPausedRequest(selector={"engines": [{"engine": "1"}]}, paused=False, author="me")
+    last = list(stub.SetPaused(resumed))[-1]
+    assert [(engine.key.engine, engine.state) for engine in last.engines] == [("1", "acknowledged")]
+    assert harness.pauses.is_paused(EngineKey("", "0"))
+    assert not harness.pauses.is_paused(EngineKey("", "1"))
+    assert not harness.pauses.is_paused(EngineKey("", ""))
+    names = [(entry.action, entry.name) for entry in stub.ListAudit(admin.ListAuditRequest()).entries]
+    assert names == [("resume", "engine 1"), ("pause", "all engines")]

@@ -1,0 +1,205 @@
+"""The real admin service and policy feed, on a loop in a thread, over a journal that a test fills.
+
+Synchronous code (a command line, a blocking client) can talk to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from penstock.agent.admin import AdminService, AgentContext
+from penstock.agent.journal import Journal
+from penstock.agent.metrics import Fold
+from penstock.agent.model import EngineKey, Source
+from penstock.agent.policy import Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.registry import Registry
+from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
+from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.proto.v1.policy_pb2_grpc import add_PolicyFeedServicer_to_server
+
+from tests.support.policy_feed import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+    from penstock.proto.v1.admin_pb2 import AgentStatus
+    from penstock.proto.v1.events_pb2 import Event
+    from penstock.proto.v1.policy_pb2 import Push
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+_DEADLINE = 20.0
+
+
+class AdminHarness:
+    """What :func:`running_admin` yields.
+
+    Attributes:
+        address: of the admin service.
+        stub: a blocking client of it.
+
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.address = f"unix://{directory}/admin.sock"
+        self._feed_address = f"unix://{directory}/feed.sock"
+        self._directory = directory
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._answering: list[asyncio.Task[None]] = []
+        self._engines: list[Engine] = []
+        self._sequences: dict[int, int] = {}
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run *work* on the loop and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_DEADLINE)
+
+    def source(
+        self, engine: str = "0", *, server: str = "", process: str = "engine-core", **fields: Any
+    ) -> Source:
+        """Connect a source; its epoch follows from what it is."""
+        key = EngineKey(server, engine)
+        epoch = abs(hash((key, process))) | 1
+        fields = {"role": "decode", "model": "tiny", "labels": {"role": "decode"}, "pid": 42, **fields}
+        source = Source(epoch=epoch, key=key, process=process, **fields)
+
+        async def connect() -> None:
+            self.registry.connect(source, await self.journal.open_source(source))
+
+        self.run(connect())
+        return source
+
+    def append(self, source: Source, *events: Event, batch: Batch | None = None) -> None:
+        """Log a batch of *events*, or *batch*, as the next one of *source*."""
+        batch = batch or Batch()
+        batch.events.extend(events)
+        batch.epoch = source.epoch
+        batch.seq = self._sequences[source.epoch] = self._sequences.get(source.epoch, 0) + 1
+        self.run(self.journal.append(source, batch, batch.SerializeToString()))
+
+    def snapshot(self, source: Source, snapshot: Snapshot) -> None:
+        """Take a snapshot of *source*."""
+
+        async def take() -> None:
+            self.registry.snapshot(source.epoch, snapshot)
+
+        self.run(take())
+
+    def engine(
+        self,
+        engine: str = "0",
+        *,
+        refuse: Callable[[Push], str] = lambda _: "",
+        supported: tuple[str, ...] = (),
+        **labels: str,
+    ) -> Engine:
+        """Subscribe an engine that answers each push: refuses with what *refuse* says, else acknowledges."""
+        subscriber = Engine(self._feed_address, engine, **labels)
+        self._engines.append(subscriber)
+
+        async def answer() -> None:
+            while True:
+                push = await subscriber._stream.read()
+                error = refuse(push)
+                if error:
+                    await subscriber.nack(push, error, "kvLoadFailure.action")
+                else:
+                    await subscriber.ack(push)
+
+        async def begin() -> None:
+            await subscriber.connect(supported_fields=supported)
+            self._answering.append(asyncio.ensure_future(answer()))
+            while not ((known := self.feed.subscriber(subscriber.key)) and known.settled):  # noqa: ASYNC110  (bounded by run)
+                await asyncio.sleep(0.005)
+
+        self.run(begin())
+        return subscriber
+
+    def hang_up(self, engine: Engine) -> None:
+        """Take an engine's stream away."""
+
+        async def end() -> None:
+            await engine.disconnect()
+            while (known := self.feed.subscriber(engine.key)) and known.connected:  # noqa: ASYNC110  (bounded by run)
+                await asyncio.sleep(0.005)
+
+        self.run(end())
+
+    async def _start(self) -> None:
+        self.journal = Journal.open(self._directory)
+        self.registry = Registry(time.time_ns)
+        self.fold = Fold()
+        self.journal.on_commit(lambda _, source, batch: self.fold.apply(source, batch))
+        self.journal.on_commit(lambda _, source, batch: self.registry.committed(source.epoch, batch))
+        self._database = PolicyDatabase.open(self._directory)
+        self.store, self.pauses = PolicyStore(self._database), Pauses(self._database)
+        self.feed = PolicyFeed(self.store, self.pauses)
+        self.service = AdminService(
+            AgentContext(
+                journal=self.journal,
+                registry=self.registry,
+                fold=self.fold,
+                store=self.store,
+                pauses=self.pauses,
+                feed=self.feed,
+                state_dir=self._directory,
+                statuses=(_describe,),
+            )
+        )
+        self._servers = [grpc.aio.server(), grpc.aio.server()]
+        add_AdminServicer_to_server(self.service, self._servers[0])
+        add_PolicyFeedServicer_to_server(self.feed, self._servers[1])
+        for server, address in zip(self._servers, (self.address, self._feed_address), strict=True):
+            server.add_insecure_port(address)
+            await server.start()
+
+    async def _stop(self) -> None:
+        for task in self._answering:
+            task.cancel()
+        await asyncio.gather(*self._answering, return_exceptions=True)
+        for engine in self._engines:
+            await engine.disconnect()
+        self.service.close()
+        self.feed.close()
+        for server in self._servers:
+            await server.stop(1)
+        self._database.close()
+        await self.journal.close()
+
+    def start(self) -> None:
+        """Serve."""
+        self._thread.start()
+        self.run(self._start())
+        self._channel = grpc.insecure_channel(self.address)
+        self.stub = AdminStub(self._channel)
+
+    def stop(self) -> None:
+        """End."""
+        self._channel.close()
+        try:
+            self.run(self._stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(10)
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+
+@contextmanager
+def running_admin(directory: Path) -> Iterator[AdminHarness]:
+    """Serve Admin on a unix socket below *directory*."""
+    harness = AdminHarness(directory)
+    harness.start()
+    try:
+        yield harness
+    finally:
+        harness.stop()
+
+
+def _describe(status: AgentStatus) -> None:
+    status.metrics_address = "127.0.0.1:1"
