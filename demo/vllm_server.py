@@ -25,7 +25,7 @@ def _pause_progress_thread() -> None:
     bindings = sys.modules[nixl_agent.__module__].nixlBind
     base = bindings.nixlAgentConfig
 
-    class AgentConfig(base):  # type: ignore[misc]
+    class AgentConfig(base):  # type: ignore[misc, valid-type]
         """The agent's configuration, whose pause cannot be set to 0."""
 
         @property

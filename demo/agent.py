@@ -1,0 +1,150 @@
+"""A real penstock-agent, and agentctl beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from demo.client import fetch
+from demo.metrics import Metrics
+from demo.processes import Child, ChildError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_START_SECONDS = 30.0
+_CTL_SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A finished agentctl command.
+
+    Attributes:
+        line: as a person would type it.
+        output: what it wrote to both outputs.
+
+    """
+
+    line: str
+    code: int
+    output: str
+
+
+class Agent:
+    """One agent on one directory, which holds its sockets, its state and its log.
+
+    It can be ended in any way and started again on the same state and sockets.
+    """
+
+    def __init__(self, directory: Path, *, otlp_endpoint: str = "") -> None:
+        self.directory = directory
+        self.endpoint = f"unix://{directory}/ingest.sock"
+        self.admin = f"unix://{directory}/admin.sock"
+        self.http = ""
+        self._otlp_endpoint = otlp_endpoint
+        self._child: Child | None = None
+
+    @property
+    def child(self) -> Child:
+        """The running process.
+
+        Raises:
+            ChildError: it was not started, or was stopped.
+
+        """
+        if self._child is None:
+            raise ChildError("The agent is not running; start it first.")
+        return self._child
+
+    def start(self) -> None:
+        """Start it and wait until it is ready.
+
+        Raises:
+            ChildError: it ended or was not ready in time.
+
+        """
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_AGENT_")
+        }
+        if self._otlp_endpoint:
+            environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self._otlp_endpoint
+        command = [
+            *(sys.executable, "-m", "penstock.agent"),
+            *("--listen", self.endpoint, "--admin-listen", self.admin, "--http", "127.0.0.1:0"),
+            *("--state-dir", str(self.directory / "state"), "--engines-expected", "2"),
+        ]
+        self._child = Child(
+            "agent", command, env=environment, cwd=self.directory, log=self.directory / "agent.log"
+        )
+        self._child.wait_until(self._ready, seconds=_START_SECONDS, what="ready")
+
+    def stop(self) -> None:
+        """End it with SIGTERM, as Kubernetes does. Safe to call twice."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def kill(self) -> None:
+        """End it as a crash would: ``kill -9``."""
+        self.child.kill()
+        self._child = None
+
+    def metrics(self) -> Metrics:
+        """Scrape it.
+
+        Raises:
+            OSError: nobody answers.
+
+        """
+        return Metrics.parse(fetch(f"http://{self.http}/metrics").text)
+
+    def ctl(self, *arguments: str) -> Ran:
+        """Run ``agentctl`` on its admin socket."""
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("agentctl")), *arguments],
+            env={**os.environ, "AGENTCTL_ADDRESS": self.admin, "COLUMNS": "160", "NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_CTL_SECONDS,
+            check=False,
+        )
+        return Ran(f"agentctl {shlex.join(arguments)}", done.returncode, done.stdout.rstrip())
+
+    def ctl_json(self, *arguments: str) -> Any:
+        """Run ``agentctl … -o json`` and parse what it says.
+
+        Raises:
+            ChildError: it did not end with 0.
+
+        """
+        ran = self.ctl(*arguments, "-o", "json")
+        if ran.code != 0:
+            raise ChildError(f"{ran.line} ended with {ran.code}: {ran.output}")
+        return json.loads(ran.output)
+
+    def _ready(self) -> bool:
+        addresses = _read_json(self.directory / "state" / "addresses.json")
+        if addresses.get("pid") != self.child.pid:
+            return False
+        self.http = str(addresses["http"])
+        try:
+            return fetch(f"http://{self.http}/readyz").status == HTTPStatus.OK
+        except OSError:
+            return False
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return {}
