@@ -1,0 +1,281 @@
+"""Traces and explanations from the journal."""
+
+from __future__ import annotations
+
+import pytest
+from penstock.agent.errors import NotFoundError
+from penstock.agent.traces import ids, names
+from penstock.agent.traces.explain import explain
+from penstock.agent.traces.query import get_trace
+from penstock.proto.v1 import common_pb2
+
+from tests.support.batches import PEER, TIME, deferral_start, event, transfer_failure
+from tests.support.stories import (
+    DECODE,
+    DECODE_CORE,
+    DECODE_WORKER,
+    MS,
+    PREFILL,
+    PREFILL_CORE,
+    SECOND,
+    TRACEPARENT,
+    closed,
+    closed_decode,
+    decode_story,
+    failed_load,
+    failed_story,
+    handshake,
+    lease,
+    lost,
+    outcome,
+    prefill_story,
+)
+
+OTHER = "cmpl-other-0-ffffffff"
+TRACE = ids.trace_id(PREFILL)
+
+
+def trace_of(book, text):
+    """Ask for a trace."""
+    with book.journal.reader() as reader:
+        return get_trace(reader, text)
+
+
+def sentences_of(book, text):
+    """Ask for an explanation."""
+    with book.journal.reader() as reader:
+        return list(explain(reader, text).sentences)
+
+
+@pytest.mark.parametrize(
+    "text", [DECODE, PREFILL, "cmpl-chat-0", "cmpl-chat-0-bb", "cmpl-ch", "chat", "chat-0-aaaa", TRACE]
+)
+async def test_any_name_finds_both_sides(book, text):
+    """Internal and external ids, what the client sent, prefixes and the trace id lead to one tree."""
+    await book.tell(
+        prefill_story(), decode_story(), [(DECODE_CORE, closed(OTHER, external_request_id="other"))]
+    )
+    trace = trace_of(book, text)
+    assert trace.trace_id == TRACE
+    assert sorted(span.name for span in trace.spans) == sorted(
+        [names.REQUEST, names.REQUEST, names.KV_LOAD, names.KV_LEASE, names.DEFERRAL, names.HANDSHAKE]
+    )
+    assert {span.service for span in trace.spans} == {"vllm-prefill", "vllm-decode"}
+
+
+async def test_parents_come_before_children(book):
+    """The asked request comes first, each span after its parent, and the tree is whole."""
+    await book.tell(prefill_story(), failed_story())
+    trace = trace_of(book, DECODE)
+    seen = set()
+    for span in trace.spans:
+        assert not span.parent_span_id or span.parent_span_id in seen
+        seen.add(span.span_id)
+    first = trace.spans[0]
+    assert (first.name, first.request_id, first.key.server) == (names.REQUEST, DECODE, "decode")
+
+
+async def test_a_span_as_the_wire_has_it(book):
+    """Attributes are text, kind and status are words, links keep what they lead to."""
+    await book.tell(failed_story())
+    load = next(span for span in trace_of(book, DECODE).spans if span.name == names.KV_LOAD)
+    assert (load.kind, load.status) == ("client", "error")
+    assert load.status_message == "handshake refused: connection refused"
+    assert load.attributes[names.SERVER_PORT] == "5600"
+    assert load.attributes[names.RANKS] == "0"
+    assert [link.attributes["penstock.link"] for link in load.links] == [names.REQUEST, names.HANDSHAKE]
+    assert load.end_time_unix_nano - load.start_time_unix_nano == 51 * MS
+
+
+async def test_the_ids_are_those_of_the_export(book):
+    """Who copies an id from the command line finds it in the trace backend."""
+    await book.tell(prefill_story(traceparent=TRACEPARENT))
+    request, held = trace_of(book, PREFILL).spans
+    assert request.span_id == held.parent_span_id == ids.RequestIdentity(PREFILL).span_id
+    assert request.parent_span_id == TRACEPARENT[36:52]
+    assert trace_of(book, TRACEPARENT[3:35]).spans[0].span_id == request.span_id
+
+
+async def test_the_clean_up_request_belongs_to_it(book):
+    """All that name the same prefill request are found from any of them."""
+    clean_up = closed_decode("cleanup-0-dddddddd", finish_reason="abort", external_request_id="")
+    await book.tell(failed_story(), [(DECODE_CORE, clean_up)])
+    requests = {span.request_id for span in trace_of(book, DECODE).spans if span.request_id}
+    assert requests == {DECODE, "cleanup-0-dddddddd"}
+
+
+async def test_the_handshake_of_a_victim_is_found(book):
+    """A collateral victim is not among the waiters that a handshake names, and sees it all the same."""
+    victim = failed_load(mode=common_pb2.FAILURE_MODE_COLLATERAL, caused_by_request_id=OTHER)
+    await book.tell(
+        [(DECODE_WORKER, handshake(OTHER)), (DECODE_WORKER, victim), (DECODE_CORE, closed_decode())]
+    )
+    trace = trace_of(book, DECODE)
+    assert [span.name for span in trace.spans] == [names.REQUEST, names.KV_LOAD, names.HANDSHAKE]
+    (sentence,) = sentences_of(book, DECODE)
+    assert f"collateral, refused, caused by a handshake that request {OTHER} began" in sentence
+
+
+@pytest.mark.parametrize("text", ["", "nobody", "cmpl-chat-1", "f" * 32])
+async def test_nobody_of_that_name(book, text):
+    """One sentence names what was asked for and where to look."""
+    await book.tell(decode_story())
+    with pytest.raises(NotFoundError, match=f"no request '{text}' in the journal; agentctl get requests"):
+        trace_of(book, text)
+
+
+async def test_a_name_of_several_requests(book):
+    """An id that a client uses twice, or a short prefix, is refused with the ids to choose from."""
+    story = [(DECODE_CORE, closed(f"cmpl-chat-0-0000000{n}")) for n in range(7)]
+    await book.tell(story)
+    for text in ("chat", "cmpl-chat-0", "cmpl"):
+        with pytest.raises(
+            NotFoundError, match=r"several requests: cmpl-chat-0-00000000, .* and 2 more; give"
+        ):
+            trace_of(book, text)
+
+
+async def test_an_unfinished_request(book):
+    """Questions do not wait for the end: what is open now is shown."""
+    await book.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME, remote_request_id=PREFILL))
+    request, wait = trace_of(book, DECODE).spans
+    assert request.attributes[names.UNFINISHED] == "true"
+    assert wait.attributes[names.DEFERRAL_REASON] == "remote_kv"
+    assert sentences_of(book, DECODE) == [
+        f"Request {DECODE} on decode engine decode/0 has not finished: it is deferred (remote_kv, {PEER})."
+    ]
+
+
+async def test_a_request_of_a_lost_engine(book):
+    """The loss is in the agent's own entries, which name no request."""
+    await book.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME))
+    await book.add(PREFILL_CORE, lost(DECODE_CORE))
+    request, wait = trace_of(book, DECODE).spans
+    assert request.attributes[names.ENGINE_LOST] == "true"
+    assert wait.attributes[names.ENDING] == "engine_lost"
+    assert sentences_of(book, DECODE) == [
+        f"Request {DECODE} on decode engine decode/0 ended with its engine, which vanished without a goodbye."
+    ]
+
+
+async def test_explain_a_good_request(book):
+    """One sentence a side: what was moved, from where, how long it took."""
+    await book.tell(prefill_story(), decode_story())
+    assert sentences_of(book, DECODE) == [
+        (
+            f"Request {DECODE} on decode engine decode/0 loaded KV state (400 tokens, 2 MiB) from {PEER} in 12 ms,"
+            " without trouble; it ended (stop) after 500 ms, 60 ms of them deferred."
+        ),
+        (
+            f"Request {PREFILL} on prefill engine prefill/0 kept 26 blocks for its reader, read after 300 ms,"
+            " without trouble; it ended (stop) after 500 ms."
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "done"),
+    [
+        (
+            common_pb2.OUTCOME_RECOMPUTED,
+            {},
+            (
+                "400 tokens were computed again, 12 were kept, decided by policy 0123456789ab"
+                " (recompute is the policy)"
+            ),
+        ),
+        (
+            common_pb2.OUTCOME_FAILED,
+            {"decided_by": common_pb2.DECIDED_BY_VLLM, "policy_hash": "", "reason": ""},
+            (
+                "the request was failed, which spared 400 tokens of recomputation,"
+                " decided by vLLM's own configuration under no policy"
+            ),
+        ),
+        (
+            common_pb2.OUTCOME_FAILED,
+            {"decided_by": common_pb2.DECIDED_BY_BUDGET, "reason": "the budget is spent."},
+            (
+                "the request was failed, which spared 400 tokens of recomputation,"
+                " decided by budget under policy 0123456789ab (the budget is spent)"
+            ),
+        ),
+        (
+            common_pb2.OUTCOME_ABORTED,
+            {"reason": ""},
+            "the request was aborted, decided by policy 0123456789ab",
+        ),
+        (
+            common_pb2.OUTCOME_RETRIED,
+            {"reason": ""},
+            "the load was tried again, decided by policy 0123456789ab",
+        ),
+    ],
+)
+async def test_explain_a_failed_load(book, kind, fields, done):
+    """Peer, cause, action, who decided under which policy, and the cost."""
+    await book.tell(
+        [(DECODE_WORKER, failed_load()), (DECODE_CORE, outcome(DECODE, kind, **fields))],
+        [(DECODE_CORE, closed_decode())],
+    )
+    assert sentences_of(book, DECODE) == [
+        (
+            f"Request {DECODE} on decode engine decode/0 could not load its KV state from {PEER}"
+            f" (handshake, refused: connection refused): {done}; it was under way for 50 ms;"
+            " it ended (stop) after 500 ms."
+        )
+    ]
+
+
+def slow_wait():
+    """Build the end of a wait of 3 s."""
+    return event(
+        "deferral_end",
+        DECODE,
+        time_ns=TIME + 3 * SECOND,
+        reason=common_pb2.DEFERRAL_REASON_REMOTE_KV,
+        ending=common_pb2.DEFERRAL_ENDING_READY,
+        start_time_unix_nano=TIME,
+        peer={"address": PEER},
+    )
+
+
+INCOMPATIBLE = {
+    "error_type": common_pb2.ERROR_TYPE_INCOMPATIBLE,
+    "error_text": "",
+    "error_class": "",
+    "incompatibility": {"factors": ["nixl_version", "block_size"]},
+}
+NOTIFICATION = transfer_failure(DECODE, mode=common_pb2.FAILURE_MODE_NOTIFICATION, error_text="gone")
+DELAY = event(
+    "transfer_delayed",
+    DECODE,
+    channel=common_pb2.CHANNEL_KV,
+    peer={"address": PEER},
+    delay_nano=5 * SECOND,
+    caused_by_peer={"address": "10.0.0.9:5600"},
+)
+REHEARSED = failed_load()
+REHEARSED.rehearsal = True
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ([failed_load(**INCOMPATIBLE)], "(handshake, incompatible, they differ in nixl_version, block_size)"),
+        ([failed_load()], "nothing was reported as done about it"),
+        ([REHEARSED], f"from {PEER} in a rehearsal (handshake"),
+        ([failed_load(attempt=2)], f"from {PEER} (attempt 2) (handshake"),
+        ([NOTIFICATION], f"had a failure with {PEER} (notification, refused: gone); it ended (stop)"),
+        ([outcome(DECODE)], f"did without its KV load from {PEER} (handshake, refused): 400 tokens were"),
+        ([DELAY], f"waited 5.0 s longer for {PEER} because the handshake with 10.0.0.9:5600 was in the way"),
+        ([slow_wait()], f"was deferred for 3.0 s (remote_kv, {PEER}); it ended (stop) after"),
+        ([lease(DECODE, expired=True)], "kept 26 blocks for a reader that did not come in 300 ms"),
+        ([], "computed 412 prompt tokens, without trouble; it ended (stop) after 500 ms"),
+    ],
+)
+async def test_explain_other_causes(book, entries, words):
+    """Each cause has its sentence."""
+    await book.tell([(DECODE_CORE, entry) for entry in entries], [(DECODE_CORE, closed_decode())])
+    (sentence,) = sentences_of(book, DECODE)
+    assert words in sentence
