@@ -38,6 +38,7 @@ _GET = {
 
 
 @click.group(
+    "agentctl",
     cls=RootGroup,
     lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},

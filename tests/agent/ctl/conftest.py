@@ -1,0 +1,49 @@
+"""An admin service, and the command line that talks to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+import structlog
+from click.testing import CliRunner
+from penstock.agent.ctl.main import cli
+
+from tests.support.admin_server import AdminHarness, running_admin
+from tests.support.agent import short_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from click.testing import Result
+
+    Agentctl = Callable[..., Result]
+
+
+@pytest.fixture
+def _quiet() -> Iterator[None]:
+    """Drop log records: the service runs in this process, and the runner takes all that is printed in it."""
+
+    def drop(*_: object) -> NoReturn:
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[drop])
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def harness(_quiet: None) -> Iterator[AdminHarness]:
+    """Serve the admin service over an empty journal."""
+    with short_directory() as directory, running_admin(directory) as running:
+        yield running
+
+
+@pytest.fixture
+def agentctl(harness: AdminHarness) -> Agentctl:
+    """Return what runs a command line against the service."""
+
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(cli, ["--address", harness.address, *arguments], input=stdin)
+
+    return run

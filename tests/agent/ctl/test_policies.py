@@ -1,0 +1,249 @@
+"""agentctl on policies, against the real admin service."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from penstock.agent.model import EngineKey
+
+from tests.support.policies import action, document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+_SET = ("set-policy", "p", "--kv-load-failure")
+
+
+def _spec(harness: AdminHarness) -> dict[str, Any]:
+    spec: dict[str, Any] = harness.store.policies()[0].manifest.document()["spec"]
+    return spec
+
+
+def test_set_policy_creates_and_waits_until_it_is_in_force(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """It says per engine what was acknowledged, and exits 0."""
+    harness.engine("0")
+    result = agentctl(*_SET, "recompute", "--selector", "role=decode", "--reason", "INC-42", "--wait")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "policy p created, generation 1"
+    wanted = harness.feed.wanted(EngineKey("", "0"))
+    assert lines[-1].startswith("engine 0 acknowledged after ")
+    assert lines[-1].endswith(f"in force: {wanted[:12]}")
+    stored = harness.store.policies()[0]
+    assert stored.manifest.reason == "INC-42"
+    assert "@" in stored.author
+
+
+def test_a_refusal_is_told_and_exits_1(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """With the engine's own words."""
+    harness.engine("0")
+    harness.engine("1", refuse=lambda push: "cannot do that" if push.schedule else "")
+    result = agentctl(*_SET, "recompute", "--wait")
+    assert result.exit_code == 1
+    assert "engine 1 refused: kvLoadFailure.action: cannot do that" in result.stdout
+    assert result.stderr == (
+        "agentctl: policy p is not in force in 1 of 2 engines: 1 refused it (kvLoadFailure.action: cannot do that)\n"
+    )
+
+
+def test_an_engine_that_does_not_answer_is_named_at_the_deadline(
+    harness: AdminHarness, agentctl: Agentctl
+) -> None:
+    """With exit code 1; the policy stays set."""
+    harness.source("3")
+    result = agentctl(*_SET, "recompute", "--wait", "--timeout", "200ms")
+    assert result.exit_code == 1
+    assert "engine 3 waiting: it has not subscribed to policies" in result.stdout
+    assert result.stderr.endswith("policy p is not in force in 1 of 1 engines: 3 is still waiting\n")
+    assert _spec(harness)["kvLoadFailure"] == action("recompute")
+
+
+def test_set_policy_changes_only_what_it_names(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """The rest of the policy stays; the old reason does not."""
+    agentctl(*_SET, "recompute", "-l", "role=decode,tier in (a,b)", "--model", "llama-*", "--reason", "first")
+    result = agentctl(*_SET, "fail", "--priority", "200", "--mode", "observe")
+    assert (result.exit_code, result.stdout) == (0, "policy p changed, generation 2\n")
+    assert _spec(harness) == {
+        "selector": {
+            "matchLabels": {"role": "decode"},
+            "matchExpressions": [{"key": "tier", "operator": "In", "values": ["a", "b"]}],
+            "models": ["llama-*"],
+        },
+        "kvLoadFailure": action("fail"),
+        "priority": 200,
+        "mode": "observe",
+    }
+    assert harness.store.policies()[0].manifest.reason == ""
+    agentctl("set-policy", "p", "-l", "role=prefill")
+    assert _spec(harness)["selector"] == {"matchLabels": {"role": "prefill"}, "models": ["llama-*"]}
+
+
+def test_ttl_is_written_as_a_moment_by_the_agents_clock(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Break-glass needs one of at most four hours."""
+    assert agentctl(*_SET, "recompute", "--priority", "950", "--ttl", "30m").exit_code == 0
+    assert _spec(harness)["expiresAt"].endswith("Z")
+    result = agentctl(*_SET, "recompute", "--priority", "950", "--ttl", "5h")
+    assert result.exit_code == 2
+    assert "may last at most 4h" in result.stderr
+    result = agentctl("set-policy", "q", "--kv-load-failure", "recompute", "--priority", "950")
+    assert result.exit_code == 2
+    assert "spec.priority is 950, which is break-glass" in result.stderr
+
+
+def test_fail_everywhere_asks_for_all(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Exit code 2 and the way out; with --all it is done."""
+    result = agentctl(*_SET, "fail")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "agentctl: spec.selector is empty, so action fail would hold in every engine"
+    )
+    assert harness.store.policies() == ()
+    assert agentctl(*_SET, "fail", "--all").exit_code == 0
+
+
+def test_a_dry_run_shows_fields_and_changes_nothing(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Engine by engine; where nothing would change it says so."""
+    harness.engine("0")
+    result = agentctl(*_SET, "recompute", "--dry-run", "--wait")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "policy p created, generation 1 (dry run: nothing was changed)",
+        "ENGINE   FIELD                  FROM         TO",
+        "0        kvLoadFailure.action   vllm's own   recompute (p)",
+    ]
+    assert harness.store.policies() == ()
+    nothing = agentctl(*_SET, "recompute", "-l", "role=none", "--dry-run")
+    assert nothing.stdout.endswith("no engine that is known now would change\n")
+    assert nothing.stderr == "warning: policy p selects no engine that is known now; it waits for one\n"
+
+
+def test_what_get_prints_is_what_apply_takes(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """YAML and JSON, one and many; the status is ignored."""
+    for name in ("p", "q"):
+        agentctl("set-policy", name, "--kv-load-failure", "recompute", "--ttl", "1h")
+    before = [policy.manifest for policy in harness.store.policies()]
+    for arguments in (("-o", "yaml"), ("-o", "json"), ("p", "-o", "yaml"), ("p", "-o", "json")):
+        printed = agentctl("get", "policy", *arguments).stdout
+        for name in ("p", "q"):
+            agentctl("delete", "policy", name)
+        result = agentctl("apply", "-f", "-", stdin=printed)
+        assert result.exit_code == 0, result.stderr
+        agentctl("rollback", "q")
+        assert [policy.manifest for policy in harness.store.policies()] == before
+    status = yaml.safe_load(agentctl("get", "policy", "p", "-o", "yaml").stdout)["status"]
+    assert (status["owner"], status["enginesSelected"]) == ("imperative", 0)
+
+
+def test_a_wrong_manifest_is_one_sentence(agentctl: Agentctl) -> None:
+    """Field, value, way out; exit code 2."""
+    result = agentctl("apply", "-f", "-", stdin=yaml.safe_dump(document(kvLoadFailure=action("recmpute"))))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "agentctl: spec.kvLoadFailure.action is 'recmpute'; use one of recompute, fail, auto\n",
+    )
+    result = agentctl("apply", "-f", "-", stdin=yaml.safe_dump(document(kvLoadfailure={})))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "agentctl: spec.kvLoadfailure is not a field; did you mean kvLoadFailure?\n",
+    )
+    assert agentctl("set-policy", "Bad_Name", "--kv-load-failure", "fail").exit_code == 2
+
+
+def test_a_time_without_quotes_is_taken_as_it_is_written(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """YAML's own moments would lose their spelling."""
+    text = yaml.safe_dump(document(expiresAt="@")).replace("'@'", "2999-01-01T00:00:00Z")
+    assert agentctl("apply", "-f", "-", stdin=text).exit_code == 0
+    assert _spec(harness)["expiresAt"] == "2999-01-01T00:00:00Z"
+
+
+def test_rollback_and_delete_wait_for_the_engines_they_touch(
+    harness: AdminHarness, agentctl: Agentctl
+) -> None:
+    """And the audit log tells the story."""
+    harness.engine("0")
+    agentctl(*_SET, "recompute")
+    agentctl(*_SET, "auto")
+    rolled = agentctl("rollback", "p", "--reason", "worse", "--wait")
+    assert rolled.exit_code == 0, rolled.stderr
+    assert rolled.stdout.startswith("policy p changed, generation 3\n")
+    deleted = agentctl("delete", "policy", "p", "--wait")
+    assert deleted.stdout.splitlines()[-1].endswith("in force: vllm's own")
+    again = agentctl("delete", "policy", "p")
+    assert (again.exit_code, again.stderr) == (
+        1,
+        "agentctl: there is no policy 'p'; 'agentctl get policy' lists them\n",
+    )
+    lines = agentctl("get", "audit", "p").stdout.splitlines()
+    assert lines[0].split() == ["AGE", "AUTHOR", "ACTION", "NAME", "GENERATION", "REASON"]
+    assert [line.split()[2] for line in lines[1:]] == ["delete", "rollback", "apply", "apply"]
+    assert "worse" in lines[2]
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_a_change_can_be_read_by_a_program(harness: AdminHarness, agentctl: Agentctl, output: str) -> None:
+    """Change and rollout in one document, also when it was refused."""
+    harness.engine("0", refuse=lambda push: "no" if push.schedule else "")
+    alone = yaml.safe_load(agentctl(*_SET, "auto", "-o", output).stdout)
+    assert (alone["result"], alone["generation"]) == ("created", 1)
+    result = agentctl(*_SET, "recompute", "--wait", "-o", output)
+    assert result.exit_code == 1
+    both = json.loads(result.stdout) if output == "json" else yaml.safe_load(result.stdout)
+    assert both["change"]["generation"] == 2
+    assert both["rollout"]["engines"][0]["state"] == "refused"
+
+
+def test_the_table_of_policies_and_the_effective_policy(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """What is set, where, until when; and what all come to in one engine."""
+    assert "there is no policy: vLLM's own configuration holds" in agentctl("get", "policies").stderr
+    harness.engine("0")
+    agentctl(*_SET, "recompute", "-l", "role=decode", "--wait")
+    agentctl("set-policy", "q", "--kv-load-failure", "auto", "--priority", "200", "--ttl", "1h", "--wait")
+    lines = agentctl("get", "policy", "-o", "wide").stdout.splitlines()
+    assert lines[0].split() == [
+        "NAME", "PRIORITY", "MODE", "SELECTOR", "SETS", "IN-FORCE", "EXPIRES", "AGE",
+        "GENERATION", "AUTHOR", "OWNER", "REASON",
+    ]  # fmt: skip
+    assert lines[1].split()[:7] == [
+        "p",
+        "100",
+        "enforce",
+        "role=decode",
+        "kvLoadFailure.action=recompute",
+        "1/1",
+        "never",
+    ]
+    assert lines[2].split()[:6] == ["q", "200", "enforce", "all", "kvLoadFailure.action=auto", "1/1"]
+    effective = agentctl("get", "policy", "--effective", "0").stdout.splitlines()
+    assert [line.split() for line in effective[:2]] == [
+        ["FIELD", "VALUE", "POLICY"],
+        ["kvLoadFailure.action", "auto", "q"],
+    ]
+    assert effective[2].startswith("in ")
+    assert '"action": "recompute"' in effective[2]
+    assert agentctl("get", "policy", "--effective", "9").exit_code == 1
+
+
+def test_pause_and_resume(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Acknowledged by the engine; one that does not exist is said."""
+    harness.engine("0")
+    paused = agentctl("pause", "0", "--reason", "incident")
+    assert paused.exit_code == 0, paused.stderr
+    assert paused.stdout.splitlines()[-1].startswith("engine 0 acknowledged after ")
+    assert harness.pauses.is_paused(EngineKey("", "0"))
+    resumed = agentctl("resume", "-o", "json")
+    assert json.loads(resumed.stdout)["done"] is True
+    assert not harness.pauses.is_paused(EngineKey("", "0"))
+    missing = agentctl("pause", "-l", "role=none")
+    assert (missing.exit_code, missing.stderr) == (
+        1,
+        "agentctl: no engine fits the selector; 'agentctl get engines -o wide' shows labels\n",
+    )

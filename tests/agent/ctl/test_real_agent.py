@@ -1,0 +1,86 @@
+"""The installed command against a real agent process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from tests.support.agent import AgentProcess, running_agent
+from tests.support.policy_feed import Engine, eventually, hash_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COMMAND = (sys.executable, "-c", "from penstock.agent.ctl.main import main; main()")
+
+
+@pytest.fixture
+def agent() -> Iterator[AgentProcess]:
+    """Run an agent."""
+    with running_agent() as running:
+        yield running
+
+
+async def _agentctl(agent: AgentProcess, *arguments: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *_COMMAND,
+        *arguments,
+        env={"AGENTCTL_ADDRESS": agent.admin},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def _serve(engine: Engine, hashes: list[str]) -> None:
+    """Acknowledge every push until the stream ends, remembering what is in force."""
+    with contextlib.suppress(grpc.aio.AioRpcError, AssertionError, asyncio.CancelledError):
+        while True:
+            push = await engine.push()
+            hashes.append(hash_of(push))
+            await engine.ack(push)
+
+
+async def test_a_policy_reaches_an_engine_and_outlives_the_agent(agent: AgentProcess) -> None:
+    """Set and in force; after kill -9 of the agent the engine that comes back gets the same."""
+    hashes: list[str] = []
+    async with Engine(agent.listen) as engine:
+        serving = asyncio.ensure_future(_serve(engine, hashes))
+        await eventually(lambda: hashes == [""], "the engine was told that there is no policy")
+        code, out, err = await _agentctl(
+            agent, "set-policy", "p", "--kv-load-failure", "fail", "-l", "role=decode", "--wait"
+        )
+        assert (code, err) == (0, "")
+        assert f"in force: {hashes[-1][:12]}" in out
+        agent.kill()
+        await asyncio.wait_for(serving, 30)
+    await asyncio.to_thread(agent.start)
+    async with Engine(agent.listen) as engine:
+        push = await engine.push()
+        assert hash_of(push) == hashes[-1]
+        await engine.ack(push)
+        code, out, _ = await _agentctl(agent, "get", "policy", "-o", "json")
+        assert (code, json.loads(out)["items"][0]["metadata"]["name"]) == (0, "p")
+
+
+async def test_the_views_of_an_empty_agent(agent: AgentProcess) -> None:
+    """Nothing there is no failure; a request that is not there is one."""
+    assert await _agentctl(agent, "get", "engines") == (0, "", "no engine has connected yet\n")
+    assert await _agentctl(agent, "get", "events") == (0, "", "no such event is in the log\n")
+    code, _, err = await _agentctl(agent, "explain", "nothing")
+    assert code == 1
+    assert err.startswith("agentctl: ")
+    agent.stop()
+    code, _, err = await _agentctl(agent, "get", "engines")
+    assert (
+        code,
+        err.startswith(f"agentctl: no agent answers at {agent.admin}: is penstock-agent running?"),
+    ) == (1, True)

@@ -1,0 +1,136 @@
+"""How agentctl takes its arguments: one sentence and exit code 2 where they are wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner, Result
+from penstock.agent.ctl.main import cli
+
+_NOWHERE = "unix:///nowhere/admin.sock"
+
+
+def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> Result:
+    return CliRunner().invoke(cli, ["--address", address, *arguments], input=stdin)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bogus"], "'bogus'; use one of set-policy, apply, rollback"),
+        (["get", "bogus"], "agentctl get has no 'bogus'; use one of policy, engines, peers, events, audit"),
+        (["--bogus"], "No such option '--bogus'"),
+        (["get", "engines", "-o", "xml"], "'xml' is not one of 'table', 'wide', 'json', 'yaml'"),
+        (["get", "engines", "-l", "role=("], "selector 'role=(' cannot be read; write it like role=decode"),
+        (["get", "events", "--since", "5"], "'5' is not a duration such as 30s, 5m or 1h30m"),
+        (["get", "events", "--since", "0s"], "'0s' is no time at all"),
+        (["get", "events", "--mode", "x"], "'x' is not one of 'handshake', 'setup'"),
+        (["get", "events", "--limit", "0"], "0 is not in the range"),
+        (
+            ["get", "policy", "x", "--effective", "0"],
+            "--effective shows the merge of all policies; leave out NAME",
+        ),
+        (["describe", "engine", "decode/"], "engine 'decode/' cannot be read; write its index (0)"),
+        (["trace"], "Missing argument 'REQUEST_ID'"),
+        (["set-policy"], "NAME is missing; write agentctl set-policy NAME --kv-load-failure recompute"),
+        (["set-policy", "p"], "nothing to set; give a flag such as --kv-load-failure recompute"),
+        (["set-policy", "p", "--kv-load-failure", "x"], "'x' is not one of 'recompute', 'fail', 'auto'"),
+        (
+            ["set-policy", "p", "-f", "-"],
+            "-f brings the whole policy; leave out NAME and the flags of fields",
+        ),
+        (["set-policy", "p", "--ttl", "soon"], "'soon' is not a duration"),
+        (["apply"], "Missing option '--filename' / '-f'"),
+        (["apply", "-f", "/nowhere"], "'/nowhere': No such file or directory"),
+        (["rollback", "p", "--to-generation", "0"], "0 is not in the range x>=1"),
+        (["pause", "decode/"], "engine 'decode/' cannot be read"),
+    ],
+)
+def test_a_wrong_use_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    """On the error stream, with exit code 2, before anything is asked of the agent."""
+    result = _run(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("agentctl: ")
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("address", ["nowhere", "unix:relative", "tcp://x:1", "host:"])
+def test_an_address_that_cannot_be_read_is_named(address: str) -> None:
+    """With the two forms there are."""
+    result = _run("get", "engines", address=address)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"agentctl: address {address!r} cannot be read; write unix:///path/of/the/socket or host:port\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["get", "engines"],
+        ["set-policy", "p", "--kv-load-failure", "fail"],
+        ["watch"],
+        ["pause"],
+        ["explain", "x"],
+    ],
+)
+def test_an_agent_that_is_not_there_is_one_sentence(arguments: list[str]) -> None:
+    """For calls and for streams."""
+    result = _run(*arguments)
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"agentctl: no agent answers at {_NOWHERE}: is penstock-agent running? (--address names another)\n",
+    )
+
+
+def test_the_address_may_come_after_the_command_or_from_the_environment() -> None:
+    """The one that is nearer to the command counts."""
+    result = CliRunner().invoke(cli, ["get", "engines", "--address", "/nearer"])
+    assert "at unix:///nearer:" in result.stderr
+    result = CliRunner().invoke(cli, ["get", "engines"], env={"AGENTCTL_ADDRESS": "unix:///given"})
+    assert "at unix:///given:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: [", "<stdin> is not YAML: line 1: "),
+        ("a: 1\na: 2\n", "<stdin> is not YAML: line 1: 'a' is there twice"),
+        ("{}: {? [1] : 2}", "is not YAML"),
+        ("", "<stdin> holds no manifest"),
+        ("kind: List\nitems: []\n", "<stdin> holds no manifest"),
+        ("a: !!binary aGVsbG8=", "holds what JSON cannot say"),
+        ("a: !!python/object:os.system {}", "is not YAML: line 1: could not determine a constructor"),
+    ],
+)
+def test_a_file_that_is_no_manifest_is_refused(text: str, sentence: str) -> None:
+    """Before anything is sent."""
+    result = _run("apply", "-f", "-", stdin=text)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+def test_help_and_groups_need_no_agent() -> None:
+    """Help exits 0, a group without a command shows its help and exits 2."""
+    assert _run("--help").exit_code == 0
+    assert "set-policy" in _run("--help").stdout
+    assert _run("get").exit_code == 2
+    assert "engines" in _run("get").stdout
+    assert _run("set-policy", "--help").exit_code == 0
+
+
+def test_help_is_fast_because_it_imports_little() -> None:
+    """Neither gRPC nor YAML nor pydantic is loaded before a command runs."""
+    code = (
+        "import sys, json; from penstock.agent.ctl.main import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: print(json.dumps(sorted(sys.modules)))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    modules = set(json.loads(output.splitlines()[-1]))
+    assert modules & {"grpc", "yaml", "pydantic", "structlog", "google.protobuf", "asyncio"} == set()

@@ -1,0 +1,192 @@
+"""agentctl's views of engines, peers, events and traces, against the real admin service."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from penstock.agent.ctl import tree
+from penstock.agent.traces import names
+from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.agent import wait_until
+from tests.support.batches import PEER, TIME, sample_batch, transfer_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+
+@pytest.fixture
+def filled(harness: AdminHarness) -> AdminHarness:
+    """One engine with a failure, a transfer and a snapshot; it has subscribed."""
+    core = harness.source("0")
+    harness.append(core, transfer_failure("req-1", error_text="connection refused"))
+    harness.append(core, batch=sample_batch(["req-2"]))
+    harness.snapshot(
+        core,
+        Snapshot(
+            engine={"model": "tiny", "kv_connector": "NixlConnector", "kv_load_failure_policy": "fail"},
+            policy={"kv_action": "fail", "last_error": "bad"},
+            in_flight=[
+                {"channel": 1, "peer": {"address": PEER}, "count": 2, "oldest_start_time_unix_nano": TIME}
+            ],
+            deferred=[
+                {"reason": 2, "peer": {"address": PEER}, "count": 3, "oldest_start_time_unix_nano": TIME}
+            ],
+            leases={"count": 1, "blocks": 7, "oldest_start_time_unix_nano": TIME},
+            hooks=[
+                {"name": "scheduler", "installed": True},
+                {"name": "eplb", "installed": False, "reason": "no such method"},
+            ],
+        ),
+    )
+    harness.engine("0")
+    return harness
+
+
+def test_the_table_of_engines(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """One line an engine; more with -o wide."""
+    header, line = agentctl("get", "engines").stdout.splitlines()
+    assert header.split() == [
+        "ENGINE", "ROLE", "STATUS", "KV-ACTION", "POLICY", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
+    ]  # fmt: skip
+    assert line.replace("vllm's own", "own").split()[:8] == [
+        "0",
+        "decode",
+        "connected",
+        "fail",
+        "own",
+        "yes",
+        "3",
+        "2",
+    ]
+    assert "tiny" in agentctl("get", "engine", "-o", "wide").stdout
+    assert "\x1b" not in line
+    empty = agentctl("get", "engines", "-l", "role=none")
+    assert (empty.exit_code, empty.stdout, empty.stderr) == (0, "", "no engine has connected yet\n")
+
+
+def test_json_has_words_for_enums_and_plain_numbers(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """The documented shape: camelCase, false and 0 included."""
+    engine = json.loads(agentctl("get", "engines", "-o", "json").stdout)["engines"][0]
+    assert (engine["role"], engine["connected"], engine["paused"], engine["inSync"]) == (
+        "decode",
+        True,
+        False,
+        True,
+    )
+    assert engine["key"] == {"server": "", "engine": "0"}
+    assert engine["inFlight"][0]["channel"] == "kv"
+    assert engine["inFlight"][0]["oldestStartTimeUnixNano"] == TIME
+    assert engine["labels"] == {"role": "decode"}
+    assert isinstance(engine["sources"][0]["epoch"], int)
+    assert engine["lastSeen"].endswith("Z")
+    assert yaml.safe_load(agentctl("get", "engines", "-o", "yaml").stdout)["engines"][0]["role"] == "decode"
+
+
+def test_the_table_of_peers(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """Transfers, failures by mode and kind, in flight."""
+    header, line = agentctl("get", "peers").stdout.splitlines()
+    assert header.split()[:6] == ["ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN"]
+    assert line.split()[:7] == ["0", PEER, "-", "1", "0", "10ms", "2"]
+    assert "handshake/refused 1" in line
+
+
+def test_the_table_of_events(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """What happened, to whom, with whom."""
+    header, line = agentctl("get", "events", "--mode", "handshake").stdout.splitlines()
+    assert header.split() == ["AGE", "ENGINE", "KIND", "REQUEST", "PEER", "WHAT"]
+    assert line.split()[1:5] == ["0", "transfer_failure", "req-1", PEER]
+    assert "kv handshake/refused: connection refused" in line
+    event = json.loads(agentctl("get", "events", "-o", "json").stdout)["events"][0]["event"]
+    assert event["transferFailure"]["mode"] == "handshake"
+    assert "requestClosed" not in event
+    wrong = agentctl("get", "events", "--kind", "failure")
+    assert wrong.exit_code == 2
+    assert "'failure' is no kind of event; use one of transfer_failure, " in wrong.stderr
+    filled.append(filled.source("0"), transfer_failure("req-3"))
+    assert "there are older ones" in agentctl("get", "events", "--limit", "1").stderr
+
+
+def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """Facts, policy, what it waits for, peers, processes and what is wrong with them."""
+    text = agentctl("describe", "engine", "0").stdout
+    for part in (
+        "Engine: 0",
+        "KV load failure policy of vLLM: fail",
+        "On a failed KV load: fail",
+        "Last error: bad",
+        f"3 for remote_kv from {PEER}, the oldest since ",
+        f"2 kv with {PEER}, the oldest since ",
+        "Leases: 1 of 7 blocks, the oldest from ",
+        f"{PEER}: 1 ok, 0 failed; handshake/refused 1, last ",
+        "hook eplb is not installed: no such method",
+        "1 of 2 hooks installed",
+    ):
+        assert part in text
+    missing = agentctl("describe", "engine", "9")
+    assert (missing.exit_code, missing.stderr) == (
+        1,
+        "agentctl: there is no engine '9'; 'agentctl get engines' lists them\n",
+    )
+    assert json.loads(agentctl("describe", "engine", "0", "-o", "json").stdout)["leases"]["blocks"] == 7
+
+
+def test_a_request_as_a_tree_and_as_a_sentence(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """Spans with what matters on them; peer and cause in words."""
+    lines = agentctl("trace", "req-1").stdout.splitlines()
+    assert lines[0].startswith("trace ")
+    assert lines[1].startswith(("├─ penstock.request", "└─ penstock.request"))
+    assert "mode=handshake" in lines[1]
+    assert f"peer={PEER}" in lines[1]
+    assert PEER in agentctl("explain", "req-1").stdout
+    assert json.loads(agentctl("trace", "req-1", "-o", "json").stdout)["spans"][0]["kind"] == "internal"
+    for command in ("trace", "explain"):
+        missing = agentctl(command, "nothing")
+        assert missing.exit_code == 1
+        assert missing.stderr.startswith("agentctl: ")
+
+
+def test_the_attributes_of_a_tree_exist() -> None:
+    """A name that the spans do not have would never be shown."""
+    assert set(tree.MATTERS) <= {value for key, value in vars(names).items() if key.isupper()}
+
+
+def test_watch_prints_events_as_they_come(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """One object a line, until the agent ends."""
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(agentctl("watch", "-o", "json")))
+    thread.start()
+    # It has begun when it waits for the log to move.
+    wait_until(lambda: filled.service._tail.notice.waiting, "the watch has begun")
+    filled.append(filled.source("0"), transfer_failure("r1"), transfer_failure("r2"))
+    wait_until(lambda: filled.service._tail.notice.waiting, "the watch has seen it")
+
+    async def end() -> None:
+        filled.service.close()
+
+    filled.run(end())
+    thread.join(10)
+    events = [json.loads(line)["event"]["requestId"] for line in results[0].stdout.splitlines()]
+    assert events == ["r1", "r2"]
+
+
+def test_every_kind_of_event_has_its_words(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """An empty body of each kind is described; none breaks the table."""
+    kinds = [field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields]
+    filled.append(
+        filled.source("0"), *(Event(time_unix_nano=TIME, rehearsal=True, **{kind: {}}) for kind in kinds)
+    )
+    lines = agentctl("get", "events", "--limit", str(len(kinds))).stdout.splitlines()[1:]
+    assert [line.split()[2] for line in lines] == kinds
+    assert all("[rehearsal]" in line for line in lines)

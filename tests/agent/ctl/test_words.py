@@ -1,0 +1,129 @@
+"""Numbers, moments and trees as people see them."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from penstock.agent.ctl import words
+from penstock.agent.ctl.output import plain, table
+from penstock.agent.ctl.tree import tree_lines
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (3_599, "59m"),
+        (7_200, "2h"),
+        (86_400, "24h"),
+        (200_000, "2d"),
+        (-3, "0s"),
+    ],
+)
+def test_ages(seconds: float, text: str) -> None:
+    """As kubectl says them."""
+    assert words.age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0"),
+        (2e-6, "2.0µs"),
+        (0.0012, "1.2ms"),
+        (0.041, "41ms"),
+        (3.44, "3.4s"),
+        (60, "60s"),
+        (600, "10m"),
+    ],
+)
+def test_spans_of_time(seconds: float, text: str) -> None:
+    """Two figures are enough."""
+    assert words.span_of_time(seconds) == text
+
+
+def test_moments() -> None:
+    """Past, future, none."""
+    assert words.ago(1_000_000_000_000, 1012.0) == "12s ago"
+    assert words.ago(1_000_000_000_000, 700.0) == "in 5m"
+    assert words.ago(0, 700.0) == words.ago_of(Timestamp(), 700.0) == "-"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0B"), (1023, "1023B"), (1536, "1.5KiB"), (3 << 40, "3.0TiB")]
+)
+def test_amounts(count: int, text: str) -> None:
+    """Binary units."""
+    assert words.amount_of_bytes(count) == text
+
+
+def test_texts() -> None:
+    """Hashes, engines and long lines are cut to what is of use."""
+    assert words.short_hash("0123456789abcdef") == "0123456789ab"
+    assert words.short_hash("") == "vllm's own"
+    assert words.engine(EngineKey(server="decode", engine="1")) == "decode/1"
+    assert words.engine(EngineKey(engine="1")) == "1"
+    assert words.engine(EngineKey()) == "-"
+    assert words.one_line("a\n  b", 10) == "a b"
+    assert words.one_line("x" * 20, 10) == "x" * 9 + "…"
+
+
+def test_colours_are_no_width() -> None:
+    """Columns are aligned by what is seen; nothing trails."""
+    assert (
+        table(("A", "B"), [("\x1b[31mxx\x1b[0m", "1"), ("yyyy", "")])
+        == "A      B\n\x1b[31mxx\x1b[0m     1\nyyyy"
+    )
+
+
+def test_a_message_as_json_values() -> None:
+    """Maps, lists, words, embedded JSON; unset messages are left out, zero numbers are not."""
+    status = plain(admin.Policy(name="p", manifest_json='{"a": 1}', generation=2**60))
+    assert status["manifest"] == {"a": 1}
+    assert status["generation"] == 2**60
+    assert status["enginesInForce"] == 0
+    assert "changed" not in status
+    engine = plain(admin.Engine(labels={"b": "2", "a": "1"}, role=2))
+    assert engine["role"] == "decode"
+    assert list(engine["labels"].items()) == [("a", "1"), ("b", "2")]
+    assert engine["sources"] == []
+
+
+def _span(name: str, span_id: str, parent: str, start: int, **fields: object) -> admin.Span:
+    return admin.Span(
+        name=name,
+        span_id=span_id,
+        parent_span_id=parent,
+        start_time_unix_nano=start,
+        end_time_unix_nano=start + 1_000_000,
+        service="vllm-decode",
+        key={"engine": "0"},
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def test_a_trace_is_a_tree() -> None:
+    """Children below parents by time; orphans and circles are shown, links told."""
+    trace = admin.Trace(
+        trace_id="t1",
+        spans=[
+            _span("penstock.request", "a", "", 0, attributes={"penstock.outcome": "failed", "other": "x"}),
+            _span("late", "c", "a", 5_000_000, status="error", status_message="refused\nby peer"),
+            _span("early", "b", "a", 2_000_000, links=[{"trace_id": "t2", "span_id": "z"}]),
+            _span("orphan", "d", "gone", 9_000_000),
+            _span("circle", "e", "e", 9_500_000),
+        ],
+    )
+    assert list(tree_lines(trace)) == [
+        "trace t1",
+        "├─ \x1b[1mpenstock.request\x1b[0m  [vllm-decode 0]  +0  1.0ms  outcome=failed",
+        "│  ├─ \x1b[1mearly\x1b[0m  [vllm-decode 0]  +2.0ms  1.0ms",
+        "│  │  · linked to span z of trace t2",
+        "│  └─ \x1b[1mlate\x1b[0m  [vllm-decode 0]  +5.0ms  1.0ms  \x1b[31mERROR: refused by peer\x1b[0m",
+        "└─ \x1b[1morphan\x1b[0m  [vllm-decode 0]  +9.0ms  1.0ms",
+        "\x1b[1mcircle\x1b[0m  [vllm-decode 0]  +9.5ms  1.0ms",
+    ]
