@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+
+_NOT_READY = 503
 
 
 def binary(name: str) -> str:
@@ -87,7 +94,7 @@ class Prometheus:
 
     def _listening(self) -> str:
         """Return the address from its log line ``msg="Listening on" address=...``."""
-        for line in self._log.read_text().splitlines():
+        for line in self._log.read_text().split("\n")[:-1]:
             if 'msg="Listening on"' in line:
                 return line.rpartition("address=")[2].strip()
         return ""
@@ -103,9 +110,42 @@ class Prometheus:
                 self._process.wait()
             self._process = None
 
-    def log(self) -> str:
-        """Return what it wrote."""
-        return self._log.read_text()
+    def get(self, path: str, **parameters: str) -> Any:
+        """Return the data of an answer of its HTTP API; None while it is not ready."""
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                return json.load(response)["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code != _NOT_READY:
+                    raise AssertionError(f"{url}: {error.read().decode()}") from error
+            return None
+
+    def until(
+        self, path: str, found: Callable[[Any], Any], *, deadline: float = 60.0, **parameters: str
+    ) -> Any:
+        """Ask until *found* makes something true of the answer's data; return that."""
+        end = time.monotonic() + deadline
+        while True:
+            data = self.get(path, **parameters)
+            result = found(data) if data else None
+            if result:
+                return result
+            if time.monotonic() > end:
+                raise AssertionError(f"{path} {parameters}: {data}\n{self._log.read_text()}")
+            time.sleep(0.1)
+
+    def value(self, query: str) -> tuple[dict[str, str], float]:
+        """Return labels and value of the one series of a query, once it is above 0."""
+
+        def positive(data: Any) -> Any:
+            series = [(row["metric"], float(row["value"][1])) for row in data["result"]]
+            assert len(series) <= 1, series
+            return [row for row in series if row[1] > 0]
+
+        labels, value = self.until("query", positive, query=query)[0]
+        return labels, value
 
 
 @contextmanager

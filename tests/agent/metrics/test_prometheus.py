@@ -1,15 +1,14 @@
-"""A real Prometheus scrapes a real exposition and answers queries: rate, quantile, exemplar, alert."""
+"""A real Prometheus scrapes a real exposition, then a real agent: rate, quantile, exemplar, alert."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from contextlib import asynccontextmanager
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-from aiohttp import web
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.text import OPENMETRICS
 from penstock.agent.samples import transfer_samples
@@ -17,22 +16,30 @@ from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.batches import PEER, transfer_failure
+from tests.support.agent import running_agent
+from tests.support.batches import PEER, TIME, transfer_failure
+from tests.support.engine import FakeEngine
 from tests.support.metrics import live, source, transfers
-from tests.support.prometheus import Prometheus, running_prometheus
+from tests.support.otlp import otlp_backend
+from tests.support.prometheus import running_prometheus
+from tests.support.stories import closed_decode, outcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Iterator
 
 RULES = [
     Path(__file__).parents[3] / "dashboards" / "prometheus" / name for name in ("rules.yml", "alerts.yml")
 ]
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-DEADLINE = 30.0
 
 
 class Busy:
-    """An exposition of an engine on which something happens before every scrape: nothing here waits for time."""
+    """An exposition of an engine on which something happens before every scrape.
+
+    Attributes:
+        content_types: of the answers so far.
+
+    """
 
     def __init__(self) -> None:
         self._fold, self._exemplars = Fold(), Exemplars()
@@ -44,8 +51,8 @@ class Busy:
         )
         self.content_types: set[str] = set()
 
-    def _happen(self) -> None:
-        """Complete ten transfers of 20 ms each, and have one late read."""
+    def scrape(self, accept: str) -> tuple[bytes, str]:
+        """Complete ten transfers of 20 ms each, have one late read, and render."""
         now = time.time_ns()
         batch = transfers([(20_000_000, 1 << 20, PEER, common.TRANSFER_RESULT_OK)] * 10, time_ns=now)
         failure = transfer_failure("r", mode=common.FAILURE_MODE_LATE_READ, time_ns=now)
@@ -53,107 +60,110 @@ class Busy:
         self._fold.apply(source(), Batch(events=[failure]))
         for entry in (failure, *transfer_samples(batch)):
             self._exemplars.note(source(), entry, TRACE, SPAN)
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        self._happen()
-        body, content_type = self._exposition.render(request.headers.get("Accept", ""))
+        body, content_type = self._exposition.render(accept)
         self.content_types.add(content_type)
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        return body, content_type
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        """Serve ``/metrics``; yields host:port."""
-        application = web.Application()
-        application.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
+
+@contextmanager
+def serving(busy: Busy) -> Iterator[str]:
+    """Serve it over HTTP; yields host:port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body, content_type = busy.scrape(self.headers.get("Accept", ""))
+            self.send_response(200)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
         try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            host, port = runner.addresses[0][:2]
-            yield f"{host}:{port}"
+            yield f"127.0.0.1:{server.server_address[1]}"
         finally:
-            await runner.cleanup()
+            server.shutdown()
+            thread.join(10)
 
 
-class Api:
-    """Prometheus' HTTP API."""
-
-    def __init__(self, prometheus: Prometheus, session: aiohttp.ClientSession) -> None:
-        self._prometheus = prometheus
-        self._session = session
-
-    async def get(self, path: str, **parameters: str) -> Any:
-        """Return the data of an answer; empty while Prometheus is not ready."""
-        async with self._session.get(f"{self._prometheus.url}/api/v1/{path}", params=parameters) as response:
-            return (await response.json())["data"] if response.status == 200 else {}
-
-    async def until(self, path: str, found: Callable[[Any], Any], **parameters: str) -> Any:
-        """Ask until *found* returns something that is true."""
-        end = time.monotonic() + DEADLINE
-        while True:
-            data = await self.get(path, **parameters)
-            result = found(data) if data else None
-            if result:
-                return result
-            if time.monotonic() > end:
-                raise AssertionError(f"{path} {parameters}: {data}\n{self._prometheus.log()}")
-            await asyncio.sleep(0.1)
-
-    async def value(self, query: str) -> tuple[dict[str, str], float]:
-        """Return labels and value of the one series of a query, once it is above 0."""
-
-        def one(data: Any) -> Any:
-            series = [(row["metric"], float(row["value"][1])) for row in data["result"]]
-            assert len(series) <= 1, series
-            return [row for row in series if row[1] > 0]
-
-        return (await self.until("query", one, query=query))[0]
-
-
-async def test_prometheus_scrapes_and_answers(tmp_path: Path) -> None:
+def test_prometheus_understands_the_exposition(tmp_path: Path) -> None:
     """Rates from our counters, quantiles from our buckets, exemplars with their trace, an alert that fires."""
     busy = Busy()
-    async with busy.serving() as address, aiohttp.ClientSession() as session:
-        with running_prometheus(tmp_path, [address], RULES) as prometheus:
-            api = Api(prometheus, session)
+    with serving(busy) as address, running_prometheus(tmp_path, [address], RULES) as prometheus:
+        labels, _ = prometheus.value("rate(penstock_transfers_total[30s])")
+        assert labels == {
+            "job": "penstock",
+            "instance": address,
+            "engine": "0",
+            "channel": "kv",
+            "connector": "NixlConnector",
+            "direction": "receive",
+            "peer": PEER,
+            "result": "ok",
+        }
+        _, quantile = prometheus.value(
+            "histogram_quantile(0.5, sum by (le) (rate(penstock_transfer_duration_seconds_bucket[30s])))"
+        )
+        assert 0.01 < quantile <= 0.025
+        _, median = prometheus.value(
+            "namespace_job_channel:penstock_transfer_duration_seconds:median_of_peers5m"
+        )
+        assert round(median, 9) == 0.02
 
-            labels, rate = await api.value("rate(penstock_transfers_total[30s])")
-            assert labels == {
-                "job": "penstock",
-                "instance": address,
-                "engine": "0",
-                "channel": "kv",
-                "connector": "NixlConnector",
-                "direction": "receive",
-                "peer": PEER,
-                "result": "ok",
-            }
-            assert rate > 0
-            _, quantile = await api.value(
-                "histogram_quantile(0.5, sum by (le) (rate(penstock_transfer_duration_seconds_bucket[30s])))"
-            )
-            assert 0.01 < quantile <= 0.025
-            _, mean = await api.value(
-                "namespace_job_channel:penstock_transfer_duration_seconds:median_of_peers5m"
-            )
-            assert round(mean, 9) == 0.02
+        span = {"start": str(time.time() - 60), "end": str(time.time() + 60)}
+        for query in ("penstock_late_reads_total", "penstock_transfer_duration_seconds_bucket"):
+            series, *_ = prometheus.until("query_exemplars", list, query=query, **span)
+            assert series["seriesLabels"]["__name__"] == query
+            assert series["exemplars"][0]["labels"] == {"trace_id": TRACE, "span_id": SPAN}
 
-            span = {"start": str(time.time() - 60), "end": str(time.time() + 60)}
-            for query in ("penstock_late_reads_total", "penstock_transfer_duration_seconds_bucket"):
-                (series, *_) = await api.until("query_exemplars", list, query=query, **span)
-                assert series["seriesLabels"]["__name__"] == query
-                assert series["exemplars"][0]["labels"] == {"trace_id": TRACE, "span_id": SPAN}
-
-            alerts = await api.until(
-                "alerts", lambda data: [row for row in data["alerts"] if row["state"] == "firing"]
-            )
-            assert [row["labels"]["alertname"] for row in alerts] == ["PenstockLateReads"]
-            assert (
-                alerts[0]["annotations"]["run"]
-                == "agentctl get events --kind transfer_failure --mode late_read"
-            )
-
-            await api.until(
-                "targets", lambda data: [row for row in data["activeTargets"] if row["health"] == "up"]
-            )
+        (alert,) = prometheus.until(
+            "alerts", lambda data: [row for row in data["alerts"] if row["state"] == "firing"]
+        )
+        assert alert["labels"]["alertname"] == "PenstockLateReads"
+        assert alert["annotations"]["run"] == "agentctl get events --kind transfer_failure --mode late_read"
     assert busy.content_types == {OPENMETRICS}
+
+
+def test_prometheus_scrapes_an_agent(tmp_path: Path) -> None:
+    """From an engine's events through journal, fold and trace export to rate, exemplar and alert."""
+    with otlp_backend() as backend:
+        environment = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint}
+        with running_agent(env=environment) as agent, FakeEngine(agent.listen) as engine:
+            engine.snapshot(Snapshot(time_unix_nano=TIME, policy={"hash": ""}))
+            with running_prometheus(tmp_path, [agent.http], RULES) as prometheus:
+                published = 0
+
+                def more(data: Any) -> Any:
+                    """Let another request fail and be computed again until Prometheus has a rate."""
+                    nonlocal published
+                    published += 1
+                    name = f"cmpl-{published}"
+                    failure = transfer_failure(
+                        name, attempt=1, error_type=common.ERROR_TYPE_INCOMPATIBLE, start_time_unix_nano=TIME
+                    )
+                    engine.publish(failure, outcome(name), closed_decode(name))
+                    return [row for row in data["result"] if float(row["value"][1]) > 0]
+
+                query = 'rate(penstock_load_outcomes_total{outcome="recomputed"}[30s])'
+                (rate,) = prometheus.until("query", more, query=query)
+                assert rate["metric"]["engine"] == "0"
+                assert rate["metric"]["peer"] == PEER
+
+                (alert,) = prometheus.until(
+                    "alerts", lambda data: [row for row in data["alerts"] if row["state"] == "firing"]
+                )
+                assert alert["labels"]["alertname"] == "PenstockIncompatiblePeers"
+                assert alert["labels"]["peer"] == PEER
+
+                span = {"start": str(TIME / 1e9 - 60), "end": str(TIME / 1e9 + 60)}
+                series, *_ = prometheus.until(
+                    "query_exemplars", list, query="penstock_transfer_failures_total", **span
+                )
+                labels = series["exemplars"][-1]["labels"]
+                known = {(each.trace_id, each.span_id) for each in backend.spans}
+                assert (labels["trace_id"], labels["span_id"]) in known

@@ -72,6 +72,17 @@ def test_a_flood_that_found_nothing_idle_finds_it_later() -> None:
     assert totals(series) == {("c",): 1, ("__other__",): 1}
 
 
+def test_an_old_entry_that_came_late_is_idle_by_its_own_time() -> None:
+    """Sources do not come in the order of time; an earlier look at the others must not hide it."""
+    series = Series(c.LATE_READS, cap=3)
+    for peer, time in (("a", 0), ("b", 0), ("c", 2 * IDLE_NANO), ("d", 2 * IDLE_NANO)):
+        series.add((peer,), 1, time)
+    assert set(totals(series)) == {("c",), ("d",)}
+    series.add(("late",), 1, time=0)
+    series.add(("e",), 1, time=2 * IDLE_NANO)
+    assert set(totals(series)) == {("c",), ("d",), ("e",)}
+
+
 def test_parked_label_sets_are_bounded() -> None:
     """Peers that never return do not fill the memory; the first to leave is forgotten first."""
     series = Series(c.LATE_READS, cap=1)

@@ -111,6 +111,8 @@ class Series:
         if point is None:
             point = self._parked.pop(labels, None) or self._new(time)
             series[labels] = point
+            # Entries of several sources do not come in the order of time.
+            self._none_idle_before = min(self._none_idle_before, time + IDLE_NANO)
         return point
 
     def _new(self, time: int) -> Point:
