@@ -33,3 +33,9 @@ def emit_transfer(runtime: Runtime, request_id: str) -> None:
 def emit_probe(runtime: Runtime, request_id: str) -> None:
     """Emit a question to a remote cache."""
     runtime.emit_probe(1_750_000_000_000_000_000, 900_000, 1, "ZmqECConnector", "10.0.0.7:5600", request_id)
+
+
+def acknowledged(runtime: Runtime) -> bool:
+    """Tell whether all that was emitted has been committed by the agent."""
+    service = runtime._exporter
+    return service is not None and not runtime.emitter.queued() and not len(service._outbox)

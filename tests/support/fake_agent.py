@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
-
 from penstock.proto.v1 import ingest_pb2_grpc, policy_pb2_grpc
 from penstock.proto.v1.ingest_pb2 import Ack, Batch
 from penstock.proto.v1.policy_pb2 import Push
@@ -213,9 +212,7 @@ class FakeAgent(ingest_pb2_grpc.IngestServicer, policy_pb2_grpc.PolicyFeedServic
             out.put(self._ack(batch.epoch))
 
     def _ack(self, epoch: int) -> Ack:
-        return Ack(
-            epoch=epoch, durable_watermark=len(self.received.log.get(epoch, ())), paused=self.paused
-        )
+        return Ack(epoch=epoch, durable_watermark=len(self.received.log.get(epoch, ())), paused=self.paused)
 
     def _report_all(self, requests: Iterator[Report], out: queue.SimpleQueue[Any]) -> None:
         try:

@@ -65,11 +65,10 @@ class Exporter(Service):
         self._connections = 0
         self._complained = False
 
-    def stop(self, deadline: float) -> bool:
-        """Send what is left and a goodbye; tell whether the thread has ended within *deadline* seconds."""
-        self._stop_by = time.monotonic() + deadline
+    def finish(self, deadline: float) -> None:
+        """Ask for the end, with all that is left and a goodbye, by *deadline* on the monotonic clock."""
+        self._stop_by = deadline
         self.request_stop()
-        return self.join(deadline)
 
     # The inbox.
 
@@ -129,7 +128,9 @@ class Exporter(Service):
         self._identity = self._runtime.identity
         self._connections += 1
         self._stream = Stream(self._settings.endpoint, METHOD, Ack.FromString, self.inbox)
-        greeting = Batch(epoch=self._runtime.epoch, hello=hello(self._identity, self._settings))
+        greeting = Batch(
+            epoch=self._runtime.epoch, hello=hello(self._identity, self._settings, self._runtime.born_ns)
+        )
         self._stream.send(greeting.SerializeToString())
         self._answer_by = time.monotonic() + ANSWER_DEADLINE
 

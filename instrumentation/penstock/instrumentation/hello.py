@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.instrumentation.constants import ROLES
 from penstock.proto import SCHEMA_VERSION, __version__
@@ -14,9 +13,6 @@ from penstock.proto.v1.ingest_pb2 import Hello
 if TYPE_CHECKING:
     from penstock.instrumentation.identity import Identity
     from penstock.instrumentation.settings import Settings
-
-# Near enough to the process's start: the exporter's thread imports this when the first entry is emitted.
-_LOADED: Final = time.time_ns()
 
 
 def engine_key(identity: Identity, settings: Settings) -> EngineKey:
@@ -32,15 +28,15 @@ def labels(identity: Identity, settings: Settings) -> dict[str, str]:
     return found
 
 
-def hello(identity: Identity, settings: Settings) -> Hello:
-    """Return the Hello of this process."""
+def hello(identity: Identity, settings: Settings, born_ns: int) -> Hello:
+    """Return the Hello of this process, which began at *born_ns* on the wall clock."""
     return Hello(
         schema_version=SCHEMA_VERSION,
         key=engine_key(identity, settings),
         process=identity.process,
         rank=identity.rank,
         pid=os.getpid(),
-        start_time_unix_nano=_LOADED,
+        start_time_unix_nano=born_ns,
         penstock_version=__version__,
         vllm_version=identity.vllm_version,
         model=identity.model,

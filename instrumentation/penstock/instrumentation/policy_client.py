@@ -82,10 +82,6 @@ class PolicyClient(Service):
         """Subscribe anew, because the epoch has changed."""
         self.inbox.put(Message(Tag.RECONNECT))
 
-    def stop(self) -> None:
-        """Ask the thread to end; the policy stays in force."""
-        self.request_stop()
-
     def fill(self, snapshot: Snapshot) -> None:
         """Add the policy's status; ``kv_action`` and ``ec_action`` stay empty where vLLM's own configuration holds."""
         status, current, ends = (

@@ -49,6 +49,7 @@ class Runtime:
         snapshots: who contributes to the snapshot of once a second.
         policy: the policy in force.
         epoch: identity of this life of the process.
+        born_ns: wall clock of its beginning.
 
     """
 
@@ -58,6 +59,7 @@ class Runtime:
         self.snapshots = Snapshots()
         self.policy = PolicyHolder()
         self.epoch = new_epoch()
+        self.born_ns = time.time_ns()
         self.identity = Identity()
         self.emitter = Emitter(self._ring)
         self.emit_event = self.emitter.emit_event
@@ -172,11 +174,15 @@ class Runtime:
             exporter, self._exporter = self._exporter, None
             client, self._policy_client = self._policy_client, None
         with guard("runtime.stop"):
+            by = time.monotonic() + deadline
+            self.snapshots.remove("policy")
             if client is not None:
-                self.snapshots.remove("policy")
-                client.stop()
+                client.request_stop()
             if exporter is not None:
-                exporter.stop(deadline)
+                exporter.finish(by)
+                exporter.join(by - time.monotonic())
+            if client is not None:
+                client.join(by - time.monotonic())
 
     def before_fork(self) -> None:
         """Close all streams, so that the child finds no trace of grpc; waits about 10 ms, at most two seconds."""
@@ -204,6 +210,7 @@ class Runtime:
         self._lock = threading.RLock()
         self._fork_lock = threading.RLock()
         self.epoch = new_epoch()
+        self.born_ns = time.time_ns()
         self.identity = Identity()
         self.emitter.reset()
         self.snapshots.reset()
@@ -212,7 +219,11 @@ class Runtime:
         registry.reset_lock()
         if not self._forks_clean and self.settings is not None:
             self._grpc_forbidden = True
-            logger.warning("penstock is off in process %d: grpc was in use at its fork", os.getpid())
+            logger.warning(
+                "penstock is off in process %d: grpc was in use at its fork, and a child that uses it then may "
+                "hang; VLLM_WORKER_MULTIPROC_METHOD=spawn avoids that",
+                os.getpid(),
+            )
         self._update_active()
 
     def _services(self) -> list[Service]:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 ERROR_PAUSE: Final = 1.0
 """Seconds of rest after an error of our own."""
 
+PARKED_MAX: Final = 60.0
+"""Seconds after which a fork that nobody has declared over is over."""
+
 _LONGEST_WAIT: Final = 60.0
 
 
@@ -47,6 +50,7 @@ class Message:
 
 
 _WAKE = Message(Tag.WAKE)
+_RESUME = Message(Tag.RESUME)
 
 
 class Service:
@@ -91,7 +95,7 @@ class Service:
 
     def resume(self) -> None:
         """End the wait that :meth:`request_park` began."""
-        self.inbox.put(Message(Tag.RESUME))
+        self.inbox.put(_RESUME)
 
     def _run(self) -> None:
         while not self.finished:
@@ -123,10 +127,19 @@ class Service:
         if message.tag is Tag.PARK:
             self._close()
             self._parked.set()
-            while message.tag not in (Tag.RESUME, Tag.STOP):
-                message = self.inbox.get()
+            message = self._parked_until(time.monotonic() + PARKED_MAX)
         self._handle(message)
         self._tick(time.monotonic())
+
+    def _parked_until(self, deadline: float) -> Message:
+        """Wait for the end of the fork; return the message that says so."""
+        while True:
+            try:
+                message = self.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return _RESUME
+            if message.tag in (Tag.RESUME, Tag.STOP):
+                return message
 
     def _wait(self, now: float) -> float:
         """Return the seconds until :meth:`_tick` has something to do."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.runtime import Runtime
 from penstock.instrumentation.settings import Settings
+
 from tests.support.agent import short_directory
 from tests.support.fake_agent import FakeAgent
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-
 from penstock.instrumentation.emitter import Emitter
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class Bell:
         self.rings = 0
 
     def __call__(self) -> None:
+        """Ring."""
         self.rings += 1
 
 
@@ -114,11 +115,9 @@ def test_threads_lose_nothing_uncounted() -> None:
         thread.start()
     taken = 0
     while any(thread.is_alive() for thread in threads):
-        try:
+        with contextlib.suppress(IndexError):
             emitter.transfers.popleft()
             taken += 1
-        except IndexError:
-            continue
     dropped = emitter.drops.take()
     assert set(dropped) <= {("queue_full", "transfer_sample")}
     assert taken + len(emitter.transfers) + sum(dropped.values()) == 20_000

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from penstock.instrumentation import constants, encode, records
 from penstock.instrumentation.encode import frame, seal, text
 from penstock.instrumentation.outbox import Sealed
@@ -49,7 +48,13 @@ def test_event_fields() -> None:
     drops = Tally()
     (found,) = batches(seal([record], [], [], drops))
     (got,) = found.events
-    assert (got.time_unix_nano, got.component, got.rank, got.request_id, got.rehearsal) == (TIME, 2, 4, "req", True)
+    assert (got.time_unix_nano, got.component, got.rank, got.request_id, got.rehearsal) == (
+        TIME,
+        2,
+        4,
+        "req",
+        True,
+    )
     failure = got.transfer_failure
     assert (failure.peer.address, failure.peer.rank, failure.mode) == ("10.0.0.7:5600", 3, 1)
     assert list(failure.incompatibility.factors) == ["x", "y"]
@@ -162,7 +167,9 @@ def test_accounts_go_with_the_frame() -> None:
         guard_errors={("nixl.poll", "KeyError"): 2},
     )
     found = Batch.FromString(frame(7, 9, sealed))
-    assert [(drop.reason, drop.kind, drop.count) for drop in found.drops] == [("queue_full", "probe_sample", 3)]
+    assert [(drop.reason, drop.kind, drop.count) for drop in found.drops] == [
+        ("queue_full", "probe_sample", 3)
+    ]
     assert [(drop.reason, drop.kind, drop.count) for drop in found.tombstone.lost] == [
         ("outbox_full", "load_outcome", 4)
     ]
@@ -171,6 +178,7 @@ def test_accounts_go_with_the_frame() -> None:
 
 
 @given(st.text(st.characters(), max_size=600))
+@settings(deadline=None)
 def test_text_is_cut_to_valid_unicode(value: str) -> None:
     """Any text, surrogates included, becomes at most a limit's worth of UTF-8, and a short one stays."""
     cut = text(value, 100)
@@ -186,7 +194,9 @@ WORD = st.text(max_size=20)
 EVENTS = st.tuples(
     st.integers(-5, 1 << 65),
     st.sampled_from(["transfer_failure", "load_outcome", "nonsense"]),
-    st.dictionaries(st.sampled_from(["mode", "connector", "reason", "x"]), st.integers(-1, 9) | WORD, max_size=3),
+    st.dictionaries(
+        st.sampled_from(["mode", "connector", "reason", "x"]), st.integers(-1, 9) | WORD, max_size=3
+    ),
     st.integers(-1, 4),
     st.integers(-1, 1 << 33),
     WORD | st.none(),
@@ -211,8 +221,8 @@ def test_every_entry_is_encoded_or_counted(events: Any, probes: Any) -> None:
 
 def test_columns_are_the_messages() -> None:
     """The tuples' order names every column of the wire, and no other."""
-    assert records.TRANSFER_COLUMNS == tuple(TransferSamples.DESCRIPTOR.fields_by_name)
-    assert records.PROBE_COLUMNS == tuple(ProbeSamples.DESCRIPTOR.fields_by_name)
+    assert tuple(TransferSamples.DESCRIPTOR.fields_by_name) == records.TRANSFER_COLUMNS
+    assert tuple(ProbeSamples.DESCRIPTOR.fields_by_name) == records.PROBE_COLUMNS
     assert records.TRANSFER_COLUMNS[records.TRANSFER_TEXT] == "connector"
     assert records.PROBE_COLUMNS[records.PROBE_TEXT] == "connector"
 
@@ -224,4 +234,6 @@ def test_constants_are_the_wires() -> None:
     for name in names:
         module = common_pb2 if hasattr(common_pb2, name) else events_pb2
         assert getattr(constants, name) == getattr(module, name), name
-    assert {word: common_pb2.Role.Value(f"ROLE_{word.upper()}") for word in constants.ROLES} == constants.ROLES
+    assert {
+        word: common_pb2.Role.Value(f"ROLE_{word.upper()}") for word in constants.ROLES
+    } == constants.ROLES

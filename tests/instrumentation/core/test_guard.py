@@ -10,29 +10,20 @@ import threading
 import tracemalloc
 
 import pytest
-
 from penstock.instrumentation.guard import LOG_INTERVAL, Guards
 from penstock.instrumentation.tally import OTHER, Tally
 
-
-class Clock:
-    """Seconds that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.seconds import SecondsClock
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock() -> SecondsClock:
     """Make a clock."""
-    return Clock()
+    return SecondsClock()
 
 
 @pytest.fixture
-def guards(clock: Clock) -> Guards:
+def guards(clock: SecondsClock) -> Guards:
     """Make guards as in production."""
     return Guards(raising=False, clock=clock)
 
@@ -53,7 +44,7 @@ def test_lets_the_hosts_own_through(guards: Guards, kind: type[BaseException]) -
     assert not guards.counts
 
 
-def test_raises_under_test(clock: Clock) -> None:
+def test_raises_under_test(clock: SecondsClock) -> None:
     """With raising on, the error is counted and comes through."""
     guards = Guards(raising=True, clock=clock)
     with pytest.raises(ValueError, match="seen"), guards("hook"):
@@ -75,7 +66,7 @@ def test_is_reusable_and_reentrant(guards: Guards) -> None:
     assert guards.counts.take() == {("hook", "ValueError"): 1, ("hook", "KeyError"): 1}
 
 
-def test_logs_once_a_minute(guards: Guards, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_once_a_minute(guards: Guards, clock: SecondsClock, caplog: pytest.LogCaptureFixture) -> None:
     """A hook that fails all the time writes one line a minute, which tells how many it stands for."""
     with caplog.at_level(logging.WARNING, "penstock"):
         for _ in range(5):

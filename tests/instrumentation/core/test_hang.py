@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
 from penstock.instrumentation import exporter
 from penstock.instrumentation.transport import Stream
+
 from tests.support.agent import wait_until
-from tests.support.entries import emit_failure, emit_transfer
+from tests.support.entries import acknowledged, emit_failure, emit_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,12 +43,6 @@ def hanging(directory: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def delivered(runtime: Runtime) -> bool:
-    """Tell whether all that was emitted has been acknowledged."""
-    service = runtime._exporter
-    return service is not None and not runtime.emitter.queued() and not len(service._outbox)
-
-
 def test_hung_agent_is_given_up_and_taken_back(
     hanging: subprocess.Popen[str], make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,7 +50,7 @@ def test_hung_agent_is_given_up_and_taken_back(
     monkeypatch.setattr(exporter, "ANSWER_DEADLINE", 0.3)
     runtime = make_runtime()
     emit_failure(runtime, "before")
-    wait_until(lambda: delivered(runtime), "the first entry is acknowledged")
+    wait_until(lambda: acknowledged(runtime), "the first entry is acknowledged")
     service = runtime._exporter
     hanging.send_signal(signal.SIGSTOP)
     connections = service._connections
@@ -67,7 +61,7 @@ def test_hung_agent_is_given_up_and_taken_back(
     assert not runtime.emitter.drops
     assert len(service._outbox) < 20
     hanging.send_signal(signal.SIGCONT)
-    wait_until(lambda: delivered(runtime), "all entries are acknowledged")
+    wait_until(lambda: acknowledged(runtime), "all entries are acknowledged")
 
 
 def test_hung_agent_gets_no_pile_of_snapshots(
@@ -78,7 +72,9 @@ def test_hung_agent_gets_no_pile_of_snapshots(
     monkeypatch.setattr(exporter, "ANSWER_DEADLINE", 0.5)
     backlogs: list[int] = []
     send = Stream.send
-    monkeypatch.setattr(Stream, "send", lambda self, request: (backlogs.append(self.backlog), send(self, request)))
+    monkeypatch.setattr(
+        Stream, "send", lambda self, request: (backlogs.append(self.backlog), send(self, request))
+    )
     runtime = make_runtime()
     runtime.snapshots.add("big", lambda snapshot: setattr(snapshot.engine, "model", "x" * 500_000))
     runtime.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from penstock.instrumentation.constants import COMPONENT_SCHEDULER
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import HookRegistry, HookState, Requirement

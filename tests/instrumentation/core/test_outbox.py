@@ -9,7 +9,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-
 from penstock.instrumentation.outbox import KEYS_MAX, Outbox, Sealed, Watermark
 
 LIMIT = 100
@@ -188,7 +187,7 @@ class AgentAndOutbox(RuleBasedStateMachine):
 
     @invariant()
     def bounded(self) -> None:
-        """The content held is within the bound, and only the head has a number."""
+        """Hold no more than the bound, number nothing but the head."""
         assert self.outbox.size == sum(len(entry.batch.content) for entry in self.outbox._entries)
         assert self.outbox.size <= LIMIT
         assert all(entry.seq == 0 for entry in list(self.outbox._entries)[1:])

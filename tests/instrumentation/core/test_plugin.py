@@ -9,7 +9,6 @@ import textwrap
 from importlib.metadata import entry_points
 
 import pytest
-
 from penstock.instrumentation.plugin import register
 
 
@@ -114,6 +113,6 @@ def test_no_thread_before_the_first_entry() -> None:
 
 
 def test_entry_point() -> None:
-    """vLLM finds the plugin under its group."""
+    """VLLM finds the plugin under its group."""
     (found,) = entry_points(group="vllm.general_plugins", name="penstock")
     assert found.load() is register

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-
 from penstock.instrumentation import policy_client
 from penstock.instrumentation.policy_client import PolicyClient
 from penstock.instrumentation.policy_model import NO_POLICY, Action
@@ -19,13 +18,17 @@ from penstock.proto.v1.policy_pb2 import (
     Push,
     ScheduledPolicy,
 )
+
 from tests.support.agent import wait_until
+from tests.support.entries import acknowledged, emit_failure
+from tests.support.seconds import SecondsClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.instrumentation.runtime import Runtime
     from penstock.proto.v1.policy_pb2 import Report
+
     from tests.support.fake_agent import FakeAgent
 
 FIELDS = ("kv_load_failure.action",)
@@ -201,8 +204,16 @@ def test_pause_is_never_refused(agent: FakeAgent, subscribed: Runtime) -> None:
 
 def test_new_epoch_subscribes_anew(agent: FakeAgent, subscribed: Runtime) -> None:
     """When the agent has lost its state the client subscribes under the new epoch."""
-    subscribed.renew_epoch()
-    agent.wait(lambda: count(agent, "subscribe") == 2, "another subscription")
+    first = subscribed.epoch
+    emit_failure(subscribed, "old")
+    wait_until(lambda: acknowledged(subscribed), "the entry is acknowledged")
+    agent.stop()
+    agent.received = type(agent.received)()
+    agent.start()
+    agent.wait(
+        lambda: count(agent, "subscribe") and last(agent, "subscribe").subscribe.epoch != first,
+        "a subscription under another epoch",
+    )
     assert last(agent, "subscribe").subscribe.epoch == subscribed.epoch
 
 
@@ -212,7 +223,8 @@ def test_snapshot_holds_the_status(agent: FakeAgent, subscribed: Runtime) -> Non
         Push(schedule=[entry("h-fail", FAILURE_ACTION_FAIL, 3_600), entry("h-2", FAILURE_ACTION_RECOMPUTE)])
     )
     agent.wait(
-        lambda: agent.received.snapshots and agent.received.snapshots[-1].policy.hash == "h-fail", "a snapshot"
+        lambda: agent.received.snapshots and agent.received.snapshots[-1].policy.hash == "h-fail",
+        "a snapshot",
     )
     status = agent.received.snapshots[-1].policy
     assert (status.nonce, status.connected, status.kv_action, status.ec_action) == (1, True, "fail", "")
@@ -231,19 +243,9 @@ def test_agent_without_a_feed_is_left_alone(agent: FakeAgent, make_runtime: Call
     assert client._backoff._ceiling == 5.0
 
 
-class Clock:
-    """Seconds that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runtime) -> None:
     """Several expiries pass on the engine's own clock; each is an event, and a report once there is a stream."""
-    clock = Clock()
+    clock = SecondsClock()
     client = PolicyClient(runtime, runtime.settings, FIELDS, clock)
     runtime._policy_client = client
     client.start()
@@ -281,7 +283,7 @@ def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runti
 
 def test_schedule_runs_down_while_paused(agent: FakeAgent, runtime: Runtime) -> None:
     """A pause does not stop the clock: what is in force after it is what the schedule says by then."""
-    clock = Clock()
+    clock = SecondsClock()
     client = PolicyClient(runtime, runtime.settings, FIELDS, clock)
     runtime._policy_client = client
     client.start()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from penstock.instrumentation.policy_decode import RefusedError, decode
 from penstock.instrumentation.policy_model import (
     NO_POLICY,
@@ -61,7 +61,9 @@ FULL_BODY = {
 
 def test_everything_a_policy_can_say() -> None:
     """Every field arrives under its name, times in seconds; body and observed are apart."""
-    found = decode(push({"hash": "h", "body": FULL, "observed": {"telemetry": {"traceSampleRatio": 1.0}}}), ALL)
+    found = decode(
+        push({"hash": "h", "body": FULL, "observed": {"telemetry": {"traceSampleRatio": 1.0}}}), ALL
+    )
     observed = PolicyBody(telemetry=Telemetry(1.0))
     assert found == [Entry(Policy(**FULL_BODY, hash="h", observed=observed))]
 
@@ -78,7 +80,11 @@ def test_absent_fields_leave_vllm_alone() -> None:
     [
         ({"kvLoadFailure": {"action": 9}}, "kvLoadFailure.action", "value 9"),
         ({"kvLoadFailure": {"overBudget": 3}}, "kvLoadFailure.overBudget", "recompute or fail"),
-        ({"kvLoadFailure": {"maxRecomputeTokens": 1 << 40}}, "kvLoadFailure.maxRecomputeTokens", "1099511627776"),
+        (
+            {"kvLoadFailure": {"maxRecomputeTokens": 1 << 40}},
+            "kvLoadFailure.maxRecomputeTokens",
+            "1099511627776",
+        ),
         (
             {"kvLoadFailure": {"recomputeBudget": {"tokensPerSecond": 1 << 40}}},
             "kvLoadFailure.recomputeBudget.tokensPerSecond",
@@ -168,22 +174,19 @@ def test_malformed_pushes(bad: Push, words: str) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_no_bytes_raise_anything_else(content: bytes) -> None:
     """Whatever parses as a push is decoded or refused."""
     try:
         found = Push.FromString(content)
     except Exception:  # noqa: BLE001  (what is no push never gets here)
         return
-    try:
-        entries = decode(found, ALL)
-    except RefusedError as error:
-        assert str(error)
-    else:
-        assert len(entries) == len(found.schedule)
+    with contextlib.suppress(RefusedError):
+        assert len(decode(found, ALL)) == len(found.schedule)
 
 
 @given(st.lists(st.floats(0.001, 1e6), max_size=6), st.floats(0, 1e7))
+@settings(deadline=None)
 def test_schedule_is_a_staircase(durations: list[float], later: float) -> None:
     """At any time the entry whose span holds it is in force, and the last one for good."""
     entries = [Entry(Policy(hash=str(index)), span) for index, span in enumerate(durations)]

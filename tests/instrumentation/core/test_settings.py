@@ -6,7 +6,6 @@ import dataclasses
 import logging
 
 import pytest
-
 from penstock.instrumentation.settings import Settings, SettingsError, load, parse
 
 SOCKET = "unix:///run/penstock/ingest.sock"

@@ -1,0 +1,170 @@
+"""The exporter's snapshots, pause, identity, bounds and end, against an agent's double on a real socket."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.instrumentation.constants import COMPONENT_WORKER
+from penstock.instrumentation.guard import guard
+
+from tests.support.agent import wait_until
+from tests.support.entries import emit_failure, emit_probe, emit_transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+    from penstock.instrumentation.runtime import Runtime
+
+    from tests.support.fake_agent import FakeAgent
+
+
+def ids(agent: FakeAgent) -> list[str]:
+    """Return the request ids of all committed entries, sorted."""
+    return sorted(request_id for _, request_id in agent.received.entries())
+
+
+def test_snapshots_hold_what_providers_add(
+    agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot comes on its own, with every provider's part; one that fails costs only its own."""
+    monkeypatch.setattr(guard, "raising", False)
+
+    def broken(_: object) -> None:
+        raise ValueError("no")
+
+    runtime.snapshots.add("broken", broken)
+    runtime.snapshots.add("leases", lambda snapshot: setattr(snapshot.leases, "count", 3))
+    runtime.start()
+    agent.wait(lambda: agent.received.snapshots, "a snapshot")
+    snapshot = agent.received.snapshots[-1]
+    assert snapshot.leases.count == 3
+    assert not snapshot.paused
+    agent.wait(agent.received.guard_errors, "the guard's count")
+    assert ("snapshot.broken", "ValueError") in agent.received.guard_errors()
+
+
+def test_oversize_snapshot_is_dropped_and_counted(agent: FakeAgent, runtime: Runtime) -> None:
+    """A snapshot of more than a message holds is not sent; the account says so."""
+    runtime.snapshots.add("big", lambda snapshot: setattr(snapshot.engine, "model", "x" * (1 << 20)))
+    runtime.start()
+    agent.wait(lambda: ("oversize", "snapshot") in agent.received.lost(), "the account")
+    assert agent.received.snapshots == []
+
+
+def test_pause_by_acknowledgement(agent: FakeAgent, runtime: Runtime) -> None:
+    """The kill switch makes hooks passive, keeps what is queued, lets snapshots go on, and can be lifted."""
+    runtime.start()
+    agent.wait(lambda: agent.received.snapshots, "a snapshot")
+    assert runtime.active
+    agent.pause(paused=True)
+    wait_until(lambda: not runtime.active, "hooks are passive")
+    emit_failure(runtime, "queued")
+    agent.wait(lambda: ids(agent) == ["queued"], "what was queued")
+    agent.wait(lambda: agent.received.snapshots[-1].paused, "a snapshot that says so")
+    agent.pause(paused=False)
+    wait_until(lambda: runtime.active, "hooks are active")
+
+
+def test_identity_that_rises_is_announced(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> None:
+    """A worker's process that turns out to be EngineCore says so in a new Hello of the same epoch."""
+    runtime = make_runtime()
+    runtime.identity = type(runtime.identity)(process="worker", engine="0")
+    runtime.start()
+    agent.wait(lambda: agent.received.hellos, "a hello")
+    runtime.identify(process="engine-core", key="0")
+    agent.wait(lambda: len(agent.received.hellos) == 2, "another hello")
+    runtime.identify(process="worker", key="0", rank=3)
+    assert [hello.process for _, hello in agent.received.hellos] == ["worker", "engine-core"]
+    assert {epoch for epoch, _ in agent.received.hellos} == {runtime.epoch}
+    assert runtime.identity.process == "engine-core"
+
+
+def test_goodbye_is_the_last_batch(agent: FakeAgent, runtime: Runtime) -> None:
+    """The end sends what is left and says goodbye."""
+    runtime.start()
+    agent.wait(lambda: agent.received.hellos, "a hello")
+    emit_failure(runtime, "last")
+    runtime.stop(5.0)
+    batches = agent.received.batches()
+    assert ids(agent) == ["last"]
+    assert batches[-1].goodbye.reason == "exit"
+    assert not runtime.active
+
+
+def test_stop_is_bounded_with_a_mute_agent(agent: FakeAgent, runtime: Runtime) -> None:
+    """An agent that does not answer delays the end no longer than the deadline; the thread ends."""
+    agent.mute = True
+    emit_failure(runtime, "r-1")
+    agent.wait(lambda: agent.received.hellos, "a hello")
+    thread = runtime._exporter._thread
+    runtime.stop(0.2)
+    thread.join(5.0)
+    assert not thread.is_alive()
+
+
+def test_no_agent_at_all(make_runtime: Callable[..., Runtime]) -> None:
+    """Without an agent memory stays bounded, every loss is counted, and the end is quick."""
+    runtime = make_runtime()
+    runtime.start()
+    runtime._exporter._outbox._limit = 64 << 10
+    for number in range(20_000):
+        emit_transfer(runtime, f"request-{number}")
+    wait_until(lambda: runtime.emitter.queued() < 512, "the queue is emptied")
+    outbox = runtime._exporter._outbox
+    wait_until(lambda: runtime._exporter.inbox.qsize() == 0, "the exporter rests")
+    assert outbox.size <= 64 << 10
+    kept = sum(sum(entry.batch.held.values()) for entry in outbox._entries)
+    lost = sum(sum(entry.batch.lost.values()) for entry in outbox._entries)
+    dropped = sum(sum(entry.batch.drops.values()) for entry in outbox._entries)
+    assert kept + lost + dropped + runtime.emitter.queued() == 20_000
+    thread = runtime._exporter._thread
+    runtime.stop(1.0)
+    assert not thread.is_alive()
+
+
+def test_queue_full_is_counted(agent: FakeAgent, runtime: Runtime) -> None:
+    """Entries beyond the queue's bound are given up and reported by reason and kind."""
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        blocked.set()
+        go_on.wait(10)
+
+    runtime.snapshots.add("hold", hold)
+    runtime.start()
+    assert blocked.wait(10)
+    capacity = runtime.emitter._capacity
+    for number in range(capacity + 7):
+        emit_probe(runtime, f"r-{number}")
+    runtime.emit_event("load_outcome", {"outcome": 1}, component=COMPONENT_WORKER)
+    runtime.snapshots.remove("hold")
+    go_on.set()
+    agent.wait(lambda: len(agent.received.entries()) == capacity + 1, "all that fitted")
+    agent.wait(lambda: agent.received.lost() == {("queue_full", "probe_sample"): 7}, "the account")
+
+
+def test_error_in_the_thread_does_not_end_it(
+    agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the exporter's own is counted, and after a pause it goes on."""
+    monkeypatch.setattr("penstock.instrumentation.service.ERROR_PAUSE", 0.01)
+    runtime.start()
+    agent.wait(lambda: agent.received.hellos, "a hello")
+    broken = runtime._exporter._collector
+    runtime._exporter._collector = None
+    emit_failure(runtime, "r-1")
+    wait_until(lambda: guard.counts, "the error is counted")
+    runtime._exporter._collector = broken
+    agent.wait(lambda: ids(agent) == ["r-1"], "the entry")
+    agent.wait(lambda: ("penstock-exporter", "AttributeError") in agent.received.guard_errors(), "the count")
+
+
+def test_idle_thread_sleeps(agent: FakeAgent, runtime: Runtime) -> None:
+    """A connected exporter with nothing to send waits for the next snapshot, not for a poll."""
+    runtime.start()
+    agent.wait(lambda: agent.received.snapshots, "a snapshot")
+    service = runtime._exporter
+    assert runtime.emitter.mark == 0
+    assert service._wait(0.0) == min(service._snapshot_at, service._proven_at)
