@@ -108,6 +108,25 @@ def test_a_schedule_may_end_in_vllms_own_configuration() -> None:
     assert (last.hash, last.body, last.HasField("valid_for")) == ("", policy_pb2.PolicyBody(), False)
 
 
+def test_a_schedule_is_cut_to_what_an_engine_takes() -> None:
+    """The near steps and the last one; the times of those that stay are right."""
+    policies = [
+        manifest(
+            f"p{minute}",
+            priority=200 - minute,
+            kvLoadFailure={"maxRecomputeTokens": minute},
+            expiresAt=(NOW + timedelta(minutes=minute)).isoformat(),
+        )
+        for minute in range(1, 81)
+    ]
+    steps = effective(policies, target(), NOW)
+    schedule = schedule_of(steps)
+    assert (len(steps), len(schedule)) == (81, 64)
+    assert schedule[-1].hash == steps[-1].merged.hash == ""
+    total = sum((entry.valid_for.ToTimedelta() for entry in schedule), timedelta())
+    assert total == steps[-1].begins - NOW
+
+
 _ACTIONS = st.sampled_from(["recompute", "fail", "auto"])
 _TIMES = st.sampled_from([None, *((NOW + timedelta(minutes=n)).isoformat() for n in range(-1, 4))])
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.agent.policy.leaves import Leaf, Leaves
     from penstock.agent.policy.merge import Step
 
+MAX_ENTRIES = 64
+
 
 def body_of(leaves: Leaves) -> PolicyBody:
     """Build the message that says *leaves*, which have passed the manifest's checks."""
@@ -42,9 +44,15 @@ def leaves_of(body: PolicyBody) -> Leaves:
 
 
 def schedule_of(steps: Sequence[Step]) -> list[ScheduledPolicy]:
-    """Build the schedule of a push; empty where nothing is set now or later."""
+    """Build the schedule of a push; empty where nothing is set now or later.
+
+    An engine takes at most 64 entries: of more steps, the first ones and the
+    last. The agent pushes again whenever a step begins, long before they differ.
+    """
     if len(steps) == 1 and not steps[0].merged.hash:
         return []
+    if len(steps) > MAX_ENTRIES:
+        steps = [*steps[: MAX_ENTRIES - 1], steps[-1]]
     entries = []
     for index, step in enumerate(steps):
         entry = ScheduledPolicy(hash=step.merged.hash, body=body_of(step.merged.leaves()))
