@@ -18,6 +18,7 @@ _log = structlog.get_logger(__name__)
 
 SAVE_SECONDS = 30.0
 SAVE_BATCHES = 10_000
+POLL_SECONDS = 1.0
 
 
 class Fold(Protocol):
@@ -95,7 +96,7 @@ class FoldKeeper:
         """Save every 30 seconds, or after 10,000 batches; for ever."""
         last = time.monotonic()
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(POLL_SECONDS)
             if self.at - self._saved >= SAVE_BATCHES or time.monotonic() - last >= SAVE_SECONDS:
                 self.save()
                 last = time.monotonic()

@@ -15,7 +15,10 @@ def configure(log_format: str, level: str) -> None:
     """
     renderer: structlog.typing.Processor
     if log_format == "console":
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Plain: the richer one prints local variables, and with them what nobody may see.
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     else:
         renderer = structlog.processors.JSONRenderer()
     shared: list[structlog.typing.Processor] = [

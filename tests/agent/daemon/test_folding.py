@@ -1,0 +1,109 @@
+"""The fold's place in the log: each batch once, over all lives, whatever happens to the saved state."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from penstock.agent.errors import StateError
+from penstock.agent.folding import FoldKeeper
+from penstock.agent.journal import Journal
+from penstock.agent.model import EngineKey, Source
+from penstock.proto.v1.ingest_pb2 import Batch
+
+SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
+
+
+class ListFold:
+    """Remembers the numbers of the batches that it was given; 13 is one that it cannot take."""
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.refuses = False
+
+    def apply(self, source: Source, batch: Batch) -> None:
+        """Remember one, and that it came with its source."""
+        assert source == SOURCE
+        if batch.seq == 13:
+            raise RuntimeError("a bug")
+        self.seqs.append(batch.seq)
+
+    def dump(self) -> bytes:
+        """Return the numbers."""
+        return bytes(self.seqs)
+
+    def load(self, blob: bytes) -> None:
+        """Take them over, unless told to refuse."""
+        if self.refuses:
+            raise StateError("another version")
+        self.seqs = list(blob)
+
+
+async def append(journal, *seqs):
+    """Append batches with these numbers."""
+    for seq in seqs:
+        batch = Batch(epoch=SOURCE.epoch, seq=seq)
+        await journal.append(SOURCE, batch, batch.SerializeToString())
+
+
+@pytest.mark.parametrize(("refuses", "replayed"), [(False, 3), (True, 5)])
+async def test_a_restart_loads_and_replays(tmp_path, refuses, replayed):
+    """From the saved state on, or from the beginning if it cannot be used; the result is the same."""
+    journal = Journal.open(tmp_path)
+    first = FoldKeeper(journal, fold := ListFold())
+    assert await first.restore() == 0
+    await append(journal, 1, 2)
+    first.save()
+    await append(journal, 3, 4, 5)
+    assert (fold.seqs, first.at) == ([1, 2, 3, 4, 5], 5)
+    await journal.close()
+
+    journal = Journal.open(tmp_path)
+    fold = ListFold()
+    fold.refuses = refuses
+    second = FoldKeeper(journal, fold)
+    assert await second.restore() == replayed
+    assert fold.seqs == [1, 2, 3, 4, 5]
+    await append(journal, 5, 6)
+    assert (fold.seqs, second.at) == ([1, 2, 3, 4, 5, 6], 6)
+    await journal.close()
+
+
+async def test_a_replay_of_many_batches_lets_others_run(tmp_path):
+    """Health answers while a long log is folded."""
+    journal = Journal.open(tmp_path)
+    await asyncio.gather(*(append(journal, seq) for seq in range(1, 13)), append(journal, 13))
+    await asyncio.gather(*(append(journal, seq) for seq in range(14, 600)))
+    keeper = FoldKeeper(journal, fold := ListFold())
+    turns = []
+
+    async def other() -> None:
+        while keeper.at < 599:
+            turns.append(keeper.at)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(keeper.restore(), other())
+    assert turns == [256, 512]
+    # One batch that the fold cannot take costs only itself.
+    assert fold.seqs == [*range(1, 13), *range(14, 600)]
+    await journal.close()
+
+
+async def test_saving_goes_on_by_itself(tmp_path, monkeypatch):
+    """After so many batches the state is saved, once."""
+    monkeypatch.setattr("penstock.agent.folding.SAVE_BATCHES", 2)
+    monkeypatch.setattr("penstock.agent.folding.POLL_SECONDS", 0.001)
+    journal = Journal.open(tmp_path)
+    keeper = FoldKeeper(journal, ListFold())
+    await keeper.restore()
+    keeper.save()
+    assert journal.load_fold() is None
+    saving = asyncio.ensure_future(keeper.keep_saving())
+    await append(journal, 1, 2)
+    for _ in range(5000):
+        if journal.load_fold():
+            break
+        await asyncio.sleep(0.001)
+    assert journal.load_fold() == (2, b"\x01\x02")
+    saving.cancel()
+    await journal.close()

@@ -1,0 +1,79 @@
+"""The HTTP port."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+from penstock.agent.config import TcpAddress
+from penstock.agent.errors import StateError
+from penstock.agent.http import HttpServer
+
+
+class Agent:
+    """What the server asks."""
+
+    def __init__(self) -> None:
+        self.health = ""
+        self.readiness = ""
+        self.replaying = False
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """Answer with the Accept header."""
+        if self.replaying:
+            raise StateError("the log is being replayed")
+        return f"for {accept}".encode(), "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.fixture
+async def served():
+    """Serve an agent; yields it and a way to GET."""
+    agent = Agent()
+    server = HttpServer(
+        TcpAddress("127.0.0.1", 0), agent.render, lambda: agent.health, lambda: agent.readiness
+    )
+    await server.start()
+
+    async def get(path, **headers):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{server.address}{path}", headers=headers) as got,
+        ):
+            return got.status, await got.text(), got.headers.get("Content-Type")
+
+    yield agent, get
+    await server.stop()
+
+
+async def test_metrics_are_negotiated_by_accept(served):
+    """The header goes to the renderer, its content type comes back."""
+    _, get = served
+    assert await get("/metrics", Accept="x/y") == (200, "for x/y", "text/plain; version=0.0.4; charset=utf-8")
+
+
+async def test_metrics_are_not_half_counted(served):
+    """While the log is replayed a scrape fails: a counter that is too low would look like a reset."""
+    agent, get = served
+    agent.replaying = True
+    assert (await get("/metrics"))[:2] == (503, "the log is being replayed\n")
+
+
+@pytest.mark.parametrize(
+    ("health", "readiness", "healthz", "readyz"),
+    [
+        ("", "", (200, "ok\n"), (200, "ok\n")),
+        ("", "draining", (200, "ok\n"), (503, "draining\n")),
+        ("dead", "", (503, "dead\n"), (503, "dead\n")),
+    ],
+)
+async def test_health_and_readiness(served, health, readiness, healthz, readyz):
+    """Alive is less than ready."""
+    agent, get = served
+    agent.health, agent.readiness = health, readiness
+    assert (await get("/healthz"))[:2] == healthz
+    assert (await get("/readyz"))[:2] == readyz
+
+
+async def test_other_paths_are_not_there(served):
+    """404."""
+    _, get = served
+    assert (await get("/"))[0] == 404

@@ -1,0 +1,47 @@
+"""The sample ratio that the policies give an engine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from penstock.agent.model import EngineKey, Source
+from penstock.agent.policy import Pauses, PolicyDatabase, PolicyFeed, PolicyStore, parse_manifest
+from penstock.agent.ratios import SampleRatios
+
+SOURCE = Source(epoch=1, key=EngineKey("", "0"), process="engine-core", model="m", labels={"role": "decode"})
+
+
+@pytest.fixture
+def database(tmp_path):
+    """Open a policy database."""
+    database = PolicyDatabase.open(tmp_path)
+    yield database
+    database.close()
+
+
+def manifest(role: str, ratio: float):
+    """Return a policy that sets the ratio of a role."""
+    document = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "TransferPolicy",
+        "metadata": {"name": f"sampling-{role}"},
+        "spec": {"selector": {"matchLabels": {"role": role}}, "telemetry": {"traceSampleRatio": ratio}},
+    }
+    return parse_manifest(json.dumps(document))
+
+
+async def test_the_ratio_is_that_of_the_policies_in_force(database):
+    """1 without a policy; a change holds within a second; another role's policy does not count."""
+    now = [1_800_000_000.0]
+    store, pauses = PolicyStore(database), Pauses(database)
+    ratios = SampleRatios(store, PolicyFeed(store, pauses), clock=lambda: now[0])
+    assert ratios(SOURCE) == 1.0
+    await store.apply(manifest("prefill", 0.1), author="test")
+    await store.apply(manifest("decode", 0.25), author="test")
+    assert ratios(SOURCE) == 1.0
+    now[0] += 1.0
+    assert ratios(SOURCE) == 0.25
+    await store.delete("sampling-decode", author="test", reason="")
+    now[0] -= 3600.0
+    assert ratios(SOURCE) == 1.0
