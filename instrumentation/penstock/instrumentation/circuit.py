@@ -137,7 +137,17 @@ class Circuit:
     as nothing gets through at all.
     """
 
-    __slots__ = ("_counted", "began", "engine_id", "probe", "reason", "rehearsal", "seen", "state")
+    __slots__ = (
+        "_counted",
+        "_incompatible_id",
+        "began",
+        "engine_id",
+        "probe",
+        "reason",
+        "rehearsal",
+        "seen",
+        "state",
+    )
 
     def __init__(self) -> None:
         self.state = State.CLOSED
@@ -147,12 +157,13 @@ class Circuit:
         self.began = 0
         self.seen = 0
         self.probe = 0
+        self._incompatible_id = ""
         self._counted: deque[_Counted] = deque()
 
     @property
     def permanent(self) -> bool:
         """Open until the engine id changes."""
-        return self.state is State.OPEN and self.reason == "incompatible" and bool(self.engine_id)
+        return self._incompatible_id != ""
 
     def until(self, rules: Rules) -> int | None:
         """When the next probe is let through; None for never and for a closed circuit."""
@@ -167,7 +178,7 @@ class Circuit:
         """
         if not engine_id or (self.engine_id and not asked):
             return
-        if self.permanent and engine_id != self.engine_id:
+        if self.permanent and engine_id != self._incompatible_id:
             self.close("engine_id_changed")
         self.engine_id = engine_id
 
@@ -216,11 +227,13 @@ class Circuit:
         self.state = State.OPEN
         self.reason = reason
         self.began = now
+        self._incompatible_id = self.engine_id if reason == "incompatible" else ""
 
     def close(self, reason: str) -> None:
         """Let every load pass; what has been counted is forgotten."""
         self.state = State.CLOSED
         self.reason = reason
+        self._incompatible_id = ""
         self._counted.clear()
 
     def _decides(self, probe: int) -> bool:

@@ -102,10 +102,7 @@ class Quarantine:
         self.advance(now)
         if peer in _NOBODY:
             return Admit(remote=True)
-        circuit = self._touch(peer, now)
-        circuit.meet(engine_id, asked=True)
-        self._publish(peer)
-        self._release_beyond_cap()
+        circuit = self._touch(peer, engine_id, now, asked=True)
         if peer in self._orders:
             return Admit(remote=not self._orders[peer][0].quarantined, reason="operator")
         if self._rules is None:
@@ -123,8 +120,7 @@ class Quarantine:
         self.advance(now)
         if peer in _NOBODY:
             return
-        circuit = self._touch(peer, now)
-        circuit.meet(engine_id, asked=False)
+        circuit = self._touch(peer, engine_id, now, asked=False)
         lifted = peer in self._orders and not self._orders[peer][0].quarantined
         if self._rules is not None and not lifted:
             if failure is None:
@@ -134,7 +130,6 @@ class Quarantine:
                 if reason and self._may_cut_off(peer, self._rules):
                     circuit.open(reason, now, rehearsal=failure.rehearsal)
             self._publish(peer)
-        self._release_beyond_cap()
 
     def set_rules(self, rules: Rules | None, now: int) -> None:
         """Change the policy; None lifts every automatic quarantine. New times hold for those that run."""
@@ -196,14 +191,19 @@ class Quarantine:
         self._due = min(dues)
         self._release_beyond_cap()
 
-    def _touch(self, peer: str, now: int) -> Circuit:
+    def _touch(self, peer: str, engine_id: str, now: int, *, asked: bool) -> Circuit:
         circuit = self._peers.get(peer)
+        is_new = circuit is None
         if circuit is None:
             if len(self._peers) >= self._max_peers:
                 self._forget_oldest()
             circuit = self._peers[peer] = self._dormant.pop(peer) if peer in self._dormant else Circuit()
         self._peers.move_to_end(peer)
         circuit.seen = max(circuit.seen, now)
+        circuit.meet(engine_id, asked=asked)
+        self._publish(peer)
+        if is_new and peer in self._listed:  # incompatible, or cut off by an order that came first
+            self._release_beyond_cap()
         return circuit
 
     def _forget_oldest(self) -> None:

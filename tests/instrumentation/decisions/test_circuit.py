@@ -217,6 +217,7 @@ def test_incompatible_with_an_unknown_engine_is_probed():
     circuit = opened(failure=INCOMPATIBLE, engine_id="")
     assert circuit.until(RULES) == 60
     assert fail(circuit, 30, INCOMPATIBLE) == ""
+    circuit.meet("e1", asked=True)
     assert circuit.until(RULES) == 60
     assert ask(circuit, 60).probe
 

@@ -301,6 +301,16 @@ def test_orders_count_in_the_share():
     assert bench.cut_off() == {"b"}
 
 
+def test_an_order_counts_from_when_its_peer_is_known():
+    """A peer that an order cut off before anyone asked for it takes its share when it turns up."""
+    bench = Bench(rules=replace(RULES, max_peers_percent=34), peers=["a", "b", "c"])
+    bench.order(Order("1", "z", quarantined=True))
+    bench.break_peer("a")
+    assert bench.cut_off() == {"a", "z"}
+    bench.admit("z")
+    assert bench.cut_off() == {"z"}
+
+
 def test_last_order_about_a_peer_wins():
     """Of two orders about one peer the later in the push holds."""
     bench = Bench()

@@ -153,5 +153,5 @@ class QuarantineMachine(RuleBasedStateMachine):
         assert self.quarantine.listing() == []
 
 
-QuarantineMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+QuarantineMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 TestQuarantine = QuarantineMachine.TestCase
