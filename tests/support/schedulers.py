@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-BLOCK = 16
+BLOCK = 32
 BLOCKS = 100
 PEER = "10.0.0.7:5600"
 REMOTE: dict[str, Any] = {

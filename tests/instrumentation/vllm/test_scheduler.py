@@ -12,7 +12,7 @@ from penstock.instrumentation.vllm.reports import LoadFailure, WorkerReport
 
 from tests.support import schedulers
 from tests.support.recorder import Recorder, policy
-from tests.support.schedulers import LOCAL, PEER, REMOTE, request, step
+from tests.support.schedulers import BLOCK, LOCAL, PEER, REMOTE, request, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +114,7 @@ def test_failed_load(
     assert (outcome.mode, outcome.error_type) == (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_TIMEOUT)
     assert outcome.peer.address == PEER
     assert outcome.connector == "NixlConnector"
-    assert (outcome.tokens_kept, outcome.tokens_recomputed, outcome.attempt) == (0, 48, 1)
+    assert (outcome.tokens_kept, outcome.tokens_recomputed, outcome.attempt) == (0, 3 * BLOCK, 1)
     (closed,) = recorder.take("request_closed", parked.request_id)
     assert closed.finish_reason == ("length" if recomputed else "error")
     assert closed.output_tokens == (2 if recomputed else 0)
@@ -130,21 +130,21 @@ def test_failure_of_a_request_keyed_layout(
     parked = park(scheduler)
     fail_load(scheduler, parked, with_blocks=False)
     (outcome,) = recorder.take("load_outcome", parked.request_id)
-    assert (outcome.outcome, outcome.tokens_recomputed) == (c.OUTCOME_RECOMPUTED, 48)
+    assert (outcome.outcome, outcome.tokens_recomputed) == (c.OUTCOME_RECOMPUTED, 3 * BLOCK)
 
 
 @BOTH
 def test_local_prefix_is_kept(kind: str, make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """Tokens of the local prefix cache count as kept, only the remote ones as recomputed."""
     scheduler = make_scheduler(kind, own="recompute")
-    first = request("first", tokens=2 * 16 + 1, max_tokens=1)
+    first = request("first", tokens=2 * BLOCK + 1, max_tokens=1)
     scheduler.add_request(first)
     while first.request_id in scheduler.requests:
         step(scheduler)
-    parked = park(scheduler, tokens=4 * 16)
+    parked = park(scheduler, tokens=4 * BLOCK)
     fail_load(scheduler, parked)
     (outcome,) = recorder.take("load_outcome", parked.request_id)
-    assert (outcome.tokens_kept, outcome.tokens_recomputed) == (32, 32)
+    assert (outcome.tokens_kept, outcome.tokens_recomputed) == (2 * BLOCK, 2 * BLOCK)
 
 
 @BOTH
@@ -287,7 +287,11 @@ def test_request_closed(kind: str, make_scheduler: MakeScheduler, recorder: Reco
     assert (closed.external_request_id, closed.kv_role) == ("cmpl-a-0", c.ROLE_DECODE)
     assert (closed.peer.address, closed.peer.engine_id) == (PEER, "prefill-engine")
     assert closed.remote_request_id == REMOTE["remote_request_id"]
-    assert (closed.prompt_tokens, closed.output_tokens, closed.external_cached_tokens) == (48, 2, 48)
+    assert (closed.prompt_tokens, closed.output_tokens, closed.external_cached_tokens) == (
+        3 * BLOCK,
+        2,
+        3 * BLOCK,
+    )
     assert 0 < closed.arrival_time_unix_nano <= closed.scheduled_time_unix_nano
     assert closed.scheduled_time_unix_nano <= closed.first_token_time_unix_nano
     assert (closed.finish_reason, closed.leased_blocks) == ("length", 0)
@@ -360,7 +364,7 @@ def test_engine_facts(make_scheduler: MakeScheduler, recorder: Recorder) -> None
         "fail",
     )
     assert (facts.role, facts.role_guessed) == (c.ROLE_DECODE, True)
-    assert (facts.block_size, facts.num_gpu_blocks, facts.async_scheduling) == (16, 100, True)
+    assert (facts.block_size, facts.num_gpu_blocks, facts.async_scheduling) == (BLOCK, 100, True)
     assert facts.kv_engine_id == scheduler.vllm_config.kv_transfer_config.engine_id
     assert facts.scheduler_class == "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
     assert facts.vllm_version

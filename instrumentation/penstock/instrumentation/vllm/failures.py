@@ -56,6 +56,9 @@ _CLASSES: Final = {
     "UnicodeDecodeError": c.ERROR_TYPE_DECODE,
 }
 
+# "Resource temporarily unavailable" is all that zmq says.
+_SILENCE: Final = "the peer did not answer before the receive timeout"
+
 # By the text, where vLLM raises a plain RuntimeError. A peer that answers with another engine id has been restarted.
 _TEXTS: Final = (
     ("compatibility hash mismatch", c.ERROR_TYPE_INCOMPATIBLE),
@@ -112,7 +115,7 @@ class Failure:
 def classify(upstream_type: str, error: BaseException | None, text: str = "") -> Failure:
     """Classify a failure that vLLM calls *upstream_type*; *text* is what is known where there is no exception."""
     mode = mode_of(upstream_type)
-    words = cut(str(error) if error is not None and str(error) else text)
+    words = cut(_words(error) or text)
     return Failure(
         mode=mode,
         error_type=error_type_of(error, mode, words),
@@ -121,6 +124,12 @@ def classify(upstream_type: str, error: BaseException | None, text: str = "") ->
         error_text=words,
         hashes=_hashes(words),
     )
+
+
+def _words(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return f"{_SILENCE} ({error})" if type(error).__name__ == "Again" else str(error)
 
 
 def mode_of(upstream_type: str) -> int:

@@ -71,7 +71,7 @@ class NixlWorkers:
         push = getattr(worker, "_TRANSFER_MODE", "pull") == "push"
         observer = NixlObserver(
             name=f"nixl.{next(self._numbers)}",
-            connector=type(connector).__name__,
+            connector=str(worker.kv_transfer_config.kv_connector),
             rank=worker.vllm_config.parallel_config.rank,
             push=push,
         )

@@ -1,0 +1,416 @@
+"""The NIXL hook on real workers: vLLM's connector, NIXL agents, ZeroMQ side channels. Failures are made below vLLM's own code."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.connectors import KvConnectorHook
+
+from tests.support.nixl_pair import HOST, Engine, free_port, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.recorder import Recorder
+
+    MakeEngine = Callable[..., Engine]
+
+PAGE = 2 * 32 * 64 * 4
+"""Bytes of one block of the test's KV cache."""
+
+
+@pytest.fixture
+def make_engine(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeEngine]:
+    """Build instrumented engines; those of the same model may talk to each other."""
+    del recorder
+    prepare(monkeypatch, tmp_path)
+    hook = KvConnectorHook()
+    hook.install()
+    built: list[Engine] = []
+
+    def make(role: str = "kv_consumer", model: str = "model") -> Engine:
+        directory = tmp_path / model
+        directory.mkdir(exist_ok=True)
+        built.append(Engine(directory, role, monkeypatch))
+        return built[-1]
+
+    yield make
+    for engine in built:
+        engine.close()
+    hook.uninstall()
+    registry.uninstall("nixl")
+
+
+@pytest.fixture
+def pair(make_engine: MakeEngine) -> tuple[Engine, Engine]:
+    """Build a prefill and a decode engine."""
+    return make_engine("kv_producer"), make_engine("kv_consumer")
+
+
+def break_agent(monkeypatch: pytest.MonkeyPatch, engine: Engine, name: str, replacement: Any) -> None:
+    """Replace a method of NIXL's own agent class, below the mixin."""
+    base = type(engine.worker.nixl_wrapper).__mro__[2]
+    monkeypatch.setattr(base, name, replacement)
+
+
+def connect(prefill: Engine, decode: Engine) -> None:
+    """Let the two shake hands by a good read."""
+    prefill.lease("prefill-of-first")
+    decode.read("first", prefill)
+    decode.received("first")
+    prefill.sent("prefill-of-first")
+
+
+def test_good_transfer(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """A read is one sample with bytes, times, peer and request, and its handshake one event."""
+    prefill, decode = pair
+    prefill.lease("prefill-of-r1")
+    before = time.time_ns()
+    decode.read("r1", prefill)
+    results, invalid, report = decode.received("r1")
+    assert not results.failed_recving
+    assert not invalid
+    assert bool((decode.cache[1:4] == prefill.cache[4:7]).all())
+    (sample,) = recorder.transfers
+    assert (sample["bytes"], sample["channel"], sample["result"]) == (
+        3 * PAGE,
+        c.CHANNEL_KV,
+        c.TRANSFER_RESULT_OK,
+    )
+    assert (sample["direction"], sample["component"]) == (c.DIRECTION_RECEIVE, c.COMPONENT_WORKER)
+    assert (sample["connector"], sample["peer"], sample["peer_engine_id"], sample["request_id"]) == (
+        "NixlConnector",
+        prefill.address,
+        prefill.id,
+        "r1",
+    )
+    assert sample["descriptors"] > 0
+    assert before < sample["end_time_unix_nano"] - sample["duration_nano"]
+    (handshake,) = recorder.take("handshake")
+    assert (handshake.result, handshake.peer.address) == (c.TRANSFER_RESULT_OK, prefill.address)
+    assert (list(handshake.waiting_request_ids), handshake.waiters_total) == (["r1"], 1)
+    assert handshake.queued_time_unix_nano <= handshake.start_time_unix_nano < handshake.end_time_unix_nano
+    assert handshake.HasField("clock_offset_nano")
+    assert handshake.id
+    ((request_id, began),) = report.began
+    assert (request_id, began) == ("r1", sample["end_time_unix_nano"] - sample["duration_nano"])
+    assert not report.failures
+    prefill.sent("prefill-of-r1")
+    assert recorder.kinds() == ["handshake"]
+    peers = {status.peer.engine_id: status for status in recorder.snapshot().peers}
+    assert peers[prefill.id].connected
+    assert peers[prefill.id].last_active_unix_nano >= before
+    assert decode.step()[2] is None
+
+
+def test_names_stay(pair: tuple[Engine, Engine]) -> None:
+    """Connector, worker and agent go by the names that vLLM keys things by."""
+    for engine in pair:
+        names = [
+            type(each).__name__ for each in (engine.connector, engine.worker, engine.worker.nixl_wrapper)
+        ]
+        assert names == ["NixlPullConnector", "NixlPullConnectorWorker", "nixl_agent"]
+
+
+def test_in_flight(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that lasts is in the snapshot with its peer and its start, and no longer when it is done."""
+    prefill, decode = pair
+    connect(prefill, decode)
+    with monkeypatch.context() as slow:
+        break_agent(slow, decode, "check_xfer_state", lambda *_: "PROC")
+        before = time.time_ns()
+        decode.read("r1", prefill)
+        decode.step()
+        (in_flight,) = recorder.snapshot().in_flight
+        assert (in_flight.count, in_flight.peer.address, in_flight.connector) == (
+            1,
+            prefill.address,
+            "NixlConnector",
+        )
+        assert before <= in_flight.oldest_start_time_unix_nano <= time.time_ns()
+    decode.received("r1")
+    assert not recorder.snapshot().in_flight
+
+
+def test_incompatible(make_engine: MakeEngine, recorder: Recorder) -> None:
+    """Engines of different models: one failure with both hashes, and a report to the scheduler."""
+    prefill, decode = make_engine("kv_producer", "model-a"), make_engine("kv_consumer", "model-b")
+    decode.read("r1", prefill)
+    results, invalid, report = decode.received("r1")
+    assert results.failed_recving == {"r1"}
+    assert invalid == {1, 2, 3}
+    (failure,) = recorder.take("transfer_failure", "r1")
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_INCOMPATIBLE)
+    assert failure.incompatibility.local_hash == decode.worker.compat_hash
+    assert failure.incompatibility.remote_hash == prefill.worker.compat_hash
+    assert (failure.upstream_type, failure.error_class) == ("handshake_failed", "RuntimeError")
+    assert (failure.peer.address, failure.peer.engine_id) == (prefill.address, prefill.id)
+    assert (failure.blocks, failure.attempt, failure.remote_request_id) == (3, 1, "prefill-of-r1")
+    (handshake,) = recorder.take("handshake")
+    assert (handshake.result, handshake.error_type) == (c.TRANSFER_RESULT_ERROR, c.ERROR_TYPE_INCOMPATIBLE)
+    assert failure.handshake_id == handshake.id
+    (told,) = report.failures
+    assert (told.request_id, told.mode, told.error_type) == (
+        "r1",
+        c.FAILURE_MODE_HANDSHAKE,
+        c.ERROR_TYPE_INCOMPATIBLE,
+    )
+    assert told.peer.address == prefill.address
+    assert not recorder.transfers
+
+
+def test_peer_with_another_engine_id(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """A peer that was restarted answers with a new engine id: the request that knew the old one fails."""
+    prefill, decode = pair
+    decode.read("r1", prefill, engine_id="the-former-engine")
+    decode.received("r1")
+    (failure,) = recorder.take("transfer_failure", "r1")
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_REMOTE_RESET)
+
+
+def test_silent_peer_and_its_victims(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """Of those who share a handshake with a dead port, who wanted that port failed by it; who did not is a victim."""
+    prefill, decode = pair
+    dead = free_port()
+    decode.read("culprit", prefill, port=dead, engine_id="engine", local=(1,), remote=(1,))
+    decode.read("same-port", prefill, port=dead, engine_id="engine", local=(2,), remote=(2,))
+    decode.read("victim", prefill, engine_id="engine", local=(3,), remote=(3,))
+    failed: dict[str, Any] = {}
+
+    def all_failed(answer: Any) -> bool:
+        if answer[2] is not None:
+            failed.update({told.request_id: told for told in answer[2].failures})
+        return len(failed) == 3
+
+    decode.step_until(all_failed, "three failures")
+    (handshake,) = recorder.take("handshake")
+    assert list(handshake.waiting_request_ids) == ["culprit", "same-port", "victim"]
+    assert handshake.error_type == c.ERROR_TYPE_TIMEOUT
+    bodies = {each: recorder.take("transfer_failure", each) for each in failed}
+    assert all(len(found) == 1 for found in bodies.values())
+    assert {each: found[0].mode for each, found in bodies.items()} == {
+        "culprit": c.FAILURE_MODE_HANDSHAKE,
+        "same-port": c.FAILURE_MODE_HANDSHAKE,
+        "victim": c.FAILURE_MODE_COLLATERAL,
+    }
+    assert {found[0].handshake_id for found in bodies.values()} == {handshake.id}
+    victim = bodies["victim"][0]
+    assert (victim.caused_by_request_id, victim.peer.address) == ("culprit", prefill.address)
+    assert bodies["culprit"][0].peer.address == f"{HOST}:{dead}"
+    assert victim.error_class == "Again"
+    assert "did not answer" in victim.error_text
+    assert {told.mode for told in failed.values()} == {c.FAILURE_MODE_HANDSHAKE, c.FAILURE_MODE_COLLATERAL}
+
+
+def test_heartbeat_to_a_wrong_engine(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """A heartbeat's handshake has no request: its failure is told without one, once."""
+    prefill, decode = pair
+    decode.heartbeat("the-former-engine", prefill.port)
+    decode.step_until(lambda _: recorder.take("handshake"), "the handshake")
+    (failure,) = recorder.take("transfer_failure", "")
+    (handshake,) = recorder.take("handshake")
+    assert (failure.mode, failure.handshake_id) == (c.FAILURE_MODE_HANDSHAKE, handshake.id)
+    assert failure.peer.address == prefill.address
+    assert handshake.waiters_total == 0
+
+
+def _raise(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("below")
+
+
+@pytest.mark.parametrize(
+    ("method", "replacement", "mode", "upstream", "begun"),
+    [
+        ("make_prepped_xfer", _raise, c.FAILURE_MODE_SETUP, "transfer_setup_failed", False),
+        ("transfer", _raise, c.FAILURE_MODE_SETUP, "transfer_setup_failed", True),
+        ("check_xfer_state", lambda *_: "ERR", c.FAILURE_MODE_TRANSFER, "transfer_failed", True),
+        ("check_xfer_state", _raise, c.FAILURE_MODE_EXCEPTION, "transfer_exception", True),
+    ],
+    ids=["prepare", "post", "state", "exception"],
+)
+def test_failing_reads(
+    pair: tuple[Engine, Engine],
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    replacement: Any,
+    mode: int,
+    upstream: str,
+    begun: bool,
+) -> None:
+    """Each way in which a read fails is one failure of its mode; a read that was posted ended in an error."""
+    prefill, decode = pair
+    connect(prefill, decode)
+    recorder.transfers.clear()
+    break_agent(monkeypatch, decode, method, replacement)
+    decode.read("r1", prefill)
+    results, _, report = (
+        decode.received("r1") if "r1" in decode.worker._recving_metadata else (None, None, None)
+    )
+    (failure,) = recorder.take("transfer_failure", "r1")
+    assert (failure.mode, failure.upstream_type) == (mode, upstream)
+    assert (failure.peer.address, failure.peer.engine_id) == (prefill.address, prefill.id)
+    assert failure.error_text
+    assert failure.error_class == ("" if upstream == "transfer_failed" else "RuntimeError")
+    if results is not None:
+        assert results.failed_recving == {"r1"}
+        assert not report.failures or report.failures[0].mode == mode
+    assert [sample["result"] for sample in recorder.transfers] == ([c.TRANSFER_RESULT_ERROR] if begun else [])
+    assert not recorder.snapshot().in_flight
+
+
+def test_refused_release(
+    pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a release is refused vLLM fails the transfer at every poll; it stays one failure and one refusal."""
+    prefill, decode = pair
+    connect(prefill, decode)
+    recorder.transfers.clear()
+    with monkeypatch.context() as broken:
+        break_agent(broken, decode, "check_xfer_state", lambda *_: "ERR")
+        with monkeypatch.context() as refused:
+            break_agent(refused, decode, "release_xfer_handle", _raise)
+            decode.read("r1", prefill)
+            for _ in range(3):
+                decode.step()
+            assert [in_flight.count for in_flight in recorder.snapshot().in_flight] == [1]
+        decode.received("r1")
+    modes = [failure.mode for failure in recorder.take("transfer_failure", "r1")]
+    assert modes == [c.FAILURE_MODE_TRANSFER, c.FAILURE_MODE_RELEASE]
+    assert [sample["result"] for sample in recorder.transfers] == [c.TRANSFER_RESULT_ERROR]
+
+
+def test_notification(
+    pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notification that cannot be sent is a failure, but not of the request: its KV is here."""
+    prefill, decode = pair
+    connect(prefill, decode)
+    break_agent(monkeypatch, decode, "send_notif", _raise)
+    _, _, report = decode.read("r1", prefill, local=())
+    (failure,) = recorder.take("transfer_failure", "r1")
+    assert (failure.mode, failure.attempt) == (c.FAILURE_MODE_NOTIFICATION, 0)
+    assert failure.peer.address == prefill.address
+    assert report is None
+
+
+def test_clean_up_of_a_dead_request(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """The request that frees a failed one's blocks fails the same way, and tells the scheduler nothing."""
+    prefill, decode = pair
+    decode.read("clean-up", prefill, engine_id="the-former-engine", local=())
+    reports = []
+
+    def told(answer: Any) -> bool:
+        reports.append(answer[2])
+        return bool(recorder.take("transfer_failure", "clean-up"))
+
+    decode.step_until(told, "its failure")
+    reports.append(decode.step()[2])
+    assert not any(reports)
+    assert recorder.take("transfer_failure", "clean-up")[0].attempt == 0
+
+
+def test_expired_lease_and_late_read(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """Blocks nobody reads in time expire; whoever reads them afterwards may get another request's."""
+    prefill, decode = pair
+    connect(prefill, decode)
+    prefill.lease("prefill-of-r1", seconds=-1.0)
+    (expired,) = recorder.take("transfer_failure", "prefill-of-r1")
+    assert (expired.mode, expired.direction) == (c.FAILURE_MODE_EXPIRED, c.DIRECTION_SEND)
+    decode.read("r1", prefill)
+    decode.received("r1")
+    prefill.step_until(lambda _: len(recorder.take("transfer_failure", "prefill-of-r1")) > 1, "the late read")
+    late = recorder.take("transfer_failure", "prefill-of-r1")[1]
+    assert (late.mode, late.error_type) == (c.FAILURE_MODE_LATE_READ, c.ERROR_TYPE_EVICTED)
+    assert not recorder.take("transfer_failure", "r1")
+
+
+def test_expired_lease_is_told_the_scheduler(pair: tuple[Engine, Engine]) -> None:
+    """The scheduler learns which of the blocks that are let go were not read."""
+    prefill, _ = pair
+    prefill.lease("unread", seconds=60.0)
+    prefill.worker._reqs_to_send["unread"] = time.perf_counter() - 1.0
+    _, _, report = prefill.sent("unread")
+    assert report.expired == ("unread",)
+
+
+def test_invalid_peer(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """A peer that vLLM holds for invalid fails reads at once and without a word: we say it, and show the peer."""
+    prefill, decode = pair
+    connect(prefill, decode)
+    decode.worker._invalid_remote_engines.add(prefill.id)
+    decode.worker._invalid_engine_backoff[prefill.id] = (60.0, time.perf_counter() + 60.0)
+    (status,) = recorder.snapshot().peers
+    assert status.upstream_invalid
+    results, _, report = decode.read("r1", prefill)
+    assert results.failed_recving == {"r1"}
+    (failure,) = recorder.take("transfer_failure", "r1")
+    assert (failure.mode, failure.upstream_type) == (c.FAILURE_MODE_SETUP, "invalid_remote_engine")
+    assert report.failures[0].mode == c.FAILURE_MODE_SETUP
+
+
+def test_paused(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """While paused transfers go on and nothing is told; nothing of them is left over afterwards."""
+    prefill, decode = pair
+    runtime.pause("test", paused=True)
+    try:
+        connect(prefill, decode)
+    finally:
+        runtime.pause("test", paused=False)
+    assert not recorder.events
+    assert not recorder.transfers
+    assert not recorder.snapshot().in_flight
+    prefill.lease("prefill-of-r1")
+    decode.read("r1", prefill)
+    decode.received("r1")
+    assert [sample["peer_engine_id"] for sample in recorder.transfers] == [prefill.id]
+    assert recorder.transfers[0]["peer"] == prefill.address
+
+
+def test_many_requests_leave_nothing(pair: tuple[Engine, Engine]) -> None:
+    """What is remembered of a request goes with it."""
+    prefill, decode = pair
+    connect(prefill, decode)
+    for index in range(10):
+        prefill.lease(f"prefill-of-{index}")
+        decode.read(str(index), prefill)
+        decode.received(str(index))
+        prefill.sent(f"prefill-of-{index}")
+    for engine in (prefill, decode):
+        observer = engine.worker._penstock
+        assert not observer._began
+        assert not observer._told
+        assert not observer.transfers.in_flight()
+
+
+def test_a_worker_that_does_not_fit(
+    make_engine: MakeEngine, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NIXL worker of another vLLM is left alone, and the hook says what it misses."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
+
+    monkeypatch.delattr(NixlBaseConnectorWorker, "_reap_expired_send_leases")
+    engine = make_engine()
+    assert not hasattr(engine.worker, "_penstock")
+    (state,) = [state for state in registry.report() if state.name == "nixl"]
+    assert (state.installed, state.reason) == (
+        False,
+        "NixlPullConnectorWorker._reap_expired_send_leases is missing",
+    )
+    assert not recorder.events
+
+
+def test_uninstalled(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """Without the hook workers that live are vLLM's own again, and go on."""
+    prefill, decode = pair
+    registry.uninstall("nixl")
+    assert not any("Mixin" in base.__name__ for base in type(decode.worker).__mro__)
+    assert not any("Mixin" in base.__name__ for base in type(decode.worker.nixl_wrapper).__mro__)
+    connect(prefill, decode)
+    assert not recorder.events

@@ -1,0 +1,182 @@
+"""Two real NIXL workers in this process: vLLM's own connector, real agents over TCP, a real side channel."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from tests.support import schedulers
+from tests.support.schedulers import BLOCK, BLOCKS
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
+        HeartbeatInfo,
+        NixlConnectorMetadata,
+    )
+    from vllm.distributed.parallel_state import (
+        ensure_model_parallel_initialized,
+        init_distributed_environment,
+        model_parallel_is_initialized,
+    )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import pytest
+
+HOST = "127.0.0.1"
+DEADLINE = 30.0
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """Make this process fit for NIXL workers: a world of one rank, TCP only, and no pinning to a core."""
+    monkeypatch.setenv("UCX_TLS", "tcp,self,sm")
+    monkeypatch.setenv("UCX_LOG_LEVEL", "error")
+    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", HOST)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    if not model_parallel_is_initialized():
+        with set_current_vllm_config(config(directory, "kv_consumer")):
+            init_distributed_environment(
+                world_size=1,
+                rank=0,
+                distributed_init_method=(directory / "world").as_uri(),
+                local_rank=0,
+                backend="gloo",
+            )
+            ensure_model_parallel_initialized(1, 1)
+
+
+def config(directory: Path, role: str) -> Any:
+    """Return the configuration of one engine; engines of one directory serve the same model."""
+    found = schedulers.vllm_config(
+        directory, kv_connector="NixlConnector", kv_role=role, kv_buffer_device="cpu"
+    )
+    found.cache_config.kv_cache_layout = "LBHNC"
+    return found
+
+
+class Engine:
+    """One engine's worker-side connector with a small KV cache, and the side channel that it is reached by."""
+
+    def __init__(self, directory: Path, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.port = free_port()
+        monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(self.port))
+        self.config = config(directory, role)
+        caches = schedulers.kv_cache_config()
+        with set_current_vllm_config(self.config):
+            self.connector: Any = KVConnectorFactory.create_connector(
+                self.config, KVConnectorRole.WORKER, caches
+            )
+            self.cache = torch.rand(BLOCKS, 2, BLOCK, 64)
+            self.connector.register_kv_caches({"layer": self.cache})
+            self._listener: Any = KVConnectorFactory.create_connector(
+                self.config, KVConnectorRole.SCHEDULER, caches
+            )
+        self._listener.set_xfer_handshake_metadata_pp_aware({(0, 0): self.connector.get_handshake_metadata()})
+
+    @property
+    def worker(self) -> Any:
+        """The NIXL worker inside the connector."""
+        return self.connector.connector_worker
+
+    @property
+    def id(self) -> str:
+        """The connector's own id of the engine."""
+        return str(self.worker.engine_id)
+
+    @property
+    def address(self) -> str:
+        """The peer's address as others see it."""
+        return f"{HOST}:{self.port}"
+
+    def lease(self, request_id: str, seconds: float = 60.0) -> None:
+        """Keep blocks for a reader of *request_id*."""
+        metadata = NixlConnectorMetadata()
+        metadata.reqs_in_batch = {request_id}
+        metadata.reqs_to_send = {request_id: time.perf_counter() + seconds}
+        self.step(metadata)
+
+    def read(
+        self,
+        request_id: str,
+        peer: Engine,
+        *,
+        local: Sequence[int] = (1, 2, 3),
+        remote: Sequence[int] = (4, 5, 6),
+        port: int | None = None,
+        engine_id: str = "",
+    ) -> Any:
+        """Ask to read blocks of *peer*; returns the step's results. No blocks: only notify it."""
+        metadata = NixlConnectorMetadata()
+        metadata.add_new_req_to_recv(
+            request_id,
+            (list(local),) if local else (),
+            {
+                "remote_block_ids": (list(remote),),
+                "remote_engine_id": engine_id or peer.id,
+                "remote_request_id": f"prefill-of-{request_id}",
+                "remote_host": HOST,
+                "remote_port": port or peer.port,
+                "tp_size": 1,
+            },
+            awaiting_kvs=bool(local),
+        )
+        return self.step(metadata)
+
+    def heartbeat(self, engine_id: str, port: int) -> None:
+        """Send a heartbeat, which asks for a handshake if there was none."""
+        metadata = NixlConnectorMetadata()
+        metadata.heartbeat_by_engine = {engine_id: HeartbeatInfo({"x"}, HOST, port, 1)}
+        self.step(metadata)
+
+    def step(self, metadata: Any = None) -> Any:
+        """Do what a step of the model does with the connector; returns (results, invalid blocks, our report)."""
+        self.connector.bind_connector_metadata(metadata or NixlConnectorMetadata())
+        self.connector.start_load_kv(None)
+        results = self.connector.get_transfer_results(set())
+        return (
+            results,
+            self.connector.get_block_ids_with_load_errors(),
+            self.connector.build_connector_worker_meta(),
+        )
+
+    def step_until(self, done: Callable[[Any], object], what: str) -> Any:
+        """Step until *done* of a step's answer is true; returns that answer."""
+        deadline = time.monotonic() + DEADLINE
+        while time.monotonic() < deadline:
+            answer = self.step()
+            if done(answer):
+                return answer
+            time.sleep(0.005)
+        raise AssertionError(f"not within {DEADLINE:g} s: {what}")
+
+    def received(self, request_id: str) -> Any:
+        """Step until a request is received or has failed; returns that step's answer."""
+        return self.step_until(
+            lambda answer: request_id in answer[0].finished_recving, f"{request_id} received"
+        )
+
+    def sent(self, request_id: str) -> Any:
+        """Step until the blocks of a request are let go; returns that step's answer."""
+        return self.step_until(lambda answer: request_id in answer[0].finished_sending, f"{request_id} sent")
+
+    def close(self) -> None:
+        """Shut both sides down."""
+        self._listener.shutdown()
+        self.connector.shutdown()
