@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.model import EngineKey, Source
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 SECOND = 10**9
+
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For property tests on a machine that is busy with other things."""
+
 PREFILL = "10.0.0.7:5600"
 
 

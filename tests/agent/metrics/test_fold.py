@@ -7,7 +7,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import StateError
 from penstock.agent.metrics import Fold
@@ -19,7 +19,7 @@ from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_ERROR, TRANSFER_RESULT_
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.batches import TIME, transfer_failure
-from tests.support.metrics import BATCHES, LOGS, source, transfers
+from tests.support.metrics import BATCHES, LOGS, UNTIMED, source, transfers
 
 if TYPE_CHECKING:
     from penstock.agent.model import Source
@@ -45,7 +45,7 @@ def counters(fold: Fold) -> dict[tuple[object, ...], tuple[object, ...]]:
     }
 
 
-@settings(deadline=None)
+@UNTIMED
 @given(LOGS, st.data(), st.sampled_from([1, 3, 1000]))
 def test_a_dump_and_the_rest_of_the_log_are_the_whole_log(log: Log, data: st.DataObject, cap: int) -> None:
     """A restart at any point changes nothing, at the cap of label sets too."""
@@ -59,7 +59,7 @@ def test_a_dump_and_the_rest_of_the_log_are_the_whole_log(log: Log, data: st.Dat
     assert counters(restarted) == counters(whole)
 
 
-@settings(deadline=None)
+@UNTIMED
 @given(LOGS)
 def test_the_order_of_sources_does_not_matter(log: Log) -> None:
     """Each source's batches keep their order; how those of several interleave changes no counter."""
@@ -67,7 +67,7 @@ def test_the_order_of_sources_does_not_matter(log: Log) -> None:
     assert counters(folded(log)) == counters(folded(by_source))
 
 
-@settings(deadline=None)
+@UNTIMED
 @given(st.lists(BATCHES, max_size=5))
 def test_columns_count_as_their_rows_do(batches: list[Batch]) -> None:
     """The columnar path and one batch per sample give the same series."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import bisect
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.series import IDLE_NANO, Series
+
+from tests.support.metrics import UNTIMED
 
 
 def failure(peer: str, mode: str = "handshake") -> tuple[str, ...]:
@@ -93,7 +95,7 @@ def test_parked_label_sets_are_bounded() -> None:
     assert totals(series) == {("0",): 1}
 
 
-@settings(deadline=None)
+@UNTIMED
 @given(st.lists(st.integers(0, 1 << 36)), st.sampled_from([c.TRANSFER_SIZE, c.TRANSFER_DURATION]))
 def test_observing_many_is_observing_each(values: list[int], metric: c.Metric) -> None:
     """The fast path of the columns agrees with single observations and with the meaning of le."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.family import Distribution, Family, Mark, Sample
@@ -13,6 +13,7 @@ from penstock.agent.metrics.spec import Kind
 from penstock.agent.metrics.text import OPENMETRICS, PLAIN, negotiate, write
 
 from tests.support.exposition import reference
+from tests.support.metrics import UNTIMED
 
 if TYPE_CHECKING:
     from penstock.agent.metrics.spec import Metric
@@ -43,7 +44,7 @@ def families(draw: st.DrawFn) -> Family:
     return Family(metric, draw(st.lists(st.builds(Sample, labels, NUMBERS, mark), max_size=3)))
 
 
-@settings(deadline=None)
+@UNTIMED
 @given(st.lists(families(), max_size=3))
 def test_byte_for_byte_what_prometheus_client_writes(drawn: list[Family]) -> None:
     """Any label text, any number, exemplars or none, in both formats."""
