@@ -53,9 +53,9 @@ class Fold:
         )
         self.finished = []
 
-    def recall(self, key, before):
+    def recall(self, key, logged):
         """Look into the log as the export looks into the journal."""
-        return recall(self, key, before, sample_ratio=lambda _source: self.ratio, limits=self.limits)
+        return recall(self, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits)
 
     def request_batches(self, request_id):
         """Do what the journal's reader does, with all batches."""
@@ -119,17 +119,16 @@ def test_any_order_and_any_split_give_the_same_spans(entries, cuts):
     assert told(entries, cuts) == told(STORIES)
 
 
+PAUSES = (MS, GRACE // 2, GRACE - MS, 2 * GRACE)
+
+
 @st.composite
-def logs(draw):
+def logs(draw, *more, pauses=PAUSES):
     """Draw a log of several requests, with pauses longer than the grace: entries come late, too."""
     log = Log()
-    entries = draw(
-        st.permutations(
-            [*STORIES, (DECODE_CORE, deferral_start("new-ffffffff")), (DECODE_CORE, lost(DECODE_CORE))]
-        )
-    )
+    entries = draw(st.permutations([*STORIES, (DECODE_CORE, deferral_start("new-ffffffff")), *more]))
     for teller, entry in entries:
-        log.add(teller, entry, after=draw(st.sampled_from([MS, GRACE // 2, 2 * GRACE, -SECOND])))
+        log.add(teller, entry, after=draw(st.sampled_from(pauses)))
     return log
 
 
@@ -147,7 +146,7 @@ def test_a_walk_that_begins_again_sends_the_rest_and_nothing_twice(log, data):
     assert sorted(map(story, spans)) == sorted(map(story, whole.spans))
 
 
-@given(logs())
+@given(logs((DECODE_CORE, lost(DECODE_CORE)), pauses=(*PAUSES, -SECOND)))
 @settings(max_examples=40, deadline=None)
 def test_closings_come_in_the_order_of_the_log(log):
     """One position tells what was delivered, because nothing overtakes."""
@@ -155,7 +154,7 @@ def test_closings_come_in_the_order_of_the_log(log):
     assert all(first <= second for first, second in pairwise(closings))
 
 
-@given(logs())
+@given(logs((DECODE_CORE, lost(DECODE_CORE)), pauses=(*PAUSES, -SECOND)))
 @settings(max_examples=40, deadline=None)
 def test_no_span_names_a_parent_that_is_not_exported(log):
     """Every parent that is ours is there; all spans have ids of their own."""

@@ -8,7 +8,8 @@ log alone; so one position, the last closing batch that was delivered, tells wha
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import heapq
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -48,19 +49,20 @@ class _Request:
     earlier: Remembered | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class _Due:
     clock: int
     closed_at: int
-    closed_unix_nano: int
-    item: _Request | Span
+    number: int
+    closed_unix_nano: int = field(compare=False)
+    item: _Request | Span = field(compare=False)
 
 
 def _raise(error: Exception) -> None:
     raise error
 
 
-def _no_recall(_key: RequestKey, _before: int) -> Remembered | None:
+def _no_recall(_key: RequestKey, _logged: LoggedBatch) -> Remembered | None:
     return None
 
 
@@ -69,7 +71,7 @@ class Assembler:
 
     Args:
         source: the source of an epoch, None if it is not known.
-        recall: finds a request that was closed before the given batch and is no longer remembered.
+        recall: finds a request that was closed before the given batch, when it is not remembered.
         sample_ratio: ``traceSampleRatio`` of a source's engine, from 0 to 1.
         limits: bounds.
         on_error: called with an error of our own, which costs the spans of one request or one batch;
@@ -81,7 +83,7 @@ class Assembler:
         self,
         source: Callable[[int], Source | None],
         *,
-        recall: Callable[[RequestKey, int], Remembered | None] = _no_recall,
+        recall: Callable[[RequestKey, LoggedBatch], Remembered | None] = _no_recall,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
         limits: Limits | None = None,
         on_error: Callable[[Exception], None] = _raise,
@@ -93,7 +95,9 @@ class Assembler:
         self._on_error = on_error
         # In the order of their first batch.
         self._requests: dict[RequestKey, _Request] = {}
-        self._due: deque[_Due] = deque()
+        # A heap: the oldest closing first.
+        self._due: list[_Due] = []
+        self._closings = 0
         self._remembered: OrderedDict[RequestKey, Remembered] = OrderedDict()
         # Log time: the sum of the steps forward. A wall clock that steps back must not hold spans up.
         self._clock = 0
@@ -142,7 +146,7 @@ class Assembler:
         for event in batch.events:
             span = standalone_span(EventEntry(source, event))
             if span is not None:
-                self._due.append(_Due(self._clock, logged.id, logged.received_unix_nano, span))
+                self._push(span, logged)
         for key, entry in request_entries(source, batch):
             self._add(key, entry, logged)
         for event in batch.events:
@@ -156,7 +160,7 @@ class Assembler:
         kind = entry.event.WhichOneof("body") if isinstance(entry, EventEntry) else None
         request = self._requests.get(key)
         if request is None:
-            earlier = self._remembered.get(key) or self._recall(key, logged.id)
+            earlier = self._remembered.get(key) or self._recall(key, logged)
             if earlier is not None and kind == "handshake":
                 return  # It links to nothing any more.
             request = _Request(
@@ -176,7 +180,14 @@ class Assembler:
 
     def _close(self, request: _Request, logged: LoggedBatch) -> None:
         request.closing = True
-        self._due.append(_Due(self._clock, logged.id, logged.received_unix_nano, request))
+        self._push(request, logged, request.earlier)
+
+    def _push(self, item: _Request | Span, logged: LoggedBatch, earlier: Remembered | None = None) -> None:
+        clock, closed_at = self._clock, logged.id
+        if earlier is not None and earlier.open_at:
+            clock, closed_at = clock - earlier.open_for_nano, earlier.open_at
+        self._closings += 1
+        heapq.heappush(self._due, _Due(clock, closed_at, self._closings, logged.received_unix_nano, item))
 
     def _lose(self, epoch: int, last_seen_unix_nano: int, logged: LoggedBatch) -> None:
         """End the requests of an engine that is gone; those of its next start are younger."""
@@ -200,13 +211,13 @@ class Assembler:
                 break
             if not request.closing:
                 # It may have been closed long ago, and only these entries were late.
-                request.earlier = self._recall(request.key, logged.id)
+                request.earlier = self._recall(request.key, logged)
                 self._close(request, logged)
 
     def _finish(self, clock: int) -> list[Finished]:
         finished = []
         while self._due and self._due[0].clock + self._limits.grace_nano <= clock:
-            due = self._due.popleft()
+            due = heapq.heappop(self._due)
             if isinstance(due.item, _Request):
                 del self._requests[due.item.key]
             try:

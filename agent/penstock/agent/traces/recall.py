@@ -12,7 +12,7 @@ from penstock.agent.traces.state import Remembered
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from penstock.agent.journal import Reader
     from penstock.agent.model import LoggedBatch, Source
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 def recall(
     reader: Reader,
     key: RequestKey,
-    before: int,
+    now: LoggedBatch,
     *,
     sample_ratio: Callable[[Source], float],
     limits: Limits,
 ) -> Remembered | None:
-    """Return what was decided about a request that was closed before batch *before*; None if it was not.
+    """Return what was decided about a request that was closed before the batch *now*; None if it was not.
 
     Only what comes before counts, so that a walk that begins again decides as the first one did.
     """
     found: list[tuple[LoggedBatch, Entry]] = []
     for logged in reader.request_batches(key.request_id):
-        source = reader.source(logged.epoch) if logged.id < before else None
+        source = reader.source(logged.epoch) if logged.id < now.id else None
         if source is not None:
             pairs = request_entries(source, Batch.FromString(logged.body))
             found += [(logged, entry) for owner, entry in pairs if owner == key]
@@ -46,8 +46,24 @@ def recall(
     end = closing.received_unix_nano + limits.grace_nano
     entries = [entry for logged, entry in found if logged.id <= closing.id or logged.received_unix_nano < end]
     facts = RequestFacts.of(key.request_id, entries)
-    ratio = sample_ratio(facts.source)
-    return Remembered(facts.identity, judge(facts, facts.identity, ratio, limits.long_deferral_nano))
+    verdict = judge(facts, facts.identity, sample_ratio(facts.source), limits.long_deferral_nano)
+    opening = _opening(closing, (logged for logged, entry in found if not _waits(entry)), limits.grace_nano)
+    running = now.received_unix_nano - opening.received_unix_nano
+    if running >= limits.grace_nano:
+        return Remembered(facts.identity, verdict)
+    return Remembered(facts.identity, verdict, opening.id, running)
+
+
+def _opening(closing: LoggedBatch, batches: Iterable[LoggedBatch], grace_nano: int) -> LoggedBatch:
+    """Return the batch that opened the last grace: the closing one, or one that came after a grace was over."""
+    for logged in batches:
+        if logged.id > closing.id and logged.received_unix_nano >= closing.received_unix_nano + grace_nano:
+            closing = logged
+    return closing
+
+
+def _waits(entry: Entry) -> bool:
+    return isinstance(entry, EventEntry) and entry.event.HasField("handshake")
 
 
 def _closes(entry: Entry) -> bool:

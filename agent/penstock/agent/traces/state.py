@@ -37,10 +37,19 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A request whose spans are finished: what later ones need of it."""
+    """A request whose spans are finished: what later ones need of it.
+
+    Attributes:
+        open_at: the batch whose grace is not over; what comes meanwhile was finished with that batch,
+            before the walk began again. 0 if none is.
+        open_for_nano: for how long it has been running.
+
+    """
 
     identity: RequestIdentity
     verdict: Verdict
+    open_at: int = 0
+    open_for_nano: int = 0
 
 
 @dataclass(frozen=True, slots=True)

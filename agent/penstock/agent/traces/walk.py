@@ -57,7 +57,7 @@ class Walk:
         self._moved = moved
         self._assembler = Assembler(
             reader.source,
-            recall=lambda key, before: recall(reader, key, before, sample_ratio=sample_ratio, limits=limits),
+            recall=lambda key, logged: recall(reader, key, logged, sample_ratio=sample_ratio, limits=limits),
             sample_ratio=sample_ratio,
             limits=limits,
             on_error=self._skip,
