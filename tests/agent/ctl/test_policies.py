@@ -238,6 +238,7 @@ def test_pause_and_resume(harness: AdminHarness, agentctl: Agentctl) -> None:
     paused = agentctl("pause", "0", "--reason", "incident")
     assert paused.exit_code == 0, paused.stderr
     assert paused.stdout.splitlines()[-1].startswith("engine 0 acknowledged after ")
+    assert paused.stdout.endswith(", paused\n")
     assert harness.pauses.is_paused(EngineKey("", "0"))
     resumed = agentctl("resume", "-o", "json")
     assert json.loads(resumed.stdout)["done"] is True

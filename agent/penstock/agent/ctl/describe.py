@@ -89,6 +89,9 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
 
 def _policy(item: admin.Engine, now: float) -> Iterator[str]:
     status = item.policy
+    if not item.HasField("policy"):
+        yield f"Wanted: {item.wanted_hash or words.short_hash('')}; what is in force is not told yet"
+        return
     yield f"In force: {status.hash or words.short_hash('')}"
     if item.wanted_hash != status.hash:
         yield click.style(f"Wanted: {item.wanted_hash or words.short_hash('')}", fg="yellow")

@@ -80,6 +80,7 @@ def _set(
         timeout=duration_message(timeout),
     )
     stream = client.stream("SetPaused", request, timeout.total_seconds() + GRACE)
-    last = follow(stream, "the pause" if paused else "the end of the pause", quiet=output != "table")
+    what, done = ("the pause", "paused") if paused else ("the end of the pause", "no longer paused")
+    last = follow(stream, what, quiet=output != "table", done=done)
     if output != "table":
         show(last, output)

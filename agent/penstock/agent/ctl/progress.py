@@ -50,8 +50,11 @@ def show_fields(response: admin.ApplyPolicyResponse) -> None:
         click.echo("no engine that is known now would change")
 
 
-def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool) -> admin.Rollout:
+def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: str = "") -> admin.Rollout:
     """Print a rollout's progress as it comes, and return its last word.
+
+    *done* says what an engine that has acknowledged does now; the default is
+    the hash of the policy in force.
 
     Raises:
         FailedError: an engine refused, or has not answered in time.
@@ -61,7 +64,7 @@ def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool) -> admi
     last = admin.Rollout()
     for last in rollouts:
         for engine in last.engines:
-            name, line = words.engine(engine.key), _line(engine)
+            name, line = words.engine(engine.key), _line(engine, done)
             if shown.get(name) != line:
                 shown[name] = line
                 if not quiet:
@@ -105,12 +108,11 @@ def _given(value: str, policy: str) -> str:
     return f"{value} ({policy})" if value else "vllm's own"
 
 
-def _line(engine: admin.EngineRollout) -> str:
+def _line(engine: admin.EngineRollout, done: str) -> str:
     if engine.state == "acknowledged":
         took = words.span_of_time(engine.took.ToNanoseconds() / 1e9)
-        return click.style(
-            f"acknowledged after {took}, in force: {words.short_hash(engine.hash)}", fg="green"
-        )
+        now = done or f"in force: {words.short_hash(engine.hash)}"
+        return click.style(f"acknowledged after {took}, {now}", fg="green")
     if engine.state == "refused":
         return click.style(f"refused: {_reason(engine)}", fg="red")
     return f"{engine.state}{': ' if engine.error else ''}{engine.error}"

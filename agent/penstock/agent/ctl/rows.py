@@ -42,7 +42,7 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
                 role_words(item),
                 status_words(item),
                 item.policy.kv_action or words.NONE,
-                words.short_hash(item.policy.hash),
+                words.short_hash(item.policy.hash) if item.HasField("policy") else words.NONE,
                 _yes(item.in_sync),
                 str(sum(entry.count for entry in item.deferred)),
                 str(sum(entry.count for entry in item.in_flight)),

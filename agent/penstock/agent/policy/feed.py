@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -104,13 +103,12 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
             async for push in self._pushes(subscriber, reader):
                 yield push
         finally:
-            reader.cancel()
-            with suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
-                await asyncio.wait([reader])
             subscriber.connected = False
             self.changed.notify()
             log.info("engine left the policy feed")
-        broken = None if reader.cancelled() else reader.exception()
+            reader.cancel()
+            await asyncio.wait([reader])
+            broken = None if reader.cancelled() else reader.exception()
         if isinstance(broken, PenstockError):
             await context.abort(code_of(broken), str(broken))
         if self._subscribers.get(subscriber.target.key) is not subscriber:
