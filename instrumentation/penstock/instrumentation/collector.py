@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.outbox import Sealed
+from penstock.instrumentation.tally import OTHER
 
 if TYPE_CHECKING:
     from collections import deque
@@ -75,7 +76,12 @@ class Collector:
 
         emitter = self._emitter
         self.flush_at = NEVER
-        batches = seal(_take(emitter.events), _take(emitter.transfers), _take(emitter.probes), emitter.drops)
+        events, transfers, probes = _take(emitter.events), _take(emitter.transfers), _take(emitter.probes)
+        try:
+            batches = seal(events, transfers, probes, emitter.drops)
+        except Exception:
+            emitter.drops.add("encode_error", OTHER, len(events) + len(transfers) + len(probes))
+            raise
         drops, errors = emitter.drops.take(), guard.counts.take()
         if drops or errors:
             first = batches.pop(0) if batches else Sealed()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.records import EventRecord, ProbeRecord, TransferRecord
     from penstock.proto.v1.common_pb2 import Component
 
-BATCH_BYTES: Final = (1 << 20) - (64 << 10)
+BATCH_BYTES: Final = (1 << 20) - (256 << 10)
 """Bytes of entries in one batch; the rest of the mebibyte is for the head and the accounts."""
 
 BATCH_PARTS: Final = 24_000
@@ -35,6 +35,9 @@ BATCH_PARTS: Final = 24_000
 
 TEXT_MAX: Final = 1024
 """Bytes of UTF-8 of one text."""
+
+WORD_MAX: Final = 128
+"""Bytes of one word of an account, so that 256 of each fit beside the entries."""
 
 ENCODE_ERROR: Final = "encode_error"
 OVERSIZE: Final = "oversize"
@@ -67,7 +70,7 @@ def frame(epoch: int, seq: int, batch: Sealed) -> bytes:
         seq=seq,
         drops=_drops(batch.drops),
         guard_errors=[
-            GuardError(hook=text(hook), error_class=text(error), count=count)
+            GuardError(hook=text(hook, WORD_MAX), error_class=text(error, WORD_MAX), count=count)
             for (hook, error), count in batch.guard_errors.items()
         ],
     )
@@ -218,4 +221,7 @@ def _fill(
 
 
 def _drops(counts: Mapping[tuple[str, str], int]) -> list[Drop]:
-    return [Drop(reason=reason, kind=text(kind), count=count) for (reason, kind), count in counts.items()]
+    return [
+        Drop(reason=text(reason, WORD_MAX), kind=text(kind, WORD_MAX), count=count)
+        for (reason, kind), count in counts.items()
+    ]

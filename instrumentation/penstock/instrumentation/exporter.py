@@ -34,6 +34,9 @@ SNAPSHOT_INTERVAL: Final = 1.0
 PROVEN: Final = 10.0
 """Seconds after which a stream counts as good, even if there was nothing to acknowledge."""
 
+PATIENCE: Final = 10.0
+"""Seconds without an agent until one line on the log says so; a sidecar often starts after its engine."""
+
 logger = logging.getLogger("penstock")
 
 
@@ -63,7 +66,7 @@ class Exporter(Service):
         self._stop_by = NEVER
         self._sent = 0
         self._connections = 0
-        self._complained = False
+        self._complain_at = time.monotonic() + PATIENCE
 
     def finish(self, deadline: float) -> None:
         """Ask for the end, with all that is left and a goodbye, by *deadline* on the monotonic clock."""
@@ -76,7 +79,7 @@ class Exporter(Service):
         due = [self._answer_by, self._proven_at, self._stop_by]
         if self._stream is None:
             due.append(self._connect_at if self._runtime.identity.process else NEVER)
-        elif self._greeted:
+        elif self._greeted and not self._stopping:
             due.append(self._snapshot_at)
             if not self._in_flight:
                 due.append(self._collector.flush_at)
@@ -101,7 +104,7 @@ class Exporter(Service):
             self._fail(f"no answer within {ANSWER_DEADLINE:g} s")
         if now >= self._proven_at:
             self._prove()
-        if self._stream is not None and self._identity is not self._runtime.identity:
+        if self._stream is not None and self._identity != self._runtime.identity:
             self._close()
             self._connect_at = now
         if not self._stopping:
@@ -120,11 +123,11 @@ class Exporter(Service):
     def _connect(self, now: float) -> None:
         if now < self._connect_at or not self._runtime.identity.process:
             return
+        self._connect_at = now + self._backoff.next()
         from penstock.instrumentation.hello import hello  # noqa: PLC0415  (not before the first emit)
         from penstock.instrumentation.transport import Stream  # noqa: PLC0415
         from penstock.proto.v1.ingest_pb2 import Ack, Batch  # noqa: PLC0415
 
-        self._connect_at = now + self._backoff.next()
         self._identity = self._runtime.identity
         self._connections += 1
         self._stream = Stream(self._settings.endpoint, METHOD, Ack.FromString, self.inbox)
@@ -144,20 +147,22 @@ class Exporter(Service):
 
     def _fail(self, reason: str) -> None:
         """Give the stream up and wait before the next."""
-        if not self._complained:
-            self._complained = True
-            logger.info(
-                "penstock has no agent at %s (%s); vLLM is not affected", self._settings.endpoint, reason
-            )
         self._close()
         now = time.monotonic()
+        if now >= self._complain_at:
+            self._complain_at = NEVER
+            logger.warning(
+                "penstock has no agent at %s (%s); vLLM is not affected, and entries wait in at most 32 MiB",
+                self._settings.endpoint,
+                reason,
+            )
         if now >= self._connect_at:  # else the attempt was short, and has named the time of the next
             self._connect_at = now + self._backoff.next()
 
     def _prove(self) -> None:
         self._backoff.reset()
         self._proven_at = NEVER
-        self._complained = False
+        self._complain_at = time.monotonic() + PATIENCE
 
     def _take_end(self, ended: Ended) -> None:
         in_flight, greeted = self._in_flight, self._greeted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from penstock.instrumentation import exporter
 from penstock.instrumentation.constants import COMPONENT_WORKER
 from penstock.instrumentation.guard import guard
 
@@ -159,6 +160,49 @@ def test_error_in_the_thread_does_not_end_it(
     runtime._exporter._collector = broken
     agent.wait(lambda: ids(agent) == ["r-1"], "the entry")
     agent.wait(lambda: ("penstock-exporter", "AttributeError") in agent.received.guard_errors(), "the count")
+
+
+def test_failed_encoder_is_accounted_for(
+    agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries that an error of the encoder's own takes with it are counted."""
+    monkeypatch.setattr(guard, "raising", False)
+    monkeypatch.setattr("penstock.instrumentation.service.ERROR_PAUSE", 0.01)
+
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    runtime.start()
+    agent.wait(lambda: agent.received.hellos, "a hello")
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.instrumentation.encode.seal", broken)
+        emit_failure(runtime, "r-1")
+        wait_until(lambda: runtime.emitter.drops, "the account")
+    agent.wait(lambda: agent.received.lost() == {("encode_error", "other"): 1}, "the report")
+
+
+def test_long_absence_is_one_line(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An agent that stays away is one line on the log, however often it is tried."""
+    monkeypatch.setattr(exporter, "PATIENCE", 0.0)
+    runtime.start()
+    wait_until(lambda: runtime._exporter._connections >= 4, "four attempts")
+    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
+        f"penstock has no agent at {runtime.settings.endpoint}"
+    ]
+
+
+def test_stopping_thread_sleeps_too(agent: FakeAgent, runtime: Runtime) -> None:
+    """While the end waits for an acknowledgement the thread waits for that and its deadline alone."""
+    runtime.start()
+    agent.wait(lambda: agent.received.snapshots, "a snapshot")
+    agent.mute = True
+    service = runtime._exporter
+    runtime.stop(0.3)
+    assert service.finished or service._wait(0.0) == min(service._answer_by, service._stop_by)
+    service._thread.join(5.0)
+    assert not service._thread.is_alive()
 
 
 def test_idle_thread_sleeps(agent: FakeAgent, runtime: Runtime) -> None:
