@@ -132,8 +132,9 @@ class GrpcServer:
     async def stop(self, grace: float) -> None:
         """End it: calls that are open have *grace* seconds."""
         await self.server.stop(grace)
-        if isinstance(self.address, UnixAddress):
-            self.address.path.unlink(missing_ok=True)
         if self._lock is not None:
+            # Only the lock's owner: the socket may be another agent's.
+            if isinstance(self.address, UnixAddress):
+                self.address.path.unlink(missing_ok=True)
             self._lock.release()
             self._lock = None

@@ -60,3 +60,18 @@ async def test_health_follows_what_the_server_says_of_itself():
         ]
         await server.stop(0)
         assert [path.name for path in directory.iterdir()] == ["a.sock.lock"]
+
+
+async def test_a_server_that_is_refused_leaves_the_others_socket_alone():
+    """Its end must not unlink what it does not own."""
+    with short_directory() as directory:
+        address = UnixAddress(directory / "a.sock")
+        first = GrpcServer(address, "--listen", 0o600)
+        await first.start()
+        second = GrpcServer(address, "--listen", 0o600)
+        with pytest.raises(StateError, match="another penstock-agent owns --listen unix://"):
+            await second.start()
+        await second.stop(0)
+        assert address.path.exists()
+        await first.stop(0)
+        assert not address.path.exists()

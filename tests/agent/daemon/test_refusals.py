@@ -9,6 +9,7 @@ import pytest
 from penstock.proto import __version__
 
 from tests.support.agent import AgentProcess, short_directory
+from tests.support.engine import FakeEngine
 
 
 def run(agent: AgentProcess) -> subprocess.CompletedProcess[str]:
@@ -76,6 +77,8 @@ def test_a_second_agent_is_refused(agent):
         assert_refused(same_socket, f"another penstock-agent owns --listen {agent.listen}; stop it")
     assert agent.get("/readyz")[0] == 200
     assert (agent.state_dir / "addresses.json").exists()
+    with FakeEngine(agent.listen) as engine:
+        assert engine.publish() == 1
 
 
 def test_the_version():
