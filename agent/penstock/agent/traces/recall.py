@@ -33,15 +33,21 @@ def recall(
 
     Only what comes before counts, so that a walk that begins again decides as the first one did.
     """
-    found: list[tuple[LoggedBatch, Entry]] = []
-    for logged in reader.request_batches(key.request_id):
-        source = reader.source(logged.epoch) if logged.id < now.id else None
-        if source is not None:
-            pairs = request_entries(source, Batch.FromString(logged.body))
-            found += [(logged, entry) for owner, entry in pairs if owner == key]
-    closing = next((logged for logged, entry in found if _closes(entry)), None)
+    earlier = [
+        (logged, source, Batch.FromString(logged.body))
+        for logged in reader.request_batches(key.request_id)
+        if logged.id < now.id and (source := reader.source(logged.epoch)) is not None
+    ]
+    # Most often it was not closed: then its entries need not be taken out of their batches.
+    closing = next((logged for logged, source, batch in earlier if _closes(key, source, batch)), None)
     if closing is None:
         return None
+    found = [
+        (logged, entry)
+        for logged, source, batch in earlier
+        for owner, entry in request_entries(source, batch)
+        if owner == key
+    ]
     # What came after the grace was not part of the decision.
     end = closing.received_unix_nano + limits.grace_nano
     entries = [entry for logged, entry in found if logged.id <= closing.id or logged.received_unix_nano < end]
@@ -66,5 +72,7 @@ def _waits(entry: Entry) -> bool:
     return isinstance(entry, EventEntry) and entry.event.HasField("handshake")
 
 
-def _closes(entry: Entry) -> bool:
-    return isinstance(entry, EventEntry) and entry.event.HasField("request_closed")
+def _closes(key: RequestKey, source: Source, batch: Batch) -> bool:
+    return source.key.server == key.server and any(
+        event.request_id == key.request_id and event.HasField("request_closed") for event in batch.events
+    )
