@@ -53,14 +53,6 @@ def test_moments() -> None:
     assert words.ago(0, 700.0) == words.ago_of(Timestamp(), 700.0) == "-"
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0B"), (1023, "1023B"), (1536, "1.5KiB"), (3 << 40, "3.0TiB")]
-)
-def test_amounts(count: int, text: str) -> None:
-    """Binary units."""
-    assert words.amount_of_bytes(count) == text
-
-
 def test_texts() -> None:
     """Hashes, engines and long lines are cut to what is of use."""
     assert words.short_hash("0123456789abcdef") == "0123456789ab"

@@ -45,16 +45,6 @@ def span_of_time(seconds: float) -> str:
     return age(seconds)
 
 
-def amount_of_bytes(count: int) -> str:
-    """Say an amount: ``512B``, ``1.5KiB``, ``3.2GiB``."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:  # noqa: PLR2004
-            return f"{value:.0f}{unit}" if unit == "B" else f"{value:.1f}{unit}"
-        value /= 1024
-    return f"{value:.1f}TiB"
-
-
 def short_hash(text: str) -> str:
     """Say which policy is in force: the beginning of its hash, or vLLM's own configuration."""
     return text[:_HASH_SHOWN] if text else "vllm's own"
