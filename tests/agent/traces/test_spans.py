@@ -7,7 +7,7 @@ from penstock.agent.traces import ids, names
 from penstock.agent.traces.assemble import Assembler
 from penstock.proto.v1 import common_pb2, events_pb2
 
-from tests.support.batches import PEER, TIME, event, transfer_failure
+from tests.support.batches import PEER, TIME, deferral_start, event, transfer_failure
 from tests.support.stories import (
     DECODE,
     DECODE_CORE,
@@ -87,6 +87,7 @@ def test_a_load_over_two_ranks_is_one_span():
         names.SERVER_ADDRESS: "10.0.0.7",
         names.SERVER_PORT: 5600,
         names.CHANNEL: "kv",
+        names.DIRECTION: "receive",
         names.CONNECTOR: "NixlConnector",
         names.ATTEMPT: 1,
         names.RANKS: (0, 1),
@@ -256,6 +257,23 @@ def test_a_failure_outside_of_a_load_is_a_span_of_its_own():
     good, bad = sorted(found[names.KV_LOAD], key=lambda span: span.error or "")
     assert (good.error, bad.error) == (None, "notification refused: gone")
     assert good.span_id != bad.span_id
+
+
+def test_a_deferral_that_ended_is_one_span():
+    """An end need not name the very nanosecond at which its start was told."""
+    story = decode_story()
+    story[0] = (DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS + 321))
+    assert only(spans_of(story), names.DEFERRAL).attributes[names.ENDING] == "ready"
+
+
+def test_a_push_is_a_load_as_its_sender_sees_it():
+    """In push mode the prefill side writes: its transfers and failures are a load in the other direction."""
+    send = common_pb2.DIRECTION_SEND
+    good = spans_of([(PREFILL_CORE, sample(PREFILL, direction=send)), prefill_story()[0]])
+    assert only(good, names.KV_LOAD).attributes[names.DIRECTION] == "send"
+    failure = failed_load(PREFILL, direction=send, attempt=0, remote_request_id="")
+    bad = only(spans_of([(PREFILL_CORE, failure), prefill_story()[0]]), names.KV_LOAD)
+    assert (bad.error, bad.client) == ("handshake refused: connection refused", True)
 
 
 def test_a_retried_load_has_two_spans():

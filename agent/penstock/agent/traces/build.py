@@ -58,7 +58,7 @@ def _request_span(
         text = facts.failure.error_text if facts.failure is not None else outcome.reason
         error = parts.error_message(cause.mode, cause.error_type, text)
     # The load has the link to prefill; a request without one (a clean-up) has it itself.
-    loaded = any(load.channel == common_pb2.CHANNEL_KV for load in loads(facts))
+    loaded = any(load.channel == common_pb2.CHANNEL_KV and not load.sending for load in loads(facts))
     return Span(
         trace_id=identity.trace_id,
         span_id=ids.span_id(*identity.key, *late),
@@ -108,14 +108,12 @@ def _identity_attributes(identity: ids.RequestIdentity) -> dict[str, AttributeVa
 
 
 def _state_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
-    sent = (e.sample.bytes for e in facts.samples if e.sample.direction == common_pb2.DIRECTION_SEND)
     pinned = (e.event.blocks_pinned for e in facts.pinned)
     return {
         names.ENGINE_LOST: bool(facts.lost_unix_nano) or None,
         names.UNFINISHED: True if facts.closing is None and not facts.lost_unix_nano else None,
         names.ENTRIES_DROPPED: facts.dropped or None,
         names.DEFERRED_SECONDS: parts.seconds(facts.deferred_nano) or None,
-        names.SENT_BYTES: sum(sent) or None,
         names.PINNED_BLOCKS: sum(pin.blocks for pin in pinned if not pin.released) or None,
     }
 
@@ -125,8 +123,9 @@ def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]
     if closing is None:
         return {}
     arrival = closing.arrival_time_unix_nano
+    named = closing.external_request_id
     return {
-        names.CLIENT_REQUEST_ID: closing.external_request_id,
+        names.CLIENT_REQUEST_ID: named if named != ids.external_id(facts.request_id) else None,
         names.KV_ROLE: parts.word(common_pb2.Role, closing.kv_role),
         names.FINISH_REASON: closing.finish_reason,
         names.PROMPT_TOKENS: closing.prompt_tokens,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans import AttributeValue, Entry, EventEntry
     from penstock.proto.v1.events_pb2 import DeferralEnd, DeferralStart, TransferDelayed, TransferFailure
 
+_OF_A_LEASE = frozenset((common_pb2.FAILURE_MODE_EXPIRED, common_pb2.FAILURE_MODE_LATE_READ))
 _LOAD_NAMES: dict[int, str] = {common_pb2.CHANNEL_KV: names.KV_LOAD, common_pb2.CHANNEL_EC: names.EC_LOAD}
 
 
@@ -86,6 +87,7 @@ class Children:
         attributes: dict[str, AttributeValue | None] = {
             **parts.server_attributes(peer),
             names.CHANNEL: parts.word(common_pb2.Channel, load.channel),
+            names.DIRECTION: "send" if load.sending else "receive",
             names.CONNECTOR: load.connector,
             names.ATTEMPT: load.attempt,
             names.RANKS: load.ranks,
@@ -105,7 +107,7 @@ class Children:
             error, attributes[names.ERROR_TYPE] = "a rank reported an error", "other"
         return self._span(
             _LOAD_NAMES[load.channel],
-            (load.attempt, *self.late),
+            (load.attempt, *(("send",) if load.sending else ()), *self.late),
             (load.start_unix_nano, load.end_unix_nano),
             attributes,
             (*load.failures, *load.samples),
@@ -136,9 +138,9 @@ class Children:
     def _detached_failure(self, entry: EventEntry) -> Span:
         """Build the span of a failure that is no load: a probe, a notification, a late read, an expiry."""
         event, failure = entry.event, entry.event.transfer_failure
-        sending = failure.direction == common_pb2.DIRECTION_SEND
-        name = names.KV_LEASE if sending else _LOAD_NAMES.get(failure.channel, names.KV_LOAD)
-        peer = parts.peer_attributes if sending else parts.server_attributes
+        leased = failure.mode in _OF_A_LEASE
+        name = names.KV_LEASE if leased else _LOAD_NAMES.get(failure.channel, names.KV_LOAD)
+        peer = parts.peer_attributes if leased else parts.server_attributes
         return self._span(
             name,
             (failure.mode, event.component, event.rank, event.time_unix_nano),
@@ -151,7 +153,7 @@ class Children:
                 **_failure_attributes(failure),
             },
             (entry,),
-            client=not sending,
+            client=not leased,
             error=parts.error_message(failure.mode, failure.error_type, failure.error_text),
             links=_handshake_links([failure.handshake_id]),
         )

@@ -76,7 +76,7 @@ def _failures(facts: RequestFacts) -> Iterator[str]:
     failed = [load for load in loads(facts) if load.failed]
     for load in failed:
         yield _failed_load(facts, load)
-    told = {(load.channel, load.attempt) for load in failed}
+    told = {(load.channel, load.attempt) for load in failed if not load.sending}
     for outcome in (entry.event.load_outcome for entry in facts.outcomes):
         if (outcome.channel, max(outcome.attempt, 1)) not in told:
             yield (
@@ -103,10 +103,15 @@ def _failed_load(facts: RequestFacts, load: Load) -> str:
     rehearsal = " in a rehearsal" if any(entry.event.rehearsal for entry in load.failures) else ""
     done = "nothing was reported as done about it" if load.outcome is None else _action(load.outcome)
     return (
-        f"could not load its {_channel(load.channel)} state from {_peer(load.peer)}{again}{rehearsal}"
+        f"could not {_move(load)} {_peer(load.peer)}{again}{rehearsal}"
         f" ({cause}): {done}; it was under way for {_duration(load.end_unix_nano - load.start_unix_nano)}"
         f"{_end(facts)}"
     )
+
+
+def _move(load: Load) -> str:
+    channel = _channel(load.channel)
+    return f"send its {channel} state to" if load.sending else f"load its {channel} state from"
 
 
 def _cause(failure: TransferFailure) -> str:
@@ -171,7 +176,8 @@ def _loaded(load: Load, facts: RequestFacts) -> str:
     tokens = f"{external:,} tokens, " if external and load.channel == common_pb2.CHANNEL_KV else ""
     size = _size(sum(entry.sample.bytes for entry in load.samples))
     took = _duration(load.end_unix_nano - load.start_unix_nano)
-    return f"loaded {_channel(load.channel)} state ({tokens}{size}) from {_peer(load.peer)} in {took}"
+    verb, where = ("sent", "to") if load.sending else ("loaded", "from")
+    return f"{verb} {_channel(load.channel)} state ({tokens}{size}) {where} {_peer(load.peer)} in {took}"
 
 
 def _waited(facts: RequestFacts) -> str:

@@ -219,15 +219,18 @@ class RequestFacts:
     @property
     def open_deferrals(self) -> tuple[EventEntry, ...]:
         """Deferrals that began and did not end, as far as the log says."""
-        ended = {
-            (entry.event.deferral_end.reason, entry.event.deferral_end.start_time_unix_nano)
-            for entry in self.deferral_ends
-        }
-        return tuple(
-            entry
-            for entry in self.deferral_starts
-            if (entry.event.deferral_start.reason, entry.event.time_unix_nano) not in ended
-        )
+        opened = list(self.deferral_starts)
+        for entry in self.deferral_ends:
+            # A request waits for one reason once at a time: an end belongs to the last start before it.
+            mine = [
+                start
+                for start in opened
+                if start.event.deferral_start.reason == entry.event.deferral_end.reason
+                and start.event.time_unix_nano <= entry.event.time_unix_nano
+            ]
+            if mine:
+                opened.remove(mine[-1])
+        return tuple(opened)
 
     @property
     def deferred_nano(self) -> int:

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
+    from penstock.agent.samples import TransferSample
     from penstock.agent.traces.facts import RequestFacts
     from penstock.agent.traces.spans import EventEntry, SampleEntry
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
-# Failures of these modes end an attempt to load. The others are found before (a probe), after it (a
-# notification, a late read) or on the other side (an expired lease).
-_OF_A_LOAD = frozenset(
+# Failures of these modes do not end an attempt: they come before it (a probe), after it, or are the
+# other side's.
+_NOT_OF_A_LOAD = frozenset(
     (
-        common_pb2.FAILURE_MODE_HANDSHAKE,
-        common_pb2.FAILURE_MODE_SETUP,
-        common_pb2.FAILURE_MODE_TRANSFER,
-        common_pb2.FAILURE_MODE_EXCEPTION,
-        common_pb2.FAILURE_MODE_TIMEOUT,
-        common_pb2.FAILURE_MODE_LOAD,
-        common_pb2.FAILURE_MODE_COLLATERAL,
+        common_pb2.FAILURE_MODE_PROBE,
+        common_pb2.FAILURE_MODE_NOTIFICATION,
+        common_pb2.FAILURE_MODE_RELEASE,
+        common_pb2.FAILURE_MODE_EXPIRED,
+        common_pb2.FAILURE_MODE_LATE_READ,
     )
 )
 _WAITS_FOR = {
@@ -34,19 +33,18 @@ _WAITS_FOR = {
 
 def ends_a_load(failure: TransferFailure) -> bool:
     """Tell whether a failure is the end of an attempt to load."""
-    if failure.direction == common_pb2.DIRECTION_SEND or failure.channel == common_pb2.CHANNEL_EPLB:
-        return False
-    return failure.attempt > 0 or failure.mode in _OF_A_LOAD
+    return failure.channel != common_pb2.CHANNEL_EPLB and failure.mode not in _NOT_OF_A_LOAD
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """One attempt of a request to load remote state, over all ranks and handles.
 
-    ``outcome`` is what was done about it, None if it went well or nobody said.
+    ``sending`` is the view of a side that writes into the other (push mode). ``outcome`` is what was done about it, None if it went well or nobody said.
     """
 
     channel: int
+    sending: bool
     attempt: int
     failures: tuple[EventEntry, ...]
     samples: tuple[SampleEntry, ...]
@@ -93,24 +91,25 @@ class Load:
 
 
 def loads(facts: RequestFacts) -> list[Load]:
-    """Return the loads of a request, by channel and attempt."""
+    """Return the loads of a request, by channel, direction and attempt."""
     return [
         load
         for channel in (common_pb2.CHANNEL_KV, common_pb2.CHANNEL_EC)
-        for load in _loads_of_channel(facts, channel)
+        for sending in (False, True)
+        for load in _loads_of(facts, channel, sending=sending)
     ]
 
 
-def _loads_of_channel(facts: RequestFacts, channel: int) -> list[Load]:
+def _loads_of(facts: RequestFacts, channel: int, *, sending: bool) -> list[Load]:
     outcomes = {
         max(entry.event.load_outcome.attempt, 1): entry.event.load_outcome
         for entry in facts.outcomes
-        if entry.event.load_outcome.channel == channel
+        if entry.event.load_outcome.channel == channel and not sending
     }
     failures: dict[int, list[EventEntry]] = defaultdict(list)
     for entry in facts.failures:
         failure = entry.event.transfer_failure
-        if failure.channel == channel and ends_a_load(failure):
+        if _belongs(failure, channel, sending=sending) and ends_a_load(failure):
             failures[max(failure.attempt, 1)].append(entry)
     samples: dict[int, list[SampleEntry]] = defaultdict(list)
     ends = {attempt: entries[-1].event.time_unix_nano for attempt, entries in sorted(failures.items())}
@@ -118,23 +117,29 @@ def _loads_of_channel(facts: RequestFacts, channel: int) -> list[Load]:
     if last in outcomes and outcomes[last].outcome == common_pb2.OUTCOME_RETRIED:
         last += 1
     for sample in facts.samples:
-        if sample.sample.channel == channel and sample.sample.direction != common_pb2.DIRECTION_SEND:
+        if _belongs(sample.sample, channel, sending=sending):
             # A sample does not say which attempt it was part of; its time does.
             time = sample.sample.end_time_unix_nano
             samples[next((attempt for attempt, end in ends.items() if time <= end), last)].append(sample)
+    waits = [] if sending else _waits(facts, channel)
     return [
-        _load(facts, channel, attempt, failures[attempt], samples[attempt], outcomes.get(attempt))
+        _load(channel, sending, attempt, failures[attempt], samples[attempt], outcomes.get(attempt), waits)
         for attempt in sorted(failures.keys() | samples.keys())
     ]
 
 
+def _belongs(entry: TransferFailure | TransferSample, channel: int, *, sending: bool) -> bool:
+    return entry.channel == channel and (entry.direction == common_pb2.DIRECTION_SEND) == sending
+
+
 def _load(
-    facts: RequestFacts,
     channel: int,
+    sending: bool,
     attempt: int,
     failures: list[EventEntry],
     samples: list[SampleEntry],
     outcome: LoadOutcome | None,
+    waits: list[int],
 ) -> Load:
     ends = [entry.event.time_unix_nano for entry in failures]
     ends += [entry.sample.end_time_unix_nano for entry in samples]
@@ -146,8 +151,10 @@ def _load(
         if entry.event.transfer_failure.start_time_unix_nano
     ]
     # A failure that does not know when its attempt began: the wait for it is the next best witness.
-    starts = starts or [time for time in _waits(facts, channel) if time <= min(ends)][-1:]
-    return Load(channel, attempt, tuple(failures), tuple(samples), outcome, min([*starts, min(ends)]), end)
+    starts = starts or [time for time in waits if time <= min(ends)][-1:]
+    return Load(
+        channel, sending, attempt, tuple(failures), tuple(samples), outcome, min([*starts, min(ends)]), end
+    )
 
 
 def _waits(facts: RequestFacts, channel: int) -> list[int]:
