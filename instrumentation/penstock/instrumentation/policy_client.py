@@ -70,6 +70,7 @@ class PolicyClient(Service):
         self._accepted: Policy = NO_POLICY
         self._paused = False
         self._stream: Stream[Push] | None = None
+        self._identity = runtime.identity
         self._backoff = Backoff()
         self._connect_at = 0.0
         self._proven_at = _NEVER
@@ -132,6 +133,9 @@ class PolicyClient(Service):
         if now >= self._proven_at:
             self._backoff.reset()
             self._proven_at = _NEVER
+        if self._stream is not None and self._identity != self._runtime.identity:
+            self._close()
+            self._connect_at = now
         if self._stream is None and now >= self._connect_at and self._runtime.identity.process:
             self._connect(now)
 
@@ -143,7 +147,7 @@ class PolicyClient(Service):
         from penstock.proto import SCHEMA_VERSION  # noqa: PLC0415
         from penstock.proto.v1.policy_pb2 import Push, Subscribe  # noqa: PLC0415
 
-        identity = self._runtime.identity
+        identity = self._identity = self._runtime.identity
         self._connect_at = now + self._backoff.next()
         self._proven_at = now + PROVEN
         self._nonce = 0

@@ -217,6 +217,22 @@ def test_new_epoch_subscribes_anew(agent: FakeAgent, subscribed: Runtime) -> Non
     assert last(agent, "subscribe").subscribe.epoch == subscribed.epoch
 
 
+def test_identity_that_changes_subscribes_anew(
+    agent: FakeAgent, make_runtime: Callable[..., Runtime]
+) -> None:
+    """A role that is guessed later reaches the selector; the same identity again changes nothing."""
+    runtime = make_runtime()
+    runtime.start_policy(FIELDS)
+    agent.wait(lambda: count(agent, "subscribe"), "a subscription")
+    for _ in range(2):
+        runtime.identify(process="engine-core", key="0", role="decode", model="tiny", vllm_version="0.32.0")
+        agent.wait(lambda: count(agent, "subscribe") >= 2, "another subscription")
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+    assert count(agent, "subscribe") == 2
+    assert dict(last(agent, "subscribe").subscribe.labels) == {"role": "decode"}
+
+
 def test_snapshot_holds_the_status(agent: FakeAgent, subscribed: Runtime) -> None:
     """The snapshot says what is in force, since when, until when, and what is done about a failed load."""
     agent.push(
