@@ -140,8 +140,6 @@ class Quarantine:
                 circuit.close("policy")
         for peer in list(self._listed):
             self._publish(peer)
-        if rules is None:
-            self._dormant.clear()
         self._release_beyond_cap()
 
     def set_orders(self, orders: Iterable[Order], now: int) -> None:

@@ -1,71 +1,15 @@
-"""All peers' circuits, the share that may be cut off, and orders."""
+"""All peers' circuits, and the share of them that may be cut off."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from penstock.instrumentation import constants
-from penstock.instrumentation.circuit import Admit, Failure, Rules, State
-from penstock.instrumentation.quarantine import Change, Order, Quarantine, Status
+from penstock.instrumentation.circuit import Admit, State
+from penstock.instrumentation.quarantine import Order, Status
 
 from tests.support.manual_clock import SECOND
-
-RULES = Rules(failures=2, window_ns=30 * SECOND, duration_ns=60 * SECOND, max_peers_percent=50)
-EVERYONE = replace(RULES, max_peers_percent=100)
-REFUSED = Failure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_REFUSED)
-INCOMPATIBLE = Failure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_INCOMPATIBLE)
-REMOTE = Admit(remote=True)
-IDLE = 900 * SECOND
-
-
-class Bench:
-    """A quarantine with its clock and what it told."""
-
-    def __init__(self, rules=RULES, peers=("a", "b"), **options):
-        self.now = 0
-        self.changes: list[Change] = []
-        self.quarantine = Quarantine(self.changes.append, **options)
-        self.quarantine.set_rules(rules, 0)
-        for peer in peers:
-            self.admit(peer)
-
-    def advance(self, seconds):
-        """Move the clock on."""
-        self.now += seconds * SECOND
-
-    def admit(self, peer, engine_id="e1"):
-        """Ask about one request."""
-        return self.quarantine.admit(peer, engine_id, self.now)
-
-    def report(self, peer, failure=None, engine_id="e1", probe=0):
-        """Report one result."""
-        self.quarantine.report(peer, engine_id, failure, self.now, probe=probe)
-
-    def break_peer(self, peer, failure=REFUSED):
-        """Let a peer fail as often as it takes."""
-        for _ in range(RULES.failures):
-            self.report(peer, failure)
-
-    def order(self, *orders):
-        """Push orders."""
-        self.quarantine.set_orders(orders, self.now)
-
-    def rules(self, rules):
-        """Change the policy."""
-        self.quarantine.set_rules(rules, self.now)
-
-    def cut_off(self):
-        """Return the peers whose circuit is not closed."""
-        return {status.peer for status in self.quarantine.listing()}
-
-    def story(self):
-        """Return what was told since the last call, as (peer, previous, state, reason)."""
-        told = [
-            (each.status.peer, each.previous, each.status.state, each.status.reason) for each in self.changes
-        ]
-        self.changes.clear()
-        return told
+from tests.support.quarantine_bench import EVERYONE, IDLE, INCOMPATIBLE, REFUSED, REMOTE, RULES, Bench
 
 
 def test_life_of_a_quarantine():
@@ -80,6 +24,7 @@ def test_life_of_a_quarantine():
     bench.advance(60)
     probe = bench.admit("a")
     assert probe.probe
+    assert [status.state for status in bench.quarantine.listing()] == [State.HALF_OPEN]
     assert bench.admit("a") == Admit(remote=False, reason="probing")
     bench.report("a", probe=probe.probe)
     assert bench.admit("a") == REMOTE
@@ -192,141 +137,6 @@ def test_policy_removed_lifts_all_automatic_ones():
     ]
     bench.rules(EVERYONE)
     assert bench.admit("c") == REMOTE
-
-
-def test_order_to_quarantine_needs_no_failure_and_ends():
-    """An operator's word holds without a policy, for an engine's only peer, and until its time is over."""
-    bench = Bench(rules=None, peers=["a"])
-    bench.order(Order("1", "a", quarantined=True, ttl_ns=10 * SECOND))
-    assert bench.admit("a") == Admit(remote=False, reason="operator")
-    bench.advance(10)
-    assert bench.admit("a") == REMOTE
-    assert bench.story() == [
-        ("a", State.CLOSED, State.OPEN, "operator"),
-        ("a", State.OPEN, State.CLOSED, "expired"),
-    ]
-
-
-def test_order_is_withdrawn():
-    """An order without a time holds until a push leaves it out."""
-    bench = Bench()
-    bench.order(Order("1", "a", quarantined=True))
-    bench.advance(10**6)
-    assert not bench.admit("a").remote
-    bench.order()
-    assert bench.admit("a") == REMOTE
-    assert bench.story()[-1] == ("a", State.OPEN, State.CLOSED, "operator")
-
-
-def test_repeated_push_does_not_prolong_an_order():
-    """An order keeps the end that it had when it was first pushed, and does not come back after it."""
-    bench = Bench()
-    order = Order("1", "a", quarantined=True, ttl_ns=10 * SECOND)
-    for _ in range(3):
-        bench.order(order)
-        bench.advance(6)
-    assert bench.admit("a") == REMOTE
-    assert len(bench.story()) == 2
-
-
-@pytest.mark.parametrize("failure", [REFUSED, INCOMPATIBLE])
-def test_lift_closes_and_keeps_closed(failure):
-    """An order that lifts closes the circuit, holds off new quarantines while it lasts, and counting starts over."""
-    bench = Bench()
-    bench.break_peer("a", failure)
-    bench.story()
-    bench.order(Order("1", "a", quarantined=False, ttl_ns=10 * SECOND))
-    assert bench.story() == [("a", State.OPEN, State.CLOSED, "operator")]
-    bench.break_peer("a", failure)
-    assert bench.admit("a").remote
-    bench.advance(10)
-    assert bench.admit("a") == REMOTE
-    bench.break_peer("a", failure)
-    assert not bench.admit("a").remote
-
-
-@pytest.mark.parametrize("how", ["lift", "policy"])
-def test_counting_starts_over(how):
-    """What was counted before a lift, or under a policy that went, does not count after it."""
-    bench = Bench()
-    bench.report("a", REFUSED)
-    if how == "lift":
-        bench.order(Order("1", "a", quarantined=False, ttl_ns=SECOND))
-    else:
-        bench.rules(None)
-        bench.rules(RULES)
-    bench.advance(1)
-    bench.report("a", REFUSED)
-    assert bench.cut_off() == set()
-
-
-def test_repeated_push_of_a_lift_closes_once():
-    """A lift whose time is over does not close what came after it, however often it is pushed."""
-    bench = Bench()
-    lift = Order("1", "a", quarantined=False, ttl_ns=SECOND)
-    bench.order(lift)
-    bench.advance(1)
-    bench.break_peer("a")
-    bench.order(lift)
-    assert bench.cut_off() == {"a"}
-
-
-def test_lift_forgets_an_idle_incompatible_peer():
-    """A remembered incompatibility can be lifted as well."""
-    bench = Bench()
-    bench.break_peer("a", INCOMPATIBLE)
-    bench.advance(900)
-    bench.order(Order("1", "a", quarantined=False, ttl_ns=SECOND))
-    bench.advance(1)
-    assert bench.admit("a") == REMOTE
-
-
-def test_automatic_state_returns_after_an_order():
-    """An incompatible peer that an operator quarantined too stays cut off when the order ends."""
-    bench = Bench()
-    bench.break_peer("a", INCOMPATIBLE)
-    bench.order(Order("1", "a", quarantined=True, ttl_ns=SECOND))
-    bench.advance(1)
-    assert bench.admit("a") == Admit(remote=False, reason="incompatible")
-    assert State.CLOSED not in {state for _, _, state, _ in bench.story()}
-
-
-def test_orders_count_in_the_share():
-    """What an operator cut off leaves less to the automatic ones; with none left they are let go."""
-    bench = Bench()
-    bench.break_peer("a")
-    bench.order(Order("1", "b", quarantined=True))
-    assert bench.cut_off() == {"b"}
-    bench.break_peer("a")
-    assert bench.cut_off() == {"b"}
-
-
-def test_an_order_counts_from_when_its_peer_is_known():
-    """A peer that an order cut off before anyone asked for it takes its share when it turns up."""
-    bench = Bench(rules=replace(RULES, max_peers_percent=34), peers=["a", "b", "c"])
-    bench.order(Order("1", "z", quarantined=True))
-    bench.break_peer("a")
-    assert bench.cut_off() == {"a", "z"}
-    bench.admit("z")
-    assert bench.cut_off() == {"z"}
-
-
-def test_last_order_about_a_peer_wins():
-    """Of two orders about one peer the later in the push holds."""
-    bench = Bench()
-    bench.order(Order("1", "a", quarantined=True), Order("2", "a", quarantined=False))
-    assert bench.admit("a").remote
-    bench.order(Order("2", "a", quarantined=False), Order("1", "a", quarantined=True))
-    assert not bench.admit("a").remote
-
-
-def test_too_many_orders_are_refused():
-    """The number of orders is bounded; those in force stay."""
-    bench = Bench(max_peers=2)
-    bench.order(Order("1", "a", quarantined=True))
-    with pytest.raises(ValueError, match="3 quarantine orders at once; use at most 2"):
-        bench.order(*(Order(str(number), "b", quarantined=True) for number in range(3)))
-    assert bench.cut_off() == {"a"}
 
 
 def test_idle_peers_are_forgotten():
