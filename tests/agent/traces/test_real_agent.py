@@ -1,0 +1,55 @@
+"""A real agent process: what engines tell it arrives in the backend, across its death."""
+
+from __future__ import annotations
+
+import grpc
+from penstock.agent.journal import Reader
+from penstock.agent.journal.schema import FILE
+from penstock.agent.traces import names
+from penstock.agent.traces.export import CURSOR
+from penstock.proto.v1.admin_pb2 import GetTraceRequest
+from penstock.proto.v1.admin_pb2_grpc import AdminStub
+from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL
+
+from tests.support.agent import running_agent, wait_until
+from tests.support.batches import deferral_end, deferral_start
+from tests.support.engine import FakeEngine
+from tests.support.otlp import otlp_backend
+from tests.support.stories import (
+    DECODE,
+    PREFILL,
+    closed,
+    closed_decode,
+    failed_load,
+    handshake,
+    lease,
+    outcome,
+)
+
+
+def test_an_engines_traces_survive_a_killed_agent():
+    """Both sides of a request are one trace although the agent died in between; nothing comes twice."""
+    with otlp_backend() as backend:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
+        with running_agent(env=env) as agent:
+            with FakeEngine(agent.listen, engine="0", role=ROLE_PREFILL) as prefill:
+                prefill.publish(closed(PREFILL, kv_role=ROLE_PREFILL), lease())
+            with FakeEngine(agent.listen, engine="1", role=ROLE_DECODE) as decode:
+                decode.publish(deferral_start(DECODE, remote_request_id=PREFILL))
+                backend.wait_for(2)
+                # Killed before it notes what was delivered, it would send that again, under the same ids.
+                with Reader(agent.state_dir / FILE) as reader:
+                    wait_until(lambda: reader.cursor(CURSOR)[1], "the delivery is noted")
+                agent.kill()
+                agent.start()
+                decode.address = agent.listen
+                decode.connect()
+                decode.publish(handshake(DECODE), failed_load(), outcome(DECODE))
+                decode.publish(deferral_end(DECODE), closed_decode())
+            with grpc.insecure_channel(agent.admin) as channel:
+                tree = AdminStub(channel).GetTrace(GetTraceRequest(request_id=DECODE), timeout=10)
+            # Request, lease; request, load, recomputation, deferral, handshake.
+            spans = backend.wait_for(7)
+    assert {span.span_id for span in tree.spans} == {span.span_id for span in spans}
+    assert len(spans) == 7
+    assert {span.trace_id for span in spans if span.name != names.HANDSHAKE} == {tree.trace_id}
