@@ -1,0 +1,116 @@
+"""The engine comes first: whatever happens to the agent, vLLM serves, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.client import prefill_decode
+from demo.steps import PROMPT, until
+from tests.support.engines import CPU_DEFAULTS
+
+if TYPE_CHECKING:
+    from demo.stack import Stack
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.parametrize("stack", [CPU_DEFAULTS], indirect=True, ids=["cpu"]),
+]
+
+_BURST = 6
+_KILLS = 3
+
+
+def _burst(stack: Stack) -> list[int]:
+    """Send a few requests through both servers, two at a time; return the status codes."""
+
+    def send(_: int) -> int:
+        prompt = PROMPT * 2 + uuid.uuid4().hex
+        return prefill_decode(stack.prefill.url, stack.decode.url, prompt, max_tokens=4)[1].status
+
+    with ThreadPoolExecutor(2) as senders:
+        return list(senders.map(send, range(_BURST)))
+
+
+def _transfers(stack: Stack) -> float:
+    return stack.agent.metrics().value("penstock_transfers_total", server="decode", result="ok")
+
+
+def _closed(stack: Stack) -> float:
+    return stack.agent.metrics().value("penstock_events_total", server="decode", kind="request_closed")
+
+
+def _count_reaches(stack: Stack, transfers: float, closed: float) -> None:
+    """Wait for exactly so many transfers and requests, and see that no further ones follow."""
+    until(
+        lambda: _transfers(stack) >= transfers and _closed(stack) >= closed,
+        f"Not {transfers:g} transfers and {closed:g} requests are counted",
+        seconds=60,
+    )
+    assert (_transfers(stack), _closed(stack)) == (transfers, closed)
+
+
+def test_a_stopped_agent_costs_nothing(stack: Stack) -> None:
+    """SIGSTOP: the engines answer as before; after SIGCONT all of it is counted once."""
+    transfers, closed = _transfers(stack), _closed(stack)
+
+    stack.agent.child.signal(signal.SIGSTOP)
+    try:
+        statuses = _burst(stack)
+    finally:
+        stack.agent.child.signal(signal.SIGCONT)
+
+    assert statuses == [200] * _BURST
+    _count_reaches(stack, transfers + _BURST, closed + _BURST)
+
+
+def test_an_agent_that_goes_and_comes_back_counts_all_of_it(stack: Stack) -> None:
+    """SIGTERM, traffic without an agent, a new agent on the same state."""
+    transfers, closed = _transfers(stack), _closed(stack)
+
+    stack.agent.stop()
+    statuses = _burst(stack)
+    stack.agent.start()
+
+    assert statuses == [200] * _BURST
+    _count_reaches(stack, transfers + _BURST, closed + _BURST)
+
+
+@pytest.mark.parametrize("round_", range(_KILLS))
+def test_kill_9_amid_traffic_counts_everything_exactly_once(stack: Stack, round_: int) -> None:
+    """The agent is killed while requests run and comes back: no transfer is lost or doubled."""
+    transfers, closed = _transfers(stack), _closed(stack)
+
+    with ThreadPoolExecutor(1) as background:
+        traffic = background.submit(_burst, stack)
+        until(lambda: _closed(stack) > closed, "No traffic arrives")
+        stack.agent.kill()
+        stack.agent.start()
+        assert traffic.result() == [200] * _BURST
+
+    _count_reaches(stack, transfers + _BURST, closed + _BURST)
+    assert stack.agent.metrics().value("penstock_events_dropped_total") == 0
+
+
+def test_pause_is_a_kill_switch_on_the_running_engine(stack: Stack) -> None:
+    """Paused engines serve and report nothing; resumed ones report again."""
+    paused = stack.agent.ctl("pause", "--reason", "test")
+    assert paused.code == 0, paused.output
+    try:
+        transfers = _transfers(stack)
+        assert _burst(stack) == [200] * _BURST
+        until(
+            lambda: stack.agent.metrics().value("penstock_engine_paused", server="decode") == 1,
+            "penstock_engine_paused does not say so",
+        )
+        assert _transfers(stack) == transfers
+    finally:
+        resumed = stack.agent.ctl("resume")
+
+    assert resumed.code == 0, resumed.output
+    assert _burst(stack) == [200] * _BURST
+    until(lambda: _transfers(stack) == transfers + _BURST, "Transfers after resume are not counted")

@@ -1,0 +1,66 @@
+"""The caller's trace context, which vLLM by itself drops."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.client import prefill_decode
+from demo.steps import PROMPT, until
+from tests.support.engines import CPU_DEFAULTS
+
+if TYPE_CHECKING:
+    from demo.receiver import Span
+    from demo.stack import Stack
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.parametrize("stack", [CPU_DEFAULTS], indirect=True, ids=["cpu"]),
+]
+
+
+def _requests_of(stack: Stack, trace_id: str) -> list[Span]:
+    spans = stack.receiver.spans(trace_id)
+    found = [span for span in spans if span.name == "penstock.request"]
+    return found if {span.service for span in found} == {"vllm-prefill", "vllm-decode"} else []
+
+
+def test_one_search_finds_both_servers_below_the_caller(stack: Stack) -> None:
+    """With a sampled traceparent both request spans are in its trace, children of the caller's span."""
+    trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
+
+    prefill_decode(
+        stack.prefill.url,
+        stack.decode.url,
+        PROMPT + trace_id,
+        headers={"traceparent": f"00-{trace_id}-{span_id}-01"},
+    )
+
+    found = until(lambda: _requests_of(stack, trace_id), f"Trace {trace_id} does not hold both servers")
+    assert {span.parent_id for span in found} == {span_id}
+
+
+def test_the_clients_request_id_is_an_attribute(stack: Stack) -> None:
+    """X-Request-Id is chosen by clients: it can be searched for, but two servers share no id by it."""
+    name = f"e2e-{secrets.token_hex(6)}"
+
+    _, answer = prefill_decode(
+        stack.prefill.url, stack.decode.url, PROMPT + name, headers={"X-Request-Id": name}
+    )
+
+    assert answer.status == 200
+
+    def named_spans() -> list[Span]:
+        return [
+            span
+            for span in stack.receiver.spans()
+            if span.name == "penstock.request"
+            and name in str(span.attributes.get("penstock.client_request_id", ""))
+        ]
+
+    until(lambda: len(named_spans()) >= 2, f"Fewer than two request spans carry {name}")
+    found = named_spans()
+    assert sorted(span.service for span in found) == ["vllm-decode", "vllm-prefill"]
+    assert len({span.trace_id for span in found}) == 1

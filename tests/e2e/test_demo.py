@@ -1,0 +1,112 @@
+"""The demo's four steps on real engines: a transfer, a failure, a policy changed live, the failure again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.steps import bad_request, good_request, set_policy, until
+from tests.support.engines import CPU_DEFAULTS
+from tests.support.stacks import forget_policy, named
+
+if TYPE_CHECKING:
+    from demo.stack import Stack
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.parametrize("stack", [CPU_DEFAULTS], indirect=True, ids=["cpu"]),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_policy(stack: Stack) -> None:
+    """Begin with vLLM's own configuration."""
+    forget_policy(stack)
+
+
+def test_a_good_request_is_one_transfer_and_one_trace(stack: Stack) -> None:
+    """Its bytes and its peer are in /metrics, its spans of both servers in one trace, linked."""
+    good = good_request(stack)
+
+    assert good.same_text
+    assert [sample.labels["peer"] for sample in good.transfers] == [stack.prefill.peer]
+    assert good.bytes[0].value > 0
+    (prefill,) = named(good.spans, "penstock.request", "vllm-prefill")
+    (decode,) = named(good.spans, "penstock.request")
+    (load,) = named(good.spans, "kv.load")
+    assert prefill.span_id in load.links
+    assert load.parent_id == decode.span_id
+    assert decode.attributes["penstock.peer"] == stack.prefill.peer
+    assert load.attributes["penstock.bytes"] > 0
+    assert not any(span.error for span in good.spans)
+
+
+def test_a_request_that_waits_is_deferred_once(stack: Stack) -> None:
+    """One wait for remote KV is one span, and not longer than the request."""
+    good = good_request(stack)
+
+    (decode,) = named(good.spans, "penstock.request")
+    (deferral,) = named(good.spans, "penstock.deferral")
+    assert deferral.attributes["penstock.ending"] == "ready"
+    assert decode.start <= deferral.start <= deferral.end <= decode.end
+
+
+def test_a_failure_under_fail_has_mode_peer_and_request(stack: Stack) -> None:
+    """The client gets a 5xx; metrics, events and trace say which peer, why, and what was done."""
+    bad = bad_request(stack)
+
+    assert bad.answer.status >= 500
+    assert bad.outcome["outcome"] == "failed"
+    assert bad.outcome["decidedBy"] == "vllm"
+    assert bad.outcome["peer"]["address"] == bad.peer
+    labels = {sample.name: sample.labels for sample in bad.metrics}
+    assert labels["penstock_transfer_failures_total"]["mode"] == "handshake"
+    assert labels["penstock_load_outcomes_total"]["outcome"] == "failed"
+    request = next(
+        span
+        for span in named(bad.spans, "penstock.request")
+        if span.attributes["penstock.request_id"] == bad.request_id
+    )
+    assert request.error
+    assert request.attributes["penstock.outcome"] == "failed"
+    assert request.attributes["penstock.mode"] == "handshake"
+    assert request.attributes["penstock.peer"] == bad.peer
+    explained = stack.agent.ctl("explain", bad.request_id)
+    assert explained.code == 0
+    assert bad.peer in explained.output
+
+
+def test_a_policy_changes_what_happens_without_a_restart(stack: Stack) -> None:
+    """Set on the running server and acknowledged, it turns the same failure into a 200."""
+    pid = stack.decode.child.pid
+    changed = set_policy(stack, "recompute")
+
+    bad = bad_request(stack)
+
+    assert bad.answer.status == 200
+    assert bad.outcome["outcome"] == "recomputed"
+    assert bad.outcome["decidedBy"] == "policy"
+    assert bad.outcome["policyHash"] == changed.hash
+    assert int(bad.outcome["tokensRecomputed"]) == bad.answer.body["usage"]["prompt_tokens"]
+    recomputed = [s for s in bad.metrics if s.name == "penstock_recomputed_tokens_total"]
+    assert sum(sample.value for sample in recomputed) == int(bad.outcome["tokensRecomputed"])
+    (request,) = named(bad.spans, "penstock.request")
+    assert not request.error
+    assert request.attributes["penstock.outcome"] == "recomputed"
+    (load,) = named(bad.spans, "kv.load")
+    assert load.error
+    assert (stack.decode.child.pid, stack.decode.child.running) == (pid, True)
+
+
+def test_no_span_names_a_parent_that_nobody_exports(stack: Stack) -> None:
+    """Every parent arrives: a backend shows whole trees."""
+    assert stack.receiver is not None
+    good_request(stack)
+
+    def orphans_are_gone() -> bool:
+        spans = stack.receiver.spans()
+        known = {span.span_id for span in spans} | {""}
+        return all(span.parent_id in known for span in spans)
+
+    assert until(orphans_are_gone, "Some span's parent was never exported")

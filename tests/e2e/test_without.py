@@ -1,0 +1,80 @@
+"""vLLM without an endpoint, and with one where no agent is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.client import complete, prefill_decode
+from demo.model import tiny_model
+from demo.servers import ROOT, Server, ServerSpec
+from demo.steps import PROMPT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """Start a prefill server without Penstock, and a decode server whose agent is not there."""
+    logs = tmp_path_factory.mktemp("without")
+    model = tiny_model(ROOT / ".cache" / "models")
+    specs = (
+        ServerSpec("prefill", "kv_producer"),
+        ServerSpec(
+            "decode",
+            "kv_consumer",
+            "fail",
+            env={
+                "PENSTOCK_ENDPOINT": f"unix://{logs}/nobody.sock",
+                "PENSTOCK_LABELS": "role=decode",
+                # The real one, which contains: this is what production runs.
+                "PENSTOCK_GUARD": "",
+            },
+        ),
+    )
+    started: list[Server] = []
+    try:
+        started.extend(Server(spec, model=model, logs=logs) for spec in specs)
+        for server in started:
+            server.wait_ready()
+        yield started[0], started[1]
+    finally:
+        for server in started:
+            server.stop()
+
+
+def _maps(server: Server) -> str:
+    """Return what all processes of a server have mapped."""
+    texts = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                group = entry.joinpath("stat").read_text().rpartition(")")[2].split()[2]
+                if int(group) == server.child.pid:
+                    texts.append(entry.joinpath("maps").read_text())
+            except OSError:
+                # It ended while we looked.
+                continue
+    return "\n".join(texts)
+
+
+def test_requests_are_served(servers: tuple[Server, Server]) -> None:
+    """A transfer between the two, and the same text as without it."""
+    prefill, decode = servers
+    for number in range(4):
+        prompt = f"{PROMPT * 3}{number}"
+        _, answer = prefill_decode(prefill.url, decode.url, prompt)
+        assert answer.completion == complete(prefill.url, prompt).completion
+
+
+def test_without_an_endpoint_nothing_is_loaded(servers: tuple[Server, Server]) -> None:
+    """No process of that server has gRPC in it; one with an endpoint has."""
+    prefill, decode = servers
+
+    assert "cygrpc" not in _maps(prefill)
+    assert "cygrpc" in _maps(decode)

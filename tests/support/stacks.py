@@ -1,0 +1,51 @@
+"""Agent, trace backend and a pair of engines, in any variant; the demo's steps run on it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from demo.agent import Agent
+from demo.receiver import Receiver
+from demo.stack import Stack
+from demo.steps import POLICY
+from tests.support.agent import short_directory
+from tests.support.engines import CPU_DEFAULTS, Variant, running_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from demo.receiver import Span
+
+
+@contextmanager
+def variant_stack(variant: Variant, *, logs: Path) -> Iterator[Stack]:
+    """Run all parts; the instrumentation raises what it contains in production."""
+    with short_directory() as directory:
+        receiver = Receiver()
+        receiver.start()
+        agent = Agent(directory, otlp_endpoint=receiver.endpoint)
+        try:
+            agent.start()
+            with running_pair(variant, logs=logs, endpoint=agent.endpoint) as pair:
+                yield Stack(agent, receiver.endpoint, receiver, pair.prefill, pair.decode)
+        finally:
+            agent.stop()
+            receiver.stop()
+
+
+def forget_policy(stack: Stack) -> None:
+    """Let vLLM's own configuration hold again, in all engines."""
+    deleted = stack.agent.ctl("delete", "policy", POLICY)
+    if deleted.code == 0:
+        return
+    assert "no policy" in deleted.output.lower(), deleted.output
+
+
+def named(spans: tuple[Span, ...], name: str, service: str = "vllm-decode") -> list[Span]:
+    """Return the spans of one name and service."""
+    return [span for span in spans if span.name == name and span.service == service]
+
+
+__all__ = ["CPU_DEFAULTS", "forget_policy", "named", "variant_stack"]
