@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
+import threading
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from penstock.agent.errors import ConfigError
 from penstock.agent.traces import names
 from penstock.agent.traces.export import CURSOR, TraceExporter
@@ -27,6 +31,9 @@ from tests.support.stories import (
     lease,
     prefill_story,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIMITS = Limits(grace_nano=50 * MS)
 # Request, lease; request, load, deferral, handshake.
@@ -273,8 +280,56 @@ def test_a_wrong_variable_is_a_sentence(book, monkeypatch):
         exporter_of(book, "http://127.0.0.1:1")
 
 
+@contextmanager
+def http_backend() -> Iterator[tuple[str, list[str]]]:
+    """Take spans over HTTP, but for kv.load, which is refused; yields the URL and the spans' names."""
+    taken: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            found = [
+                span.name
+                for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+                for scope in resource.scope_spans
+                for span in scope.spans
+            ]
+            refused = names.KV_LOAD in found or self.path != "/v1/traces"
+            taken.extend([] if refused else found)
+            self.send_response(400 if refused else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", taken
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 async def test_http_protobuf(book, monkeypatch):
-    """The other protocol of OTLP: a backend that does not answer shows as an error."""
+    """The other protocol of OTLP: what is taken and what is refused is told apart there, too."""
+    await book.tell(prefill_story(), decode_story())
+    with http_backend() as (endpoint, taken):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        exporter = TraceExporter(book.journal, ExportSettings(endpoint, "http/protobuf"), limits=LIMITS)
+        exporter.start()
+        await until(lambda: exporter.status().low == 9, "everything is done with")
+        await asyncio.to_thread(exporter.stop, STOP_SECONDS)
+    assert sorted(taken) == sorted(
+        [names.REQUEST, names.REQUEST, names.KV_LEASE, names.DEFERRAL, names.HANDSHAKE]
+    )
+    assert exporter.status().spans_refused == 1
+
+
+async def test_http_without_an_answer(book, monkeypatch):
+    """A backend that is not there shows as an error, and nothing is given up."""
     with socket.create_server(("127.0.0.1", 0)) as closed_soon:
         endpoint = f"http://127.0.0.1:{closed_soon.getsockname()[1]}"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
@@ -284,4 +339,4 @@ async def test_http_protobuf(book, monkeypatch):
     exporter.start()
     await until(lambda: exporter.status().error, "the failure shows")
     await asyncio.to_thread(exporter.stop, 0.1)
-    assert exporter.status().spans_exported == 0
+    assert (exporter.status().spans_exported, exporter.status().spans_refused) == (0, 0)

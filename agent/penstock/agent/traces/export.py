@@ -121,7 +121,7 @@ class TraceExporter:
         while not self._stopping.is_set():
             last = reader.last()
             self._save(last + 1, last)
-            self._status = replace(self._status, low=last + 1, exported=last, position=last)
+            self._status = replace(self._status, error="", low=last + 1, exported=last, position=last)
             self._stopping.wait(_FOLLOW_SECONDS)
 
     def _walk(self, reader: Reader, delivery: Delivery) -> None:
