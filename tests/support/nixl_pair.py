@@ -6,7 +6,11 @@ import os
 import socket
 import time
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.vllm.connectors import KvConnectorHook
 
 from tests.support import schedulers
 from tests.support.schedulers import BLOCK, BLOCKS
@@ -28,7 +32,7 @@ with warnings.catch_warnings():
     )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pytest
@@ -76,6 +80,7 @@ class Engine:
 
     def __init__(self, directory: Path, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.port = free_port()
+        self._answers: list[Any] = []
         monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(self.port))
         self.config = config(directory, role)
         caches = schedulers.kv_cache_config()
@@ -107,6 +112,7 @@ class Engine:
 
     def lease(self, request_id: str, seconds: float = 60.0) -> None:
         """Keep blocks for a reader of *request_id*."""
+        self._answers.clear()
         metadata = NixlConnectorMetadata()
         metadata.reqs_in_batch = {request_id}
         metadata.reqs_to_send = {request_id: time.perf_counter() + seconds}
@@ -122,7 +128,8 @@ class Engine:
         port: int | None = None,
         engine_id: str = "",
     ) -> Any:
-        """Ask to read blocks of *peer*; returns the step's results. No blocks: only notify it."""
+        """Ask to read blocks of *peer*; returns the step's answer. No blocks: only notify it."""
+        self._answers.clear()
         metadata = NixlConnectorMetadata()
         metadata.add_new_req_to_recv(
             request_id,
@@ -150,14 +157,19 @@ class Engine:
         self.connector.bind_connector_metadata(metadata or NixlConnectorMetadata())
         self.connector.start_load_kv(None)
         results = self.connector.get_transfer_results(set())
-        return (
+        answer = (
             results,
             self.connector.get_block_ids_with_load_errors(),
             self.connector.build_connector_worker_meta(),
         )
+        self._answers.append(answer)
+        return answer
 
     def step_until(self, done: Callable[[Any], object], what: str) -> Any:
-        """Step until *done* of a step's answer is true; returns that answer."""
+        """Step until *done* of a step's answer is true, of one since the last read or lease; returns that answer."""
+        for answer in self._answers:
+            if done(answer):
+                return answer
         deadline = time.monotonic() + DEADLINE
         while time.monotonic() < deadline:
             answer = self.step()
@@ -165,6 +177,13 @@ class Engine:
                 return answer
             time.sleep(0.005)
         raise AssertionError(f"not within {DEADLINE:g} s: {what}")
+
+    @property
+    def reported(self) -> list[Any]:
+        """The failed loads that were reported to the scheduler since the last read or lease."""
+        return [
+            failure for _, _, report in self._answers if report is not None for failure in report.failures
+        ]
 
     def received(self, request_id: str) -> Any:
         """Step until a request is received or has failed; returns that step's answer."""
@@ -180,3 +199,33 @@ class Engine:
         """Shut both sides down."""
         self._listener.shutdown()
         self.connector.shutdown()
+
+
+def connect(prefill: Engine, decode: Engine) -> None:
+    """Let the two shake hands by a good read."""
+    prefill.lease("prefill-of-first")
+    decode.read("first", prefill)
+    decode.received("first")
+    prefill.sent("prefill-of-first")
+
+
+@contextmanager
+def instrumented_engines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Engine]]:
+    """Install the connector's hook and give a builder of engines; close them and take the hook out at the end."""
+    hook = KvConnectorHook()
+    hook.install()
+    built: list[Engine] = []
+
+    def make(role: str = "kv_consumer", model: str = "model") -> Engine:
+        own = directory / model
+        own.mkdir(exist_ok=True)
+        built.append(Engine(own, role, monkeypatch))
+        return built[-1]
+
+    try:
+        yield make
+    finally:
+        for engine in built:
+            engine.close()
+        hook.uninstall()
+        registry.uninstall("nixl")

@@ -91,17 +91,17 @@ def policy(action: str, observed: str = "") -> Policy:
 @contextmanager
 def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     """Make the process's runtime active and let it tell a recorder; the guard lets errors through."""
-    recorder = Recorder()
+    recorder, before = Recorder(), runtime.settings
     monkeypatch.setattr(guard, "raising", True)
     monkeypatch.setattr(runtime, "emit_event", recorder.emit_event)
     monkeypatch.setattr(runtime, "emit_transfer", recorder.emit_transfer)
     monkeypatch.setattr(runtime, "start", lambda: None)
     monkeypatch.setattr(runtime, "start_policy", lambda _fields: None)
     monkeypatch.setattr(runtime, "identity", Identity())
+    monkeypatch.setattr(runtime.snapshots, "_providers", dict(runtime.snapshots._providers))
     runtime.configure(Settings(endpoint="unix:///nowhere/ingest.sock"))
     try:
         yield recorder
     finally:
-        runtime.configure(None)
-        runtime.snapshots.reset()
+        runtime.configure(before)
         runtime.policy.swap(NO_POLICY, 1.0)

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation import constants as c
-from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.connectors import KvConnectorHook
 
-from tests.support.nixl_pair import HOST, Engine, free_port, prepare
+from tests.support.nixl_pair import HOST, Engine, connect, free_port, instrumented_engines, prepare
+from tests.support.recorder import recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.support.recorder import Recorder
 
@@ -25,32 +23,35 @@ PAGE = 2 * 32 * 64 * 4
 """Bytes of one block of the test's KV cache."""
 
 
-@pytest.fixture
-def make_engine(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeEngine]:
-    """Build instrumented engines; those of the same model may talk to each other."""
-    del recorder
-    prepare(monkeypatch, tmp_path)
-    hook = KvConnectorHook()
-    hook.install()
-    built: list[Engine] = []
+@pytest.fixture(scope="module")
+def make_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEngine]:
+    """Build instrumented engines, which live until the module is done; those of the same model can talk."""
+    with pytest.MonkeyPatch.context() as monkeypatch, recording(monkeypatch):
+        directory = tmp_path_factory.mktemp("nixl")
+        prepare(monkeypatch, directory)
+        with instrumented_engines(directory, monkeypatch) as make:
+            yield make
 
-    def make(role: str = "kv_consumer", model: str = "model") -> Engine:
-        directory = tmp_path / model
-        directory.mkdir(exist_ok=True)
-        built.append(Engine(directory, role, monkeypatch))
-        return built[-1]
 
-    yield make
-    for engine in built:
-        engine.close()
-    hook.uninstall()
-    registry.uninstall("nixl")
+@pytest.fixture(scope="module")
+def connected(make_engine: MakeEngine) -> tuple[Engine, Engine]:
+    """Build a prefill and a decode engine that have shaken hands."""
+    prefill, decode = make_engine("kv_producer"), make_engine("kv_consumer")
+    connect(prefill, decode)
+    return prefill, decode
 
 
 @pytest.fixture
-def pair(make_engine: MakeEngine) -> tuple[Engine, Engine]:
-    """Build a prefill and a decode engine."""
-    return make_engine("kv_producer"), make_engine("kv_consumer")
+def pair(connected: tuple[Engine, Engine], recorder: Recorder) -> tuple[Engine, Engine]:
+    """Return the prefill and the decode engine, with nothing recorded yet."""
+    assert not recorder.events
+    return connected
+
+
+@pytest.fixture
+def strangers(connected: tuple[Engine, Engine], make_engine: MakeEngine) -> tuple[Engine, Engine]:
+    """Return the prefill engine and a decode engine that has not met it."""
+    return connected[0], make_engine("kv_consumer")
 
 
 def break_agent(monkeypatch: pytest.MonkeyPatch, engine: Engine, name: str, replacement: Any) -> None:
@@ -59,21 +60,13 @@ def break_agent(monkeypatch: pytest.MonkeyPatch, engine: Engine, name: str, repl
     monkeypatch.setattr(base, name, replacement)
 
 
-def connect(prefill: Engine, decode: Engine) -> None:
-    """Let the two shake hands by a good read."""
-    prefill.lease("prefill-of-first")
-    decode.read("first", prefill)
-    decode.received("first")
-    prefill.sent("prefill-of-first")
-
-
-def test_good_transfer(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+def test_good_transfer(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
     """A read is one sample with bytes, times, peer and request, and its handshake one event."""
-    prefill, decode = pair
-    prefill.lease("prefill-of-r1")
+    prefill, decode = strangers
+    prefill.lease("prefill-of-good")
     before = time.time_ns()
-    decode.read("r1", prefill)
-    results, invalid, report = decode.received("r1")
+    decode.read("good", prefill)
+    results, invalid, report = decode.received("good")
     assert not results.failed_recving
     assert not invalid
     assert bool((decode.cache[1:4] == prefill.cache[4:7]).all())
@@ -88,21 +81,22 @@ def test_good_transfer(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
         "NixlConnector",
         prefill.address,
         prefill.id,
-        "r1",
+        "good",
     )
     assert sample["descriptors"] > 0
     assert before < sample["end_time_unix_nano"] - sample["duration_nano"]
     (handshake,) = recorder.take("handshake")
     assert (handshake.result, handshake.peer.address) == (c.TRANSFER_RESULT_OK, prefill.address)
-    assert (list(handshake.waiting_request_ids), handshake.waiters_total) == (["r1"], 1)
+    assert (list(handshake.waiting_request_ids), handshake.waiters_total) == (["good"], 1)
     assert handshake.queued_time_unix_nano <= handshake.start_time_unix_nano < handshake.end_time_unix_nano
     assert handshake.HasField("clock_offset_nano")
     assert handshake.id
     ((request_id, began),) = report.began
-    assert (request_id, began) == ("r1", sample["end_time_unix_nano"] - sample["duration_nano"])
+    assert (request_id, began) == ("good", sample["end_time_unix_nano"] - sample["duration_nano"])
     assert not report.failures
-    prefill.sent("prefill-of-r1")
-    assert recorder.kinds() == ["handshake"]
+    prefill.sent("prefill-of-good")
+    assert not recorder.take("transfer_failure", "good")
+    assert not recorder.take("transfer_failure", "prefill-of-good")
     peers = {status.peer.engine_id: status for status in recorder.snapshot().peers}
     assert peers[prefill.id].connected
     assert peers[prefill.id].last_active_unix_nano >= before
@@ -121,7 +115,6 @@ def test_names_stay(pair: tuple[Engine, Engine]) -> None:
 def test_in_flight(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read that lasts is in the snapshot with its peer and its start, and no longer when it is done."""
     prefill, decode = pair
-    connect(prefill, decode)
     with monkeypatch.context() as slow:
         break_agent(slow, decode, "check_xfer_state", lambda *_: "PROC")
         before = time.time_ns()
@@ -142,7 +135,7 @@ def test_incompatible(make_engine: MakeEngine, recorder: Recorder) -> None:
     """Engines of different models: one failure with both hashes, and a report to the scheduler."""
     prefill, decode = make_engine("kv_producer", "model-a"), make_engine("kv_consumer", "model-b")
     decode.read("r1", prefill)
-    results, invalid, report = decode.received("r1")
+    results, invalid, _ = decode.received("r1")
     assert results.failed_recving == {"r1"}
     assert invalid == {1, 2, 3}
     (failure,) = recorder.take("transfer_failure", "r1")
@@ -155,7 +148,7 @@ def test_incompatible(make_engine: MakeEngine, recorder: Recorder) -> None:
     (handshake,) = recorder.take("handshake")
     assert (handshake.result, handshake.error_type) == (c.TRANSFER_RESULT_ERROR, c.ERROR_TYPE_INCOMPATIBLE)
     assert failure.handshake_id == handshake.id
-    (told,) = report.failures
+    (told,) = decode.reported
     assert (told.request_id, told.mode, told.error_type) == (
         "r1",
         c.FAILURE_MODE_HANDSHAKE,
@@ -181,14 +174,8 @@ def test_silent_peer_and_its_victims(pair: tuple[Engine, Engine], recorder: Reco
     decode.read("culprit", prefill, port=dead, engine_id="engine", local=(1,), remote=(1,))
     decode.read("same-port", prefill, port=dead, engine_id="engine", local=(2,), remote=(2,))
     decode.read("victim", prefill, engine_id="engine", local=(3,), remote=(3,))
-    failed: dict[str, Any] = {}
-
-    def all_failed(answer: Any) -> bool:
-        if answer[2] is not None:
-            failed.update({told.request_id: told for told in answer[2].failures})
-        return len(failed) == 3
-
-    decode.step_until(all_failed, "three failures")
+    decode.step_until(lambda _: len(decode.reported) == 3, "three failures")
+    failed = {told.request_id: told for told in decode.reported}
     (handshake,) = recorder.take("handshake")
     assert list(handshake.waiting_request_ids) == ["culprit", "same-port", "victim"]
     assert handshake.error_type == c.ERROR_TYPE_TIMEOUT
@@ -246,21 +233,16 @@ def test_failing_reads(
 ) -> None:
     """Each way in which a read fails is one failure of its mode; a read that was posted ended in an error."""
     prefill, decode = pair
-    connect(prefill, decode)
-    recorder.transfers.clear()
     break_agent(monkeypatch, decode, method, replacement)
     decode.read("r1", prefill)
-    results, _, report = (
-        decode.received("r1") if "r1" in decode.worker._recving_metadata else (None, None, None)
-    )
+    results, _, _ = decode.received("r1")
     (failure,) = recorder.take("transfer_failure", "r1")
     assert (failure.mode, failure.upstream_type) == (mode, upstream)
     assert (failure.peer.address, failure.peer.engine_id) == (prefill.address, prefill.id)
     assert failure.error_text
     assert failure.error_class == ("" if upstream == "transfer_failed" else "RuntimeError")
-    if results is not None:
-        assert results.failed_recving == {"r1"}
-        assert not report.failures or report.failures[0].mode == mode
+    assert results.failed_recving == {"r1"}
+    assert [told.mode for told in decode.reported] == [mode]
     assert [sample["result"] for sample in recorder.transfers] == ([c.TRANSFER_RESULT_ERROR] if begun else [])
     assert not recorder.snapshot().in_flight
 
@@ -270,8 +252,6 @@ def test_refused_release(
 ) -> None:
     """While a release is refused vLLM fails the transfer at every poll; it stays one failure and one refusal."""
     prefill, decode = pair
-    connect(prefill, decode)
-    recorder.transfers.clear()
     with monkeypatch.context() as broken:
         break_agent(broken, decode, "check_xfer_state", lambda *_: "ERR")
         with monkeypatch.context() as refused:
@@ -291,7 +271,6 @@ def test_notification(
 ) -> None:
     """A notification that cannot be sent is a failure, but not of the request: its KV is here."""
     prefill, decode = pair
-    connect(prefill, decode)
     break_agent(monkeypatch, decode, "send_notif", _raise)
     _, _, report = decode.read("r1", prefill, local=())
     (failure,) = recorder.take("transfer_failure", "r1")
@@ -319,16 +298,17 @@ def test_clean_up_of_a_dead_request(pair: tuple[Engine, Engine], recorder: Recor
 def test_expired_lease_and_late_read(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
     """Blocks nobody reads in time expire; whoever reads them afterwards may get another request's."""
     prefill, decode = pair
-    connect(prefill, decode)
-    prefill.lease("prefill-of-r1", seconds=-1.0)
-    (expired,) = recorder.take("transfer_failure", "prefill-of-r1")
+    prefill.lease("prefill-of-late", seconds=-1.0)
+    (expired,) = recorder.take("transfer_failure", "prefill-of-late")
     assert (expired.mode, expired.direction) == (c.FAILURE_MODE_EXPIRED, c.DIRECTION_SEND)
-    decode.read("r1", prefill)
-    decode.received("r1")
-    prefill.step_until(lambda _: len(recorder.take("transfer_failure", "prefill-of-r1")) > 1, "the late read")
-    late = recorder.take("transfer_failure", "prefill-of-r1")[1]
+    decode.read("late", prefill)
+    decode.received("late")
+    prefill.step_until(
+        lambda _: len(recorder.take("transfer_failure", "prefill-of-late")) > 1, "the late read"
+    )
+    late = recorder.take("transfer_failure", "prefill-of-late")[1]
     assert (late.mode, late.error_type) == (c.FAILURE_MODE_LATE_READ, c.ERROR_TYPE_EVICTED)
-    assert not recorder.take("transfer_failure", "r1")
+    assert not recorder.take("transfer_failure", "late")
 
 
 def test_expired_lease_is_told_the_scheduler(pair: tuple[Engine, Engine]) -> None:
@@ -340,14 +320,15 @@ def test_expired_lease_is_told_the_scheduler(pair: tuple[Engine, Engine]) -> Non
     assert report.expired == ("unread",)
 
 
-def test_invalid_peer(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+def test_invalid_peer(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
     """A peer that vLLM holds for invalid fails reads at once and without a word: we say it, and show the peer."""
-    prefill, decode = pair
+    prefill, decode = strangers
     connect(prefill, decode)
     decode.worker._invalid_remote_engines.add(prefill.id)
     decode.worker._invalid_engine_backoff[prefill.id] = (60.0, time.perf_counter() + 60.0)
-    (status,) = recorder.snapshot().peers
-    assert status.upstream_invalid
+    assert [status.peer.engine_id for status in recorder.snapshot().peers if status.upstream_invalid] == [
+        prefill.id
+    ]
     results, _, report = decode.read("r1", prefill)
     assert results.failed_recving == {"r1"}
     (failure,) = recorder.take("transfer_failure", "r1")
@@ -355,9 +336,9 @@ def test_invalid_peer(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
     assert report.failures[0].mode == c.FAILURE_MODE_SETUP
 
 
-def test_paused(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+def test_paused(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
     """While paused transfers go on and nothing is told; nothing of them is left over afterwards."""
-    prefill, decode = pair
+    prefill, decode = strangers
     runtime.pause("test", paused=True)
     try:
         connect(prefill, decode)
@@ -366,9 +347,9 @@ def test_paused(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
     assert not recorder.events
     assert not recorder.transfers
     assert not recorder.snapshot().in_flight
-    prefill.lease("prefill-of-r1")
-    decode.read("r1", prefill)
-    decode.received("r1")
+    prefill.lease("prefill-of-resumed")
+    decode.read("resumed", prefill)
+    decode.received("resumed")
     assert [sample["peer_engine_id"] for sample in recorder.transfers] == [prefill.id]
     assert recorder.transfers[0]["peer"] == prefill.address
 
@@ -376,7 +357,6 @@ def test_paused(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
 def test_many_requests_leave_nothing(pair: tuple[Engine, Engine]) -> None:
     """What is remembered of a request goes with it."""
     prefill, decode = pair
-    connect(prefill, decode)
     for index in range(10):
         prefill.lease(f"prefill-of-{index}")
         decode.read(str(index), prefill)
@@ -387,30 +367,3 @@ def test_many_requests_leave_nothing(pair: tuple[Engine, Engine]) -> None:
         assert not observer._began
         assert not observer._told
         assert not observer.transfers.in_flight()
-
-
-def test_a_worker_that_does_not_fit(
-    make_engine: MakeEngine, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A NIXL worker of another vLLM is left alone, and the hook says what it misses."""
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
-
-    monkeypatch.delattr(NixlBaseConnectorWorker, "_reap_expired_send_leases")
-    engine = make_engine()
-    assert not hasattr(engine.worker, "_penstock")
-    (state,) = [state for state in registry.report() if state.name == "nixl"]
-    assert (state.installed, state.reason) == (
-        False,
-        "NixlPullConnectorWorker._reap_expired_send_leases is missing",
-    )
-    assert not recorder.events
-
-
-def test_uninstalled(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """Without the hook workers that live are vLLM's own again, and go on."""
-    prefill, decode = pair
-    registry.uninstall("nixl")
-    assert not any("Mixin" in base.__name__ for base in type(decode.worker).__mro__)
-    assert not any("Mixin" in base.__name__ for base in type(decode.worker.nixl_wrapper).__mro__)
-    connect(prefill, decode)
-    assert not recorder.events

@@ -31,6 +31,9 @@ PENDING: Final = 1_024
 REMEMBERED: Final = 8_192
 """Requests whose first transfer or failure is remembered until they are done."""
 
+# vLLM logs these again at every poll, as long as the handle is not released.
+_POLLED: Final = frozenset({c.FAILURE_MODE_TRANSFER, c.FAILURE_MODE_EXCEPTION, c.FAILURE_MODE_RELEASE})
+
 # A request goes on without these: its KV has arrived or is somebody else's.
 _HARMLESS: Final = frozenset({c.FAILURE_MODE_NOTIFICATION, c.FAILURE_MODE_RELEASE})
 
@@ -131,7 +134,7 @@ class NixlObserver:
         direction: int = 0,
         context: Mapping[str, Any] | None = None,
     ) -> None:
-        """Emit one failure, once per request and kind: vLLM logs some again at every poll.
+        """Emit one failure, once per request and kind where vLLM tells it again at every poll.
 
         Args:
             failure: what it was.
@@ -141,7 +144,7 @@ class NixlObserver:
             context: what else vLLM knew, by its names.
 
         """
-        if not self._first(request_id, failure.upstream_type):
+        if failure.mode in _POLLED and not self._first(request_id, failure.upstream_type):
             return
         context = context or {}
         peer = self.peer_of(meta, context)
@@ -185,8 +188,6 @@ class NixlObserver:
         return last.peer if last is not None else Peer(engine_id=engine_id)
 
     def _first(self, request_id: str, kind: str) -> bool:
-        if not request_id:
-            return True
         told = self._told.get(request_id)
         if told is None:
             _bound(self._told)
@@ -214,7 +215,6 @@ class NixlObserver:
         for request_id in request_ids:
             self._expired.append(request_id)
             self.failed(failure, request_id, direction=c.DIRECTION_SEND)
-            self._told.pop(request_id, None)
 
     def read_late(self, request_id: str) -> None:
         """Emit a read of blocks that had been let go: what the reader got may be another request's."""
@@ -223,7 +223,6 @@ class NixlObserver:
             c.FAILURE_MODE_LATE_READ, c.ERROR_TYPE_EVICTED, "read_after_expiry", "", text
         )
         self.failed(failure, request_id, direction=c.DIRECTION_SEND)
-        self._told.pop(request_id, None)
 
     # To the scheduler
 

@@ -77,16 +77,17 @@ class SchedulerMixin:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Apply the policy to the loads that failed in this step, and only for its length."""
         host: Any = super()
-        own = self.recompute_kv_load_failures
         with runtime.policy.step():
             decision = self._penstock_decide(model_runner_output.kv_connector_output)
-            self._penstock_decision = decision
-            if decision is not None:
-                self.recompute_kv_load_failures = decision.recompute
-            try:
+            if decision is None:
                 outputs = host.update_from_output(scheduler_output, model_runner_output)
-            finally:
-                if decision is not None:
+            else:
+                own = self.recompute_kv_load_failures
+                self._penstock_decision = decision
+                self.recompute_kv_load_failures = decision.recompute
+                try:
+                    outputs = host.update_from_output(scheduler_output, model_runner_output)
+                finally:
                     self._penstock_decision = None
                     self.recompute_kv_load_failures = own
         observer = self._penstock

@@ -1,0 +1,70 @@
+"""Edges and gauges of deferrals, against a model of who waits for what."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm.deferrals import Deferral, Deferrals
+from penstock.instrumentation.vllm.peers import Peer
+
+REASONS = [c.DEFERRAL_REASON_REMOTE_KV, c.DEFERRAL_REASON_GRAMMAR, c.DEFERRAL_REASON_KV_LOOKUP]
+REQUESTS = ["a", "b", "c"]
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["begin", "end", "leave"]), st.sampled_from(REQUESTS), st.sampled_from(REASONS)
+    ),
+    max_size=60,
+)
+
+
+@given(operations)
+def test_model(steps: list[tuple[str, str, int]]) -> None:
+    """A start is told once, an end only after a start, and the gauges count what is open."""
+    deferrals, waiting = Deferrals(), {}
+    for now, (what, request_id, reason) in enumerate(steps, start=1):
+        key = (request_id, reason)
+        if what == "begin":
+            assert deferrals.begin(Deferral(request_id, reason, now)) is (key not in waiting)
+            waiting.setdefault(key, now)
+        elif what == "end":
+            ended = deferrals.end(request_id, reason)
+            assert (ended.start_ns if ended else None) == waiting.pop(key, None)
+        else:
+            left = {each.reason: each.start_ns for each in deferrals.end_all(request_id)}
+            gone = [each for each in waiting if each[0] == request_id]
+            assert left == {each[1]: waiting.pop(each) for each in gone}
+        for each in REQUESTS:
+            assert (each in deferrals) is any(owner == each for owner, _ in waiting)
+        gauges = {reason: (count, oldest) for reason, _, count, oldest in deferrals.gauges()}
+        for each in REASONS:
+            starts = [start for (_, why), start in waiting.items() if why == each]
+            assert gauges.get(each) == ((len(starts), min(starts)) if starts else None)
+
+
+def test_gauges_by_peer() -> None:
+    """Waits for different peers are counted apart."""
+    deferrals = Deferrals()
+    near, far = Peer("near:1", "n"), Peer("far:1", "f")
+    for index, peer in enumerate([near, far, near]):
+        deferrals.begin(Deferral(str(index), c.DEFERRAL_REASON_REMOTE_KV, 10 + index, peer))
+    assert sorted(deferrals.gauges(), key=str) == sorted(
+        [(c.DEFERRAL_REASON_REMOTE_KV, near, 2, 10), (c.DEFERRAL_REASON_REMOTE_KV, far, 1, 11)], key=str
+    )
+
+
+@pytest.mark.parametrize(("began", "expected"), [([], 0), ([7], 7), ([7, 5, 9], 5)])
+def test_transfer_start(began: list[int], expected: int) -> None:
+    """Of several ranks' transfers the first that began counts; none leaves 0."""
+    deferrals = Deferrals()
+    deferrals.begin(Deferral("a", c.DEFERRAL_REASON_REMOTE_KV, 1, Peer("p:1")))
+    for each in began:
+        deferrals.transfer_began("a", each)
+    deferrals.transfer_began("nobody", 3)
+    ended = deferrals.end("a", c.DEFERRAL_REASON_REMOTE_KV)
+    assert ended is not None
+    fields = ended.end_fields(c.DEFERRAL_ENDING_READY)
+    assert fields["transfer_start_time_unix_nano"] == expected
+    assert (fields["channel"], fields["peer"]["address"]) == (c.CHANNEL_KV, "p:1")

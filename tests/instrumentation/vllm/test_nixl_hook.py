@@ -1,0 +1,54 @@
+"""Where the NIXL hook does not fit, and what it leaves behind, on real workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.instrumentation.hooks import registry
+
+from tests.support.nixl_pair import Engine, connect, instrumented_engines, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.recorder import Recorder
+
+    MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture
+def make_engine(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeEngine]:
+    """Build instrumented engines."""
+    del recorder
+    prepare(monkeypatch, tmp_path)
+    with instrumented_engines(tmp_path, monkeypatch) as make:
+        yield make
+
+
+def test_a_worker_that_does_not_fit(
+    make_engine: MakeEngine, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NIXL worker of another vLLM is left alone, and the hook says what it misses."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
+
+    monkeypatch.delattr(NixlBaseConnectorWorker, "_reap_expired_send_leases")
+    engine = make_engine()
+    assert not hasattr(engine.worker, "_penstock")
+    (state,) = [state for state in registry.report() if state.name == "nixl"]
+    assert (state.installed, state.reason) == (
+        False,
+        "NixlPullConnectorWorker._reap_expired_send_leases is missing",
+    )
+    assert not recorder.events
+
+
+def test_uninstalled(make_engine: MakeEngine, recorder: Recorder) -> None:
+    """Without the hook workers that live are vLLM's own again, and go on."""
+    prefill, decode = make_engine("kv_producer"), make_engine("kv_consumer")
+    registry.uninstall("nixl")
+    assert not any("Mixin" in base.__name__ for base in type(decode.worker).__mro__)
+    assert not any("Mixin" in base.__name__ for base in type(decode.worker.nixl_wrapper).__mro__)
+    connect(prefill, decode)
+    assert not recorder.events

@@ -1,0 +1,325 @@
+"""Peers, reports, outcomes, ids, subclasses and patches: what is pure or nearly so."""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm import outcomes, peers
+from penstock.instrumentation.vllm.identity import engine_index, guess_role, model_name, worker_process
+from penstock.instrumentation.vllm.nixl_handshakes import ENGINES, WAITERS, Handshakes
+from penstock.instrumentation.vllm.nixl_transfers import Posted, Transfers
+from penstock.instrumentation.vllm.patch import Patch
+from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.vllm.reports import LoadFailure, WorkerReport, find
+from penstock.instrumentation.vllm.requests import RequestRecord, external_id
+from penstock.instrumentation.vllm.subclass import Swaps, instrumented
+
+from tests.support.recorder import policy
+
+FAILURE = LoadFailure("r", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER, Peer("p:1", "e"), 1)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "expected"),
+    [
+        ("10.0.0.7", 5600, "10.0.0.7:5600"),
+        ("prefill-0.svc", "5600", "prefill-0.svc:5600"),
+        ("fd00::7", 5600, "[fd00::7]:5600"),
+        ("[fd00::7]", 5600, "[fd00::7]:5600"),
+        ("", 5600, "unknown"),
+        (None, None, "unknown"),
+        ("", 0, "unknown"),
+    ],
+)
+def test_address(host: Any, port: Any, expected: str) -> None:
+    """A peer goes by host and port, or is unknown."""
+    assert peers.address(host, port) == expected
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"do_remote_decode": True, "remote_host": None, "remote_engine_id": None}, None),
+        ({"remote_engine_id": "e"}, Peer("unknown", "e")),
+        ({"remote_host": "h", "remote_port": 1, "remote_engine_id": "e"}, Peer("h:1", "e")),
+    ],
+)
+def test_peer_of_a_request(params: dict[str, Any] | None, expected: Peer | None) -> None:
+    """A request's peer is in its kv_transfer_params."""
+    assert peers.from_params(params) == expected
+
+
+class Own:
+    """A connector's own worker metadata, which combines with its like only."""
+
+    def __init__(self, *values: int) -> None:
+        self.values = values
+
+    def aggregate(self, other: Own) -> Own:
+        """Combine, as vLLM's do."""
+        return Own(*self.values, *other.values)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [(None, None, None), (Own(1), None, (1,)), (None, Own(2), (2,)), (Own(1), Own(2), (1, 2))],
+)
+def test_reports_combine(first: Own | None, second: Own | None, expected: tuple[int, ...] | None) -> None:
+    """Two ranks' reports are one, and the connector's own metadata combines by itself."""
+    ours = WorkerReport(failures=(FAILURE,), inner=first)
+    theirs = WorkerReport(began=(("r", 1),), expired=("x",), inner=second)
+    both = ours.aggregate(theirs)
+    assert (both.failures, both.began, both.expired) == ((FAILURE,), (("r", 1),), ("x",))
+    assert (both.inner.values if both.inner else None) == expected
+
+
+def test_reports_travel() -> None:
+    """A report survives the pickling between worker and scheduler, and is never taken for nothing."""
+    report = WorkerReport(failures=(FAILURE,))
+    assert pickle.loads(pickle.dumps(report)) == report
+    assert WorkerReport()
+
+
+def test_reports_are_found() -> None:
+    """Reports are found in the metadata of a MultiConnector's children, at any depth."""
+    report = WorkerReport(expired=("x",))
+    nested = SimpleNamespace(metadata=(None, Own(1), SimpleNamespace(metadata=(report,))))
+    assert list(find(nested)) == [report]
+    assert list(find(report)) == [report]
+    assert list(find(None)) == []
+
+
+@pytest.mark.parametrize(
+    ("request_id", "expected"),
+    [
+        ("cmpl-my-id-0-0badcafe", "cmpl-my-id-0"),
+        ("chatcmpl-1234-12345678", "chatcmpl-1234"),
+        ("without", "without"),
+        ("b157cdd323990a3e", "b157cdd323990a3e"),
+    ],
+)
+def test_external_id(request_id: str, expected: str) -> None:
+    """The client's id is vLLM's without the random suffix."""
+    assert external_id(request_id) == expected
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("action", ["", "fail", "recompute", "auto"])
+def test_decide(own: bool, action: str) -> None:
+    """A policy decides where it says what this engine can do; otherwise vLLM's own configuration does."""
+    decision = outcomes.decide(policy(action), own_recompute=own)
+    says = action in {"fail", "recompute"}
+    assert decision.recompute is ((action == "recompute") if says else own)
+    assert decision.decided_by == (c.DECIDED_BY_POLICY if says else c.DECIDED_BY_VLLM)
+    assert ("policy in force" in decision.reason) is says
+
+
+def test_overruled_decision() -> None:
+    """A policy that cannot be followed safely leaves vLLM's own decision, and the reason says why."""
+    decision = outcomes.overrule(outcomes.decide(policy("recompute"), own_recompute=False), "it is not safe")
+    assert (decision.recompute, decision.decided_by) == (False, c.DECIDED_BY_VLLM)
+    assert decision.reason.endswith("it is not safe")
+
+
+def test_one_outcome_per_attempt() -> None:
+    """An attempt has one outcome; the next attempt has its own."""
+    record = RequestRecord("r", peer=Peer("p:1"))
+    decision = outcomes.decide(policy("recompute"), own_recompute=False)
+    affected = outcomes.Affected("r", 16, 32)
+    record.begin_load(32)
+    first = outcomes.settle(record, affected, decision, "X")
+    assert first is not None
+    assert (first["attempt"], first["mode"], first["peer"]["address"]) == (1, c.FAILURE_MODE_LOAD, "p:1")
+    assert outcomes.settle(record, affected, decision, "X") is None
+    record.failure = FAILURE
+    assert outcomes.abandon(record, "X") is None
+    record.begin_load(32)
+    assert not record.recomputing
+    record.failure = FAILURE
+    second = outcomes.abandon(record, "X")
+    assert second is not None
+    assert (second["attempt"], second["outcome"], second["mode"]) == (
+        2,
+        c.OUTCOME_ABORTED,
+        c.FAILURE_MODE_SETUP,
+    )
+
+
+def config(kv_role: str | None = None, ec_role: str | None = None, backend: str = "mp") -> Any:
+    """Return as much of a VllmConfig as identity reads."""
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(data_parallel_index=3, distributed_executor_backend=backend),
+        model_config=SimpleNamespace(served_model_name=["tiny", "alias"], model="/models/tiny"),
+        kv_transfer_config=SimpleNamespace(kv_role=kv_role) if kv_role else None,
+        ec_transfer_config=SimpleNamespace(ec_role=ec_role) if ec_role else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kv_role", "ec_role", "seen", "expected"),
+    [
+        (None, None, set(), ""),
+        ("kv_producer", None, set(), "prefill"),
+        ("kv_consumer", None, {c.ROLE_PREFILL}, "decode"),
+        ("kv_both", None, set(), ""),
+        ("kv_both", None, {c.ROLE_PREFILL}, "prefill"),
+        ("kv_both", None, {c.ROLE_DECODE}, "decode"),
+        ("kv_both", None, {c.ROLE_DECODE, c.ROLE_PREFILL}, "both"),
+        ("kv_consumer", "ec_producer", set(), "encoder"),
+        ("kv_consumer", "ec_consumer", set(), "decode"),
+    ],
+)
+def test_guessed_role(kv_role: str | None, ec_role: str | None, seen: set[int], expected: str) -> None:
+    """A role is guessed from the configuration, or from the requests where that does not tell."""
+    assert guess_role(config(kv_role, ec_role), seen) == expected
+
+
+def test_identity() -> None:
+    """Engine index, model and process go by vLLM's own words."""
+    assert engine_index(config()) == "3"
+    assert model_name(config()) == "tiny"
+    assert worker_process(config()) == "worker"
+    assert worker_process(config(backend="uni")) == "engine-core"
+
+
+def test_handshakes_are_bounded() -> None:
+    """Of many engines the last are remembered; of many waiters the first are named and all are counted."""
+    handshakes = Handshakes()
+    for index in range(ENGINES + 10):
+        handshakes.join(Peer(engine_id=str(index)), "r", object(), 1)
+    assert len(handshakes.peers()) == ENGINES
+    assert handshakes.last("0") is None
+    future = object()
+    shared = handshakes.join(Peer("p:1", "shared"), "first", future, 1)
+    assert shared is not None
+    for index in range(WAITERS + 5):
+        assert handshakes.join(Peer("p:1", "shared"), str(index), future, 2) is None
+    assert (len(shared.waiters), shared.waiters_total) == (WAITERS, WAITERS + 6)
+
+
+def test_transfers_are_known_by_address() -> None:
+    """A handle is not kept alive; one whose address is used again is the new one."""
+    transfers = Transfers()
+    first, second = Posted("a", Peer("p:1"), 1, 5), Posted("b", Peer("p:1"), 1, 7)
+    transfers.begin(4711, first)
+    assert transfers.end(4711) is first
+    assert transfers.end(4711) is None
+    transfers.begin(4711, first)
+    transfers.begin(4711, second)
+    assert transfers.in_flight() == [(Peer("p:1"), 1, 7)]
+    assert transfers.end(4711) is second
+
+
+class Base:
+    """Something of vLLM's."""
+
+    def word(self) -> str:
+        """Say something."""
+        return "base"
+
+
+class Mixin:
+    """Something of ours."""
+
+    def word(self) -> str:
+        """Say something more."""
+        host: Any = super()
+        return f"mixin {host.word()}"
+
+
+def test_subclass() -> None:
+    """An instrumented class looks like its base, is made once, and is not instrumented twice."""
+    made = instrumented(Mixin, Base)
+    assert made is instrumented(Mixin, Base)
+    assert instrumented(Mixin, made) is made
+    assert (made.__name__, made.__module__, made.__qualname__) == (
+        Base.__name__,
+        Base.__module__,
+        Base.__qualname__,
+    )
+    assert made().word() == "mixin base"
+
+
+def test_swap() -> None:
+    """An object gains a mixin and loses it again; one that is gone meanwhile does not matter."""
+    swaps, kept, gone = Swaps(), Base(), Base()
+    for each in (kept, gone, kept):
+        swaps.swap(each, Mixin)
+    assert isinstance(kept, Base)
+    assert kept.word() == "mixin base"
+    del gone, each
+    swaps.restore()
+    assert type(kept) is Base
+
+
+def test_swap_of_a_foreign_layout() -> None:
+    """A class that does not allow it says so, and stays."""
+
+    class Abstract(ABC):  # noqa: B024
+        pass
+
+    target = Abstract()
+    with pytest.raises(TypeError, match="layout"):
+        Swaps().swap(target, Mixin)
+    assert type(target) is Abstract
+
+
+class Patched:
+    """Something of vLLM's with all kinds of methods."""
+
+    @staticmethod
+    def static(value: int) -> int:
+        """Return what it is given."""
+        return value
+
+    @classmethod
+    def of_class(cls) -> str:
+        """Name the class."""
+        return cls.__name__
+
+    def plain(self) -> str:
+        """Say something."""
+        return "plain"
+
+
+class Heir(Patched):
+    """Inherits all."""
+
+
+def test_patch() -> None:
+    """Every kind of method is replaced as what it is, and put back as it was."""
+    before = dict(vars(Patched))
+    patch = Patch()
+    patch.set(Patched, "static", lambda value: value + 1)
+    patch.set(Patched, "of_class", classmethod(lambda _: "ours"))
+    patch.set(Patched, "plain", lambda _: "ours")
+    patch.set(Heir, "plain", lambda _: "heir's")
+    assert (Patched().static(1), Patched.static(1), Patched.of_class(), Patched().plain()) == (
+        2,
+        2,
+        "ours",
+        "ours",
+    )
+    assert Heir().plain() == "heir's"
+    patch.undo()
+    assert {name: vars(Patched)[name] for name in ("static", "of_class", "plain")} == {
+        name: before[name] for name in ("static", "of_class", "plain")
+    }
+    assert "plain" not in vars(Heir)
+
+
+def test_patch_of_somebody_else_over_ours() -> None:
+    """What somebody else has put over ours stays."""
+    patch, theirs, original = Patch(), lambda _: "theirs", vars(Patched)["plain"]
+    patch.set(Patched, "plain", lambda _: "ours")
+    Patched.plain = theirs  # type: ignore[method-assign, assignment]
+    patch.undo()
+    assert Patched().plain() == "theirs"
+    Patched.plain = original  # type: ignore[method-assign]
