@@ -16,7 +16,7 @@ from penstock.agent.admin import AdminService, AgentContext
 from penstock.agent.journal import Journal
 from penstock.agent.metrics import Fold
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.policy import Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
 from penstock.agent.registry import Registry
 from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -96,6 +96,7 @@ class AdminHarness:
         *,
         refuse: Callable[[Push], str] = lambda _: "",
         supported: tuple[str, ...] = (),
+        faults_allowed: bool = False,
         **labels: str,
     ) -> Engine:
         """Subscribe an engine that answers each push: refuses with what *refuse* says, else acknowledges."""
@@ -112,7 +113,7 @@ class AdminHarness:
                     await subscriber.ack(push)
 
         async def begin() -> None:
-            await subscriber.connect(supported_fields=supported)
+            await subscriber.connect(supported_fields=supported, faults_allowed=faults_allowed)
             self._answering.append(asyncio.ensure_future(answer()))
             while not ((known := self.feed.subscriber(subscriber.key)) and known.settled):  # noqa: ASYNC110  (bounded by run)
                 await asyncio.sleep(0.005)
@@ -138,7 +139,8 @@ class AdminHarness:
         self.journal.on_commit(lambda _, source, batch: self.registry.committed(source.epoch, batch))
         self._database = PolicyDatabase.open(self._directory)
         self.store, self.pauses = PolicyStore(self._database), Pauses(self._database)
-        self.feed = PolicyFeed(self.store, self.pauses)
+        self.orders = OrderBook(self._database)
+        self.feed = PolicyFeed(self.store, self.pauses, self.orders)
         self.service = AdminService(
             AgentContext(
                 journal=self.journal,
@@ -146,6 +148,7 @@ class AdminHarness:
                 fold=self.fold,
                 store=self.store,
                 pauses=self.pauses,
+                orders=self.orders,
                 feed=self.feed,
                 state_dir=self._directory,
                 statuses=(_describe,),

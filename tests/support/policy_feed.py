@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from penstock.agent.model import EngineKey
-from penstock.agent.policy import Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
 from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved, PolicyNack, Push, Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub, add_PolicyFeedServicer_to_server
 
@@ -37,6 +37,7 @@ class FeedServer:
     database: PolicyDatabase
     store: PolicyStore
     pauses: Pauses
+    orders: OrderBook
     feed: PolicyFeed
 
 
@@ -44,15 +45,15 @@ class FeedServer:
 async def running_feed(directory: Path, *, patience: float = 10.0) -> AsyncIterator[FeedServer]:
     """Serve a feed whose state is below *directory*."""
     database = PolicyDatabase.open(directory)
-    store, pauses = PolicyStore(database), Pauses(database)
-    feed = PolicyFeed(store, pauses, patience=patience)
+    store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
+    feed = PolicyFeed(store, pauses, orders, patience=patience)
     server = grpc.aio.server()
     add_PolicyFeedServicer_to_server(feed, server)
     address = f"unix://{directory}/feed.sock"
     server.add_insecure_port(address)
     await server.start()
     try:
-        yield FeedServer(address, database, store, pauses, feed)
+        yield FeedServer(address, database, store, pauses, orders, feed)
     finally:
         feed.close()
         await server.stop(0)

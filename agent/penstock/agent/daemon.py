@@ -20,7 +20,7 @@ from penstock.agent.ingest import IngestService, LossWatch
 from penstock.agent.journal import AGENT_PROCESS, Journal, prepare_directory
 from penstock.agent.listen import GrpcServer, Lock
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
-from penstock.agent.policy import Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
 from penstock.agent.traces.export import TraceExporter
@@ -76,6 +76,7 @@ async def run(config: Config) -> None:
 class _Policies:
     store: PolicyStore
     pauses: Pauses
+    orders: OrderBook
     feed: PolicyFeed
 
 
@@ -134,6 +135,7 @@ class Daemon:
                 fold=fold,
                 store=policies.store,
                 pauses=policies.pauses,
+                orders=policies.orders,
                 feed=policies.feed,
                 state_dir=self._config.state_dir,
                 statuses=(self._describe,),
@@ -173,8 +175,8 @@ class Daemon:
     def _open_policies(self) -> _Policies:
         database = PolicyDatabase.open(self._config.state_dir)
         self._parts.callback(database.close)
-        store, pauses = PolicyStore(database), Pauses(database)
-        return _Policies(store, pauses, PolicyFeed(store, pauses))
+        store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
+        return _Policies(store, pauses, orders, PolicyFeed(store, pauses, orders))
 
     def _start_export(self, journal: Journal, policies: _Policies, exemplars: Exemplars) -> TraceExporter:
         exporter = TraceExporter(

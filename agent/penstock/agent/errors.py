@@ -36,6 +36,10 @@ class NotFoundError(PenstockError):
     """There is no such policy, engine or request."""
 
 
+class ImpossibleError(PenstockError):
+    """What is asked for is well said, but cannot be done as things are."""
+
+
 class ContractError(PenstockError):
     """A message of a peer breaks the wire contract; it must not be sent again."""
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.policy import Pauses, PolicyDatabase, PolicyFeed, PolicyStore, parse_manifest
+from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore, parse_manifest
 from penstock.agent.ratios import SampleRatios
 
 SOURCE = Source(epoch=1, key=EngineKey("", "0"), process="engine-core", model="m", labels={"role": "decode"})
@@ -35,7 +35,7 @@ async def test_the_ratio_is_that_of_the_policies_in_force(database):
     """1 without a policy; a change holds within a second; another role's policy does not count."""
     now = [1_800_000_000.0]
     store, pauses = PolicyStore(database), Pauses(database)
-    ratios = SampleRatios(store, PolicyFeed(store, pauses), clock=lambda: now[0])
+    ratios = SampleRatios(store, PolicyFeed(store, pauses, OrderBook(database)), clock=lambda: now[0])
     assert ratios(SOURCE) == 1.0
     await store.apply(manifest("prefill", 0.1), author="test")
     await store.apply(manifest("decode", 0.25), author="test")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.fold import Fold
     from penstock.agent.policy.feed import PolicyFeed
     from penstock.agent.policy.merge import Step
+    from penstock.agent.policy.order_book import OrderBook
     from penstock.agent.policy.pauses import Pauses
     from penstock.agent.policy.store import Store
     from penstock.agent.registry import Registry
@@ -47,6 +48,7 @@ class AgentContext:
     fold: Fold
     store: Store
     pauses: Pauses
+    orders: OrderBook
     feed: PolicyFeed
     state_dir: Path
     statuses: tuple[StatusSource, ...] = ()

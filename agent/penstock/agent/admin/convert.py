@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from penstock.agent.policy.leaves import unflatten
+from penstock.agent.selector import format_labels
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 from penstock.proto.v1.common_pb2 import Role
@@ -19,13 +20,22 @@ if TYPE_CHECKING:
     from penstock.agent.policy.audit import AuditEntry
     from penstock.agent.policy.leaves import Leaves
     from penstock.agent.policy.merge import Given, Merged, Step
-    from penstock.agent.policy.rollout import Progress
-    from penstock.agent.selector import Target
+    from penstock.agent.policy.rollout import EngineProgress, Progress
+    from penstock.agent.selector import Selection, Target
 
 
 def key_message(key: EngineKey) -> EngineKeyMessage:
     """Return *key* as a message."""
     return EngineKeyMessage(server=key.server, engine=key.engine)
+
+
+def selector_message(selection: Selection) -> admin.EngineSelector:
+    """Return *selection* as a message."""
+    return admin.EngineSelector(
+        labels=format_labels(selection.requirements),
+        models=selection.models,
+        engines=map(key_message, sorted(selection.keys)),
+    )
 
 
 def timestamp(unix_nano: int) -> Timestamp | None:
@@ -56,17 +66,22 @@ def spec_json(leaves: Leaves) -> str:
 
 def rollout_message(generation: int, progress: Progress) -> admin.Rollout:
     """Return a rollout's progress as a whole."""
-    message = admin.Rollout(store_generation=generation, done=progress.done)
-    for engine in progress.engines:
-        entry = message.engines.add(
-            key=key_message(engine.key),
-            state=engine.state,
-            hash=engine.hash,
-            error=engine.error,
-            field=engine.field,
-        )
-        if engine.took is not None:
-            entry.took.FromTimedelta(timedelta(seconds=max(engine.took, 0.0)))
+    return admin.Rollout(
+        store_generation=generation, engines=map(engine_rollout, progress.engines), done=progress.done
+    )
+
+
+def engine_rollout(engine: EngineProgress) -> admin.EngineRollout:
+    """Return where one engine stands."""
+    message = admin.EngineRollout(
+        key=key_message(engine.key),
+        state=engine.state,
+        hash=engine.hash,
+        error=engine.error,
+        field=engine.field,
+    )
+    if engine.took is not None:
+        message.took.FromTimedelta(timedelta(seconds=max(engine.took, 0.0)))
     return message
 
 

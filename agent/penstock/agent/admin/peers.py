@@ -13,6 +13,7 @@ from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ErrorType, FailureMode, Peer
 from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.fold import EngineRows
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.registry import EngineView
-    from penstock.proto.v1.snapshot_pb2 import InFlight, PeerStatus
+    from penstock.proto.v1.snapshot_pb2 import InFlight
 
 PeerKey = tuple[EngineKey, str]
 
@@ -36,7 +37,7 @@ class _Account:
     timed: int = 0
     duration_nano: int = 0
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
-    status: PeerStatus | None = None
+    status: PeerStatus = field(default_factory=PeerStatus)
     engine_id: str = ""
     in_flight: int = 0
     oldest_unix_nano: int = 0
@@ -73,7 +74,8 @@ def peer_summaries(
             if live.snapshot is None:
                 continue
             for status in live.snapshot.peers:
-                _account(accounts, view.key, status.peer).status = status
+                # A worker knows whether it is connected, the scheduler whether it is in quarantine.
+                _account(accounts, view.key, status.peer).status.MergeFrom(status)
             for item in live.snapshot.in_flight:
                 _fly(_account(accounts, view.key, item.peer), item)
     return [
@@ -127,7 +129,7 @@ def _summary(peer: PeerKey, account: _Account, last_failure: int) -> admin.PeerS
     return admin.PeerSummary(
         key=key_message(key),
         peer=Peer(address=address, engine_id=account.engine_id),
-        status=account.status,
+        status=account.status if account.status.HasField("peer") else None,
         transfers_ok=account.ok,
         transfers_failed=account.failed,
         mean_duration_seconds=account.duration_nano / account.timed / 1e9 if account.timed else 0.0,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.agent.admin import engines, events, policies, rollouts, status
+from penstock.agent.admin import drills, engines, events, policies, quarantines, rollouts, status
 from penstock.agent.errors import PenstockError
 from penstock.agent.status import code_of
 from penstock.proto.v1 import admin_pb2 as admin
@@ -77,6 +77,12 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     ListEngines = _unary(engines.list_engines)
     ListPeers = _unary(engines.list_peers)
+
+    SetQuarantine = _unary(quarantines.set_quarantine)
+    ListQuarantines = _unary(quarantines.list_quarantines)
+    StartDrill = _unary(drills.start_drill)
+    StopDrill = _unary(drills.stop_drill)
+    ListDrills = _unary(drills.list_drills)
 
     ListEvents = _unary(events.list_events)
     GetTrace = _unary(events.get_trace_of)

@@ -13,6 +13,7 @@ from penstock.agent.ctl.output import show
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +127,8 @@ def _peer(peer: admin.PeerSummary, now: float) -> str:
         text += f"; {rows.failure_words(peer)}"
     if peer.HasField("last_failure"):
         text += f", last {words.ago_of(peer.last_failure, now)}"
+    if peer.status.quarantine > events.QUARANTINE_STATE_CLOSED:
+        text += f"; {click.style(rows.quarantine_words(peer.status), fg='red')}"
     return text
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.proto.v1 import admin_pb2 as admin
+    from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 
 class Table(NamedTuple):
@@ -158,8 +159,13 @@ def _peer_status(item: admin.PeerSummary) -> str:
     if item.status.upstream_invalid:
         parts.append("invalid to vllm")
     if item.status.quarantine > events.QUARANTINE_STATE_CLOSED:
-        parts.append(f"quarantine {label(events.QuarantineState, item.status.quarantine)}")
+        parts.append(quarantine_words(item.status))
     return ", ".join(parts)
+
+
+def quarantine_words(status: PeerStatus) -> str:
+    """Say how a peer stands that is not let in freely."""
+    return f"quarantine {label(events.QuarantineState, status.quarantine)}"
 
 
 def _yes(value: bool) -> str:

@@ -17,10 +17,11 @@ class Change:
     """An entry before it has its number and its time.
 
     Attributes:
-        action: ``apply``, ``delete``, ``rollback``, ``pause`` or ``resume``.
-        name: of the policy; for a pause, which engines.
+        action: ``apply``, ``delete``, ``rollback``, ``pause``, ``resume``, ``quarantine-add``, ``quarantine-lift``,
+            ``drill-start`` or ``drill-stop``.
+        name: of the policy; for a pause, which engines; for an order, which peer or drill.
         old_generation: 0 where there was none before.
-        old_manifest: canonical JSON; empty for none.
+        old_manifest: canonical JSON, also of an order; empty for none.
 
     """
 

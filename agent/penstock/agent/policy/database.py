@@ -1,4 +1,4 @@
-"""``policy.db``: the one SQLite file of policies, their audit log and the pauses."""
+"""``policy.db``: the one SQLite file of policies, their audit log, the pauses and the orders."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ CREATE TABLE IF NOT EXISTS pause (
   paused INTEGER NOT NULL,
   PRIMARY KEY (server, engine)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS timed_order (
+  number INTEGER PRIMARY KEY,
+  kind TEXT NOT NULL,
+  document TEXT NOT NULL
+);
 """
 
 

@@ -18,7 +18,7 @@ from penstock.agent.model import EngineKey
 from penstock.agent.policy.merge import Step, effective
 from penstock.agent.policy.notice import Notice
 from penstock.agent.policy.subscriber import Subscriber, Wanted
-from penstock.agent.policy.wire import schedule_of
+from penstock.agent.policy.wire import drill_message, quarantine_message, schedule_of
 from penstock.agent.selector import Target
 from penstock.agent.status import code_of
 from penstock.proto.v1 import policy_pb2_grpc
@@ -27,6 +27,8 @@ from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
+    from penstock.agent.policy.order_book import OrderBook
+    from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
     from penstock.agent.policy.pauses import Pauses
     from penstock.agent.policy.store import Clock, Store
 
@@ -50,11 +52,12 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
         self,
         store: Store,
         pauses: Pauses,
+        orders: OrderBook,
         *,
         clock: Clock = time.time,
         patience: float = 10.0,
     ) -> None:
-        """Follow *store* and *pauses*.
+        """Follow *store*, *pauses* and *orders*.
 
         Args:
             clock: seconds since the epoch; expiries run by it.
@@ -63,12 +66,13 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
         """
         self._store = store
         self._pauses = pauses
+        self._orders = orders
         self._clock = clock
         self._patience = patience
         self._subscribers: dict[EngineKey, Subscriber] = {}
         self._closing = False
         self.changed = Notice()
-        self._end = (store.subscribe(self._refresh), pauses.subscribe(self._refresh))
+        self._end = tuple(part.subscribe(self._refresh) for part in (store, pauses, orders))
 
     def subscribers(self) -> list[Subscriber]:
         """Return what is known of every engine that ever subscribed, ordered by key."""
@@ -147,13 +151,35 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
             if subscriber.due(now, self._patience):
                 nonce = subscriber.pushed(now)
                 self.changed.notify()
-                yield Push(nonce=nonce, schedule=schedule_of(steps), paused=subscriber.wanted.paused)
+                yield self._push(subscriber, nonce, steps)
                 continue
             await subscriber.wake.wait(seen, self._pause(subscriber, now))
+
+    def _push(self, subscriber: Subscriber, nonce: int, steps: tuple[Step, ...]) -> Push:
+        drills, quarantines = self._orders_for(subscriber)
+        now = self._orders.now_unix_nano
+        return Push(
+            nonce=nonce,
+            schedule=schedule_of(steps),
+            paused=subscriber.wanted.paused,
+            drills=[drill_message(drill, now) for drill in drills],
+            quarantines=[quarantine_message(order, now) for order in quarantines],
+        )
+
+    def _orders_for(
+        self, subscriber: Subscriber
+    ) -> tuple[tuple[FaultDrill, ...], tuple[QuarantineOrder, ...]]:
+        """Leave out what the engine would refuse: with it, it would refuse its policy."""
+        target = subscriber.target
+        return (
+            self._orders.drills_for(target) if subscriber.faults_allowed else (),
+            self._orders.quarantines_for(target) if subscriber.takes_quarantines else (),
+        )
 
     def _pause(self, subscriber: Subscriber, now: float) -> float:
         """Return the seconds until something is due although nothing changes."""
         times = [*subscriber.wanted.begins[:1]]
+        times += [order.ends_unix_nano / 1e9 for kind in self._orders_for(subscriber) for order in kind]
         since = subscriber.waiting_since()
         if since is not None and since + self._patience > now:
             times.append(since + self._patience)
@@ -201,10 +227,13 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
         now = datetime.fromtimestamp(self._clock(), timezone.utc)
         manifests = [policy.manifest for policy in self._store.policies()]
         steps = effective(manifests, subscriber.target, now)
+        drills, quarantines = self._orders_for(subscriber)
         subscriber.wanted = Wanted(
             hashes=tuple(step.merged.hash for step in steps),
             begins=tuple(step.begins.timestamp() for step in steps[1:]),
             paused=self._pauses.is_paused(subscriber.target.key),
+            drills=tuple(drill.id for drill in drills),
+            quarantines=tuple(order.id for order in quarantines),
         )
         return steps
 

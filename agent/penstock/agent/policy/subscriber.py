@@ -1,8 +1,8 @@
 """What the agent knows of one engine's policy: wanted, pushed, answered.
 
 At most one push is outstanding, so that a burst of changes becomes one push of
-the newest; a push that nobody answers in time no longer holds back the next,
-and the kill switch never waits.
+the newest; a push that nobody answers in time no longer holds back the next.
+The kill switch and the end of a drill never wait.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ class Wanted:
     Attributes:
         hashes: of the schedule, in order; the first is the one of now.
         begins: when each but the first begins, in seconds since the epoch.
+        drills: ids of the fault drills to run.
+        quarantines: ids of the orders about peers.
 
     """
 
     hashes: tuple[str, ...] = ("",)
     begins: tuple[float, ...] = ()
     paused: bool = False
+    drills: tuple[str, ...] = ()
+    quarantines: tuple[str, ...] = ()
 
     @property
     def hash(self) -> str:
@@ -71,6 +75,7 @@ class Subscriber:
     Attributes:
         supported: top-level fields of a policy that the engine knows; empty if it did not say.
         hash_in_force: by the engine's own word.
+        faults_allowed: the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
         wake: tells the stream's task that there may be something to push.
 
     """
@@ -79,6 +84,7 @@ class Subscriber:
     epoch: int
     supported: frozenset[str]
     hash_in_force: str
+    faults_allowed: bool = False
     connected: bool = True
     wanted: Wanted = field(default_factory=Wanted)
     answer: Answer | None = None
@@ -89,7 +95,18 @@ class Subscriber:
     @classmethod
     def from_subscribe(cls, subscribe: Subscribe, target: Target) -> Subscriber:
         """Begin a stream."""
-        return cls(target, subscribe.epoch, frozenset(subscribe.supported_fields), subscribe.hash_in_force)
+        return cls(
+            target,
+            subscribe.epoch,
+            frozenset(subscribe.supported_fields),
+            subscribe.hash_in_force,
+            subscribe.faults_allowed,
+        )
+
+    @property
+    def takes_quarantines(self) -> bool:
+        """True if the engine can cut off peers."""
+        return "peer_quarantine" in self.supported
 
     @property
     def settled(self) -> bool:
@@ -115,7 +132,10 @@ class Subscriber:
         if self._pushed.wanted == self.wanted:
             return False
         since = self.waiting_since()
-        return since is None or now - since >= patience or self._pushed.wanted.paused != self.wanted.paused
+        return since is None or now - since >= patience or self._is_urgent(self._pushed.wanted)
+
+    def _is_urgent(self, pushed: Wanted) -> bool:
+        return pushed.paused != self.wanted.paused or not set(pushed.drills) <= set(self.wanted.drills)
 
     def pushed(self, now: float) -> int:
         """Note that what is wanted goes out at *now*; returns its nonce."""

@@ -1,4 +1,4 @@
-"""Between what a policy sets and ``PolicyBody``, by the names that both have in JSON."""
+"""Between what a policy sets and ``PolicyBody``, by the names that both have in JSON; and the orders of a push."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.duration_pb2 import Duration
 from penstock.agent.durations import format_duration, parse_duration
 from penstock.proto.names import label, number
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
 from penstock.proto.v1.policy_pb2 import FailureAction, PolicyBody, ScheduledPolicy
+from penstock.proto.v1.policy_pb2 import FaultDrill as DrillMessage
+from penstock.proto.v1.policy_pb2 import QuarantineOrder as QuarantineMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from penstock.agent.policy.leaves import Leaf, Leaves
     from penstock.agent.policy.merge import Step
+    from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
 
 MAX_ENTRIES = 64
 
@@ -65,6 +69,35 @@ def schedule_of(steps: Sequence[Step]) -> list[ScheduledPolicy]:
             )
         entries.append(entry)
     return entries
+
+
+def drill_message(drill: FaultDrill, now_unix_nano: int) -> DrillMessage:
+    """Build a drill as it is pushed: with the time that is left."""
+    return DrillMessage(
+        id=drill.id,
+        channel=drill.channel,  # type: ignore[arg-type]
+        mode=drill.mode,  # type: ignore[arg-type]
+        rate=drill.rate,
+        peer=drill.peer,
+        delay=_nanoseconds(drill.delay_nano) if drill.delay_nano else None,
+        valid_for=_nanoseconds(drill.left_nano(now_unix_nano)),
+    )
+
+
+def quarantine_message(order: QuarantineOrder, now_unix_nano: int) -> QuarantineMessage:
+    """Build an order about a peer as it is pushed: with the time that is left."""
+    return QuarantineMessage(
+        id=order.id,
+        peer=order.peer,
+        state=QUARANTINE_STATE_OPEN if order.quarantined else QUARANTINE_STATE_CLOSED,
+        valid_for=_nanoseconds(order.left_nano(now_unix_nano)),
+    )
+
+
+def _nanoseconds(nano: int) -> Duration:
+    message = Duration()
+    message.FromNanoseconds(nano)
+    return message
 
 
 def _field(message: Message, json_name: str) -> Any:

@@ -1,0 +1,120 @@
+"""The calls about rehearsals of faults."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin import convert, selecting
+from penstock.agent.admin.targets import known, selection_of
+from penstock.agent.durations import format_duration
+from penstock.agent.errors import ContractError, ImpossibleError
+from penstock.agent.policy.orders import MAX_DELAY, MAX_DRILL, FaultDrill
+from penstock.agent.policy.rollout import progress
+from penstock.proto.names import label
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from penstock.agent.admin.context import AgentContext
+
+# UNSPECIFIED makes transfers slow.
+_MODES = {
+    common.FAILURE_MODE_HANDSHAKE: "handshake",
+    common.FAILURE_MODE_SETUP: "setup",
+    common.FAILURE_MODE_TRANSFER: "transfer",
+    common.FAILURE_MODE_EXCEPTION: "exception",
+    common.FAILURE_MODE_NOTIFICATION: "notification",
+    common.FAILURE_MODE_UNSPECIFIED: "slow",
+}
+_NOT_ALLOWED = "it was not started with PENSTOCK_ALLOW_FAULTS=1"
+
+
+async def start_drill(agent: AgentContext, request: admin.StartDrillRequest) -> admin.Drill:
+    """Begin a rehearsal in all selected engines, or in none."""
+    drill = _drill(agent, request)
+    subscribers = list(selecting.subscribed(agent, selecting.selected_targets(agent, drill.selection)))
+    if not subscribers:
+        raise ImpossibleError("none of the selected engines is connected; 'agentctl get engines' shows them")
+    for subscriber in subscribers:
+        if not subscriber.faults_allowed:
+            raise ImpossibleError(
+                f"engine {subscriber.target.key} does not allow faults: {_NOT_ALLOWED} in its environment; "
+                "restart it so, or leave it out with --selector"
+            )
+    await agent.orders.start_drill(drill)
+    return _message(agent, drill)
+
+
+async def stop_drill(agent: AgentContext, request: admin.StopDrillRequest) -> admin.Drill:
+    """End a rehearsal before its time."""
+    return _message(agent, await agent.orders.stop_drill(request.id, author=request.author))
+
+
+async def list_drills(agent: AgentContext, _: admin.ListDrillsRequest) -> admin.ListDrillsResponse:
+    """Return the rehearsals that have not ended, and where each engine stands with them."""
+    return admin.ListDrillsResponse(drills=[_message(agent, drill) for drill in agent.orders.drills()])
+
+
+def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
+    """Check a request against the bounds that the engines check it against, too."""
+    channel = request.channel or common.CHANNEL_KV
+    if channel != common.CHANNEL_KV:
+        raise ContractError(
+            f"channel {label(common.Channel, channel)} cannot be rehearsed; use channel kv, or leave it out"
+        )
+    if request.mode not in _MODES:
+        raise ContractError(
+            f"mode {label(common.FailureMode, request.mode)} cannot be rehearsed; use one of {', '.join(_MODES.values())}"
+        )
+    if not 0 < request.rate <= 1:
+        raise ContractError(
+            f"rate {request.rate:g} is no share of the attempts; use a number above 0 and up to 1 such as 0.2"
+        )
+    delay, slow = request.delay.ToTimedelta(), not request.mode
+    if slow != bool(delay) or not timedelta() <= delay <= MAX_DELAY:
+        raise ContractError(
+            f"delay {format_duration(delay)} does not go with mode {_MODES[request.mode]}; "
+            "use a time up to 60s with mode slow, and none with another"
+        )
+    began = agent.orders.now_unix_nano
+    return FaultDrill(
+        id=selecting.new_id(),
+        selection=selection_of(request.selector),
+        author=request.author,
+        reason=request.reason,
+        began_unix_nano=began,
+        ends_unix_nano=began + selecting.checked_ttl(request.ttl, MAX_DRILL, "a fault drill"),
+        channel=channel,
+        mode=request.mode,
+        rate=request.rate,
+        peer=selecting.checked_peer(request.peer) if request.peer else "",
+        delay_nano=request.delay.ToNanoseconds(),
+    )
+
+
+def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
+    message = admin.Drill(
+        id=drill.id,
+        spec=admin.StartDrillRequest(
+            selector=convert.selector_message(drill.selection),
+            channel=drill.channel,  # type: ignore[arg-type]
+            mode=drill.mode,  # type: ignore[arg-type]
+            rate=drill.rate,
+            peer=drill.peer,
+            author=drill.author,
+            reason=drill.reason,
+        ),
+        started=convert.timestamp(drill.began_unix_nano),
+        expires=convert.timestamp(drill.ends_unix_nano),
+    )
+    message.spec.ttl.FromNanoseconds(drill.ends_unix_nano - drill.began_unix_nano)
+    if drill.delay_nano:
+        message.spec.delay.FromNanoseconds(drill.delay_nano)
+    for engine in progress(agent.feed, known(agent), drill.selection, agent.clock()):
+        entry = convert.engine_rollout(engine)
+        subscriber = agent.feed.subscriber(engine.key)
+        if subscriber is not None and subscriber.connected and not subscriber.faults_allowed:
+            entry.state, entry.error = "refused", _NOT_ALLOWED
+        message.engines.append(entry)
+    return message

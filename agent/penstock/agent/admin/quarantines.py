@@ -1,0 +1,168 @@
+"""The calls about quarantine: an operator's orders, and how peers stand in each engine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin import convert, selecting
+from penstock.agent.admin.targets import selected_views, selection_of, targets
+from penstock.agent.errors import ContractError, ImpossibleError
+from penstock.agent.policy.orders import MAX_QUARANTINE, QuarantineOrder
+from penstock.agent.selector import select
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import Peer
+from penstock.proto.v1.events_pb2 import (
+    QUARANTINE_STATE_CLOSED,
+    QUARANTINE_STATE_HALF_OPEN,
+    QUARANTINE_STATE_OPEN,
+    QUARANTINE_STATE_UNSPECIFIED,
+)
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.agent.admin.context import AgentContext
+    from penstock.agent.admin.peers import PeerKey
+    from penstock.agent.journal import Reader
+    from penstock.agent.selector import Selection
+    from penstock.proto.v1.snapshot_pb2 import PeerStatus
+
+_CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)
+# How far back in the log the reason of a quarantine is looked for.
+_CHANGES_READ = 2000
+
+
+async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineRequest) -> admin.Quarantine:
+    """Cut a peer off, or end its quarantine and keep it out of it, for a time."""
+    if request.state not in (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_CLOSED):
+        raise ContractError("state must be OPEN (quarantine the peer) or CLOSED (lift its quarantine)")
+    selection = selection_of(request.selector)
+    adds = request.state == QUARANTINE_STATE_OPEN
+    began = agent.orders.now_unix_nano
+    ttl = selecting.checked_ttl(request.ttl, MAX_QUARANTINE, "a quarantine order")
+    order = QuarantineOrder(
+        id=selecting.new_id(),
+        selection=selection,
+        author=request.author,
+        reason=request.reason,
+        began_unix_nano=began,
+        ends_unix_nano=began + ttl,
+        peer=selecting.checked_peer(request.peer),
+        quarantined=adds,
+    )
+    if adds:
+        _check_engines(agent, selection)
+    await agent.orders.set_quarantine(order)
+    return _ordered(order, request.state)
+
+
+async def list_quarantines(
+    agent: AgentContext, request: admin.ListQuarantinesRequest
+) -> admin.ListQuarantinesResponse:
+    """Return the peers that are cut off, or kept out of quarantine, in each selected engine."""
+    selection = selection_of(request.selector)
+    reported = _reported(agent, selection)
+    ordered = _orders(agent, selection)
+
+    def read() -> dict[PeerKey, str]:
+        with agent.journal.reader() as reader:
+            return _reasons(reader)
+
+    reasons = await asyncio.to_thread(read)
+    found = [
+        _row(agent, peer, reported.get(peer), ordered.get(peer), reasons.get(peer, ""))
+        for peer in sorted(reported.keys() | ordered.keys())
+    ]
+    if selection.everything:
+        found += _waiting(agent)
+    return admin.ListQuarantinesResponse(quarantines=found)
+
+
+def _check_engines(agent: AgentContext, selection: Selection) -> None:
+    chosen = select(targets(agent).values(), selection) if selection.everything else None
+    for subscriber in selecting.subscribed(agent, chosen or selecting.selected_targets(agent, selection)):
+        if not subscriber.takes_quarantines:
+            raise ImpossibleError(
+                f"engine {subscriber.target.key} cannot quarantine peers: its connector or its version of Penstock "
+                "does not know how; leave it out with --selector"
+            )
+
+
+def _reported(agent: AgentContext, selection: Selection) -> dict[PeerKey, PeerStatus]:
+    return {
+        (view.key, status.peer.address): status
+        for view in selected_views(agent, selection)
+        for live in view.sources
+        if live.snapshot is not None
+        for status in live.snapshot.peers
+        if status.quarantine in _CUT_OFF
+    }
+
+
+def _orders(agent: AgentContext, selection: Selection) -> dict[PeerKey, QuarantineOrder]:
+    return {
+        (target.key, order.peer): order
+        for target in select(targets(agent).values(), selection)
+        for order in agent.orders.quarantines_for(target)
+    }
+
+
+def _reasons(reader: Reader) -> dict[PeerKey, str]:
+    """Return why each peer stands as it does, by the newest changes of the log."""
+    found: dict[PeerKey, str] = {}
+    keys = {source.epoch: source.key for source in reader.sources()}
+    for logged, index in reader.events(kinds=["quarantine_changed"], limit=_CHANGES_READ):
+        change = Batch.FromString(logged.body).events[index].quarantine_changed
+        key = keys.get(logged.epoch)
+        if key is not None:
+            found.setdefault((key, change.peer.address), change.reason)
+    return found
+
+
+def _row(
+    agent: AgentContext,
+    place: PeerKey,
+    status: PeerStatus | None,
+    order: QuarantineOrder | None,
+    reason: str,
+) -> admin.Quarantine:
+    key, address = place
+    if order is None:
+        row = admin.Quarantine(peer=Peer(address=address), reason=reason)
+    else:
+        row = _ordered(order, _state_of(agent, place, order))
+    row.key.CopyFrom(convert.key_message(key))
+    if status is not None:
+        row.state = status.quarantine
+        row.peer.engine_id = status.peer.engine_id
+        if order is None and status.quarantine_until_unix_nano:
+            row.until.FromNanoseconds(status.quarantine_until_unix_nano)
+    return row
+
+
+def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> int:
+    """Return what an order means in an engine whose snapshot says nothing: the engine's ACK is newer than it."""
+    subscriber = agent.feed.subscriber(place[0])
+    if subscriber is None or not subscriber.in_force or order.id not in subscriber.wanted.quarantines:
+        return QUARANTINE_STATE_UNSPECIFIED
+    return QUARANTINE_STATE_OPEN if order.quarantined else QUARANTINE_STATE_CLOSED
+
+
+def _waiting(agent: AgentContext) -> Iterator[admin.Quarantine]:
+    """Yield the orders that wait for an engine to come."""
+    present = list(targets(agent).values())
+    for order in agent.orders.quarantines():
+        if order.left_nano(agent.orders.now_unix_nano) and not select(present, order.selection):
+            yield _ordered(order, QUARANTINE_STATE_UNSPECIFIED)
+
+
+def _ordered(order: QuarantineOrder, state: int) -> admin.Quarantine:
+    return admin.Quarantine(
+        peer=Peer(address=order.peer),
+        state=state,  # type: ignore[arg-type]
+        reason=order.reason or "operator",
+        until=convert.timestamp(order.ends_unix_nano),
+        author=order.author,
+    )

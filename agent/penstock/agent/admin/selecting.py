@@ -1,0 +1,80 @@
+"""What the orders of an operator have in common: which engines they mean, and for how long."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.targets import targets
+from penstock.agent.durations import format_duration
+from penstock.agent.errors import ContractError, NotFoundError
+from penstock.agent.selector import select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf.duration_pb2 import Duration
+    from penstock.agent.admin.context import AgentContext
+    from penstock.agent.policy.subscriber import Subscriber
+    from penstock.agent.selector import Selection, Target
+
+_SHORTEST = timedelta(seconds=1)
+_PEER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]]{1,253}):\d{1,5}")
+
+
+def new_id() -> str:
+    """Return an id that no order has had."""
+    return secrets.token_hex(4)
+
+
+def checked_peer(peer: str) -> str:
+    """Return *peer*.
+
+    Raises:
+        ContractError: it is no address of a peer.
+
+    """
+    if not _PEER.fullmatch(peer):
+        raise ContractError(
+            f"peer {peer!r} cannot be read; write its side channel's host:port ('agentctl get peers' lists them)"
+        )
+    return peer
+
+
+def checked_ttl(ttl: Duration, most: timedelta, what: str) -> int:
+    """Return *ttl* in nanoseconds.
+
+    Raises:
+        ContractError: it is not between 1 s and *most*; *what* names the thing that ends by it.
+
+    """
+    given = ttl.ToTimedelta()
+    if not _SHORTEST <= given <= most:
+        raise ContractError(
+            f"{what} ends by itself: its ttl is {format_duration(given)}, "
+            f"give one from {format_duration(_SHORTEST)} to {format_duration(most)}"
+        )
+    return ttl.ToNanoseconds()
+
+
+def selected_targets(agent: AgentContext, selection: Selection) -> list[Target]:
+    """Return the engines that *selection* means now.
+
+    Raises:
+        NotFoundError: there is none.
+
+    """
+    found = select(targets(agent).values(), selection)
+    if not found:
+        raise NotFoundError("no engine fits the selector; 'agentctl get engines -o wide' shows labels")
+    return found
+
+
+def subscribed(agent: AgentContext, found: list[Target]) -> Iterator[Subscriber]:
+    """Yield those of *found* that are in the policy feed now."""
+    for target in found:
+        subscriber = agent.feed.subscriber(target.key)
+        if subscriber is not None and subscriber.connected:
+            yield subscriber

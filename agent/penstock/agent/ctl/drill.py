@@ -1,0 +1,57 @@
+"""``agentctl drill``: the rehearsals that are running."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl import order_rows
+from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.ctl.get import show_table
+from penstock.agent.ctl.options import author, with_client, with_output
+from penstock.agent.ctl.targeting import follow_order, with_timeout
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from penstock.agent.ctl.client import Client
+
+
+@click.group()
+def drill() -> None:
+    """See and stop rehearsals of faults; 'agentctl inject-fault' begins one."""
+
+
+@drill.command("list")
+@with_output("wide", "json", "yaml")
+@with_client
+def list_drills(client: Client, output: str) -> None:
+    """List the rehearsals that have not ended, and where each engine stands."""
+    response = client.call("ListDrills", admin.ListDrillsRequest())
+    found = order_rows.drills(response.drills, time.time())
+    show_table(response, found, output, "no drill is running")
+
+
+@drill.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "everything", is_flag=True, help="Stop all that are running.")
+@with_timeout
+@with_client
+def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timedelta) -> None:
+    """End rehearsals before their time."""
+    if bool(ids) == everything:
+        raise WrongUseError("which drills? give their IDs ('agentctl drill list' shows them), or --all")
+    if everything:
+        ids = tuple(item.id for item in client.call("ListDrills", admin.ListDrillsRequest()).drills)
+        if not ids:
+            click.echo("no drill is running", err=True)
+    stopped = [
+        client.call("StopDrill", admin.StopDrillRequest(id=drill_id, author=author())) for drill_id in ids
+    ]
+    for item in stopped:
+        click.echo(f"drill {item.id} stopped")
+        follow_order(
+            client, item.spec.selector, timeout, f"the end of drill {item.id}", "it has ended", quiet=False
+        )

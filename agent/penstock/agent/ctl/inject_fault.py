@@ -1,0 +1,79 @@
+"""``agentctl inject-fault``: begin a rehearsal."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
+from penstock.agent.ctl.order_rows import SLOW, drill_words
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.targeting import follow_order, with_order
+from penstock.proto.names import number
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_UNSPECIFIED, FailureMode
+
+if TYPE_CHECKING:
+    from penstock.agent.ctl.client import Client
+    from penstock.agent.model import EngineKey
+
+_MODES = ("handshake", "setup", "transfer", "exception", "notification", SLOW)
+_TTL = timedelta(seconds=60)
+
+
+@click.command("inject-fault")
+@click.option("--mode", type=click.Choice(_MODES), required=True, help="What goes wrong.")
+@click.option(
+    "--rate", type=float, default=0.2, show_default=True, help="Share of the attempts that are hit, up to 1."
+)
+@click.option("--peer", default="", help="Only transfers with this one, as host:port.")
+@click.option("--delay", type=DURATION, help="With --mode slow: how much slower, at most 60s.")
+@click.option("--ttl", type=DURATION, default=_TTL, help="Ends by itself, at most 1h.  [default: 60s]")
+@click.option("--all", "everywhere", is_flag=True, help="Confirm that it is for all engines.")
+@with_order
+@with_client
+def inject_fault(
+    client: Client,
+    mode: str,
+    rate: float,
+    peer: str,
+    delay: timedelta | None,
+    ttl: timedelta,
+    everywhere: bool,
+    engines: tuple[EngineKey, ...],
+    selector: str,
+    reason: str,
+    timeout: timedelta,
+    output: str,
+) -> None:
+    """Rehearse a fault in running engines. Requests are really recomputed, failed or slowed down.
+
+    Only in engines that were started with PENSTOCK_ALLOW_FAULTS=1. All that it causes is marked as a rehearsal.
+    """
+    if not (engines or selector or everywhere):
+        raise WrongUseError("which engines? name them, give --selector, or confirm with --all")
+    if (mode == SLOW) != (delay is not None):
+        raise WrongUseError("--mode slow needs a --delay such as 2s, and no other mode takes one")
+    request = admin.StartDrillRequest(
+        selector=engine_selector(selector, engines),
+        channel=CHANNEL_KV,
+        mode=FAILURE_MODE_UNSPECIFIED if mode == SLOW else number(FailureMode, mode),  # type: ignore[arg-type]
+        rate=rate,
+        peer=peer,
+        ttl=duration_message(ttl),
+        author=author(),
+        reason=reason,
+    )
+    if delay is not None:
+        request.delay.FromTimedelta(delay)
+    drill = client.call("StartDrill", request)
+    quiet = output != "table"
+    if not quiet:
+        click.echo(f"drill {drill.id} began: {drill_words(drill)}; 'agentctl drill stop {drill.id}' ends it")
+    last = follow_order(client, request.selector, timeout, f"drill {drill.id}", "rehearsing", quiet=quiet)
+    if quiet:
+        del drill.engines[:]
+        drill.engines.extend(last.engines)
+        show(drill, output)

@@ -1,0 +1,99 @@
+"""The rows about quarantine and rehearsals. Pure: messages and the present moment in, text out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl import words
+from penstock.agent.ctl.rows import Table
+from penstock.proto.names import label
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.proto.v1 import admin_pb2 as admin
+
+SLOW = "slow"
+_STATES = {
+    events.QUARANTINE_STATE_UNSPECIFIED: click.style("ordered, not in force", fg="yellow"),
+    events.QUARANTINE_STATE_CLOSED: click.style("kept out", fg="green"),
+    events.QUARANTINE_STATE_OPEN: click.style("open", fg="red"),
+    events.QUARANTINE_STATE_HALF_OPEN: click.style("half_open", fg="yellow"),
+}
+
+
+def quarantines(items: Iterable[admin.Quarantine], now: float) -> Table:
+    """List peers that are in quarantine, or kept out of it."""
+    return Table(
+        ("ENGINE", "PEER", "STATE", "REASON", "UNTIL", "AUTHOR", "PEER-ENGINE-ID"),
+        [
+            (
+                words.engine(item.key),
+                item.peer.address,
+                _STATES.get(item.state, "unknown"),
+                words.one_line(item.reason) or words.NONE,
+                _until(item, now),
+                item.author or words.NONE,
+                item.peer.engine_id or words.NONE,
+            )
+            for item in items
+        ],
+        wide=1,
+    )
+
+
+def drills(items: Iterable[admin.Drill], now: float) -> Table:
+    """List rehearsals."""
+    return Table(
+        ("ID", "MODE", "RATE", "PEER", "ENDS", "AUTHOR", "ENGINES", "SELECTOR", "REASON"),
+        [
+            (
+                item.id,
+                _mode(item),
+                f"{item.spec.rate:.0%}",
+                item.spec.peer or "all",
+                words.ago_of(item.expires, now),
+                item.spec.author or words.NONE,
+                ", ".join(map(_standing, item.engines)) or words.NONE,
+                selector_words(item.spec.selector),
+                words.one_line(item.spec.reason) or words.NONE,
+            )
+            for item in items
+        ],
+        wide=2,
+    )
+
+
+def drill_words(item: admin.Drill) -> str:
+    """Say what a rehearsal does, where and for how long."""
+    peer = f"with {item.spec.peer}" if item.spec.peer else "with all peers"
+    length = words.age(item.spec.ttl.ToNanoseconds() / 1e9)
+    where = selector_words(item.spec.selector)
+    return f"{_mode(item)}, {item.spec.rate:.0%} of the attempts {peer}, engines {where}, for {length}"
+
+
+def selector_words(selector: admin.EngineSelector) -> str:
+    """Say which engines are meant."""
+    parts = [selector.labels, *selector.models, *map(words.engine, selector.engines)]
+    return " ".join(filter(None, parts)) or "all"
+
+
+def _mode(item: admin.Drill) -> str:
+    if item.spec.mode:
+        return label(common.FailureMode, item.spec.mode)
+    return f"{SLOW} by {words.span_of_time(item.spec.delay.ToNanoseconds() / 1e9)}"
+
+
+def _until(item: admin.Quarantine, now: float) -> str:
+    if item.HasField("until"):
+        # What has run out ends with the next request, as its probe.
+        return words.ago_of(item.until, now) if item.until.ToNanoseconds() / 1e9 > now else "next request"
+    return "its engine id changes"
+
+
+def _standing(engine: admin.EngineRollout) -> str:
+    state = "rehearsing" if engine.state == "acknowledged" else engine.state
+    return f"{words.engine(engine.key)} {state}{': ' if engine.error else ''}{words.one_line(engine.error)}"

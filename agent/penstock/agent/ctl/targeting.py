@@ -1,0 +1,51 @@
+"""What the commands that give engines an order for a time have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from penstock.agent.ctl.options import DURATION, ENGINE, duration_message, with_output, with_selector
+from penstock.agent.ctl.progress import DEFAULT_TIMEOUT, GRACE, follow
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from penstock.agent.ctl.client import Client
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+with_engines = click.argument("engines", nargs=-1, type=ENGINE, metavar="[ENGINE]...")
+with_timeout = click.option(
+    "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long to wait.  [default: 30s]"
+)
+
+
+def with_order(function: F) -> F:
+    """Add ENGINE, ``--selector``, ``--reason``, ``--timeout`` and ``-o``."""
+    options = (
+        with_engines,
+        with_selector,
+        click.option("--reason", default="", help="Why, for the audit log."),
+        with_timeout,
+        with_output("json", "yaml"),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def follow_order(
+    client: Client, selector: admin.EngineSelector, timeout: timedelta, what: str, done: str, *, quiet: bool
+) -> admin.Rollout:
+    """Wait until the engines have what was ordered, and say so for each unless *quiet*.
+
+    Raises:
+        FailedError: an engine refused, or has not answered in time.
+
+    """
+    request = admin.WatchRolloutRequest(selector=selector, timeout=duration_message(timeout))
+    stream = client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
+    return follow(stream, what, quiet=quiet, done=done)

@@ -1,0 +1,153 @@
+"""The orders that are in force, kept in ``policy.db``: they outlive the agent, and their ends do too."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from penstock.agent.errors import FullError, NotFoundError
+from penstock.agent.policy import audit, orders
+from penstock.agent.policy.completion import to_completion
+from penstock.agent.policy.notice import Listeners
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.agent.policy.database import PolicyDatabase
+    from penstock.agent.policy.orders import FaultDrill, Order, QuarantineOrder
+    from penstock.agent.policy.store import Clock
+    from penstock.agent.selector import Target
+
+_QUARANTINE, _DRILL = "quarantine", "drill"
+
+
+class OrderBook:
+    """Quarantine orders and fault drills. Reads are from memory; a change is announced once it is durable.
+
+    Listeners hear of changes only: an end by time is for whoever reads to see.
+    """
+
+    def __init__(self, database: PolicyDatabase, *, clock: Clock = time.time) -> None:
+        """Load what has not ended; *clock* gives seconds since the epoch."""
+        self._database = database
+        self._clock = clock
+        self._listeners = Listeners()
+        self._turn = asyncio.Lock()
+        with database.reading() as connection:
+            rows = connection.execute("SELECT kind, document FROM timed_order ORDER BY number").fetchall()
+        self._quarantines = [orders.read_quarantine(text) for kind, text in rows if kind == _QUARANTINE]
+        self._drills = [orders.read_drill(text) for kind, text in rows if kind == _DRILL]
+
+    @property
+    def now_unix_nano(self) -> int:
+        """The present, by the clock that the orders end by."""
+        return int(self._clock() * 1e9)
+
+    def quarantines(self) -> list[QuarantineOrder]:
+        """Return all orders about peers, the oldest first; what has ended is among them while it still matters."""
+        return orders.kept(self._quarantines, self.now_unix_nano)
+
+    def drills(self) -> list[FaultDrill]:
+        """Return the drills that have not ended, the oldest first."""
+        return orders.running(self._drills, self.now_unix_nano)
+
+    def quarantines_for(self, target: Target) -> tuple[QuarantineOrder, ...]:
+        """Return the orders about peers that hold in *target* now."""
+        return orders.quarantines_for(self._quarantines, target, self.now_unix_nano)
+
+    def drills_for(self, target: Target) -> tuple[FaultDrill, ...]:
+        """Return the drills that *target* is to run now, if it allows faults."""
+        return orders.drills_for(self._drills, target, self.now_unix_nano)
+
+    async def set_quarantine(self, order: QuarantineOrder) -> None:
+        """Take an order, which replaces older ones about its peer in the engines that it selects.
+
+        Raises:
+            FullError: there are too many.
+            StateError: it could not be written; nothing changed.
+
+        """
+        async with self._turn:
+            quarantines = orders.kept([*self.quarantines(), order], self.now_unix_nano)
+            if len(quarantines) > orders.MAX_QUARANTINES:
+                raise FullError(
+                    f"{orders.MAX_QUARANTINES} quarantine orders are in force; wait until one has ended"
+                )
+            change = audit.Change(
+                author=order.author,
+                action="quarantine-add" if order.quarantined else "quarantine-lift",
+                name=f"peer {order.peer}",
+                reason=order.reason,
+                new_manifest=orders.document(order),
+            )
+            await to_completion(self._write(quarantines, self.drills(), change))
+
+    async def start_drill(self, drill: FaultDrill) -> None:
+        """Take a drill.
+
+        Raises:
+            FullError: too many are running.
+            StateError: it could not be written; nothing changed.
+
+        """
+        async with self._turn:
+            drills = [*self.drills(), drill]
+            if len(drills) > orders.MAX_DRILLS:
+                raise FullError(
+                    f"{orders.MAX_DRILLS} fault drills are running; stop one first (agentctl drill stop)"
+                )
+            change = audit.Change(
+                author=drill.author,
+                action="drill-start",
+                name=f"drill {drill.id}",
+                reason=drill.reason,
+                new_manifest=orders.document(drill),
+            )
+            await to_completion(self._write(self.quarantines(), drills, change))
+
+    async def stop_drill(self, drill_id: str, *, author: str) -> FaultDrill:
+        """End a drill before its time.
+
+        Raises:
+            NotFoundError: it is not running.
+            StateError: it could not be written; nothing changed.
+
+        """
+        async with self._turn:
+            drills = self.drills()
+            drill = next((item for item in drills if item.id == drill_id), None)
+            if drill is None:
+                raise NotFoundError(f"no drill {drill_id!r} is running; 'agentctl drill list' lists them")
+            drills.remove(drill)
+            change = audit.Change(
+                author=author,
+                action="drill-stop",
+                name=f"drill {drill.id}",
+                old_manifest=orders.document(drill),
+            )
+            await to_completion(self._write(self.quarantines(), drills, change))
+            return drill
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call *callback* on the loop after every change; returns what ends that."""
+        return self._listeners.add(callback)
+
+    async def _write(
+        self, quarantines: list[QuarantineOrder], drills: list[FaultDrill], change: audit.Change
+    ) -> None:
+        rows = [*_rows(_QUARANTINE, quarantines), *_rows(_DRILL, drills)]
+
+        def write() -> None:
+            with self._database.transaction() as connection:
+                connection.execute("DELETE FROM timed_order")
+                connection.executemany("INSERT INTO timed_order (kind, document) VALUES (?, ?)", rows)
+                audit.append(connection, change, self.now_unix_nano)
+
+        await asyncio.to_thread(write)
+        self._quarantines, self._drills = quarantines, drills
+        self._listeners.call()
+
+
+def _rows(kind: str, found: Sequence[Order]) -> list[tuple[str, str]]:
+    return [(kind, orders.document(order)) for order in found]

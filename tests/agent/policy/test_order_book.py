@@ -1,0 +1,124 @@
+"""Orders in policy.db: durable, audited, bounded, and they end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.errors import FullError, NotFoundError, StateError
+from penstock.agent.model import EngineKey
+from penstock.agent.policy import OrderBook, PolicyDatabase, PolicyStore, orders
+from penstock.agent.selector import Target
+
+from tests.support.orders import SECOND, fault_drill, quarantine_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_TARGET = Target(EngineKey("", "0"), "tiny", {})
+
+
+@contextmanager
+def _book(directory: Path, now: list[float]) -> Iterator[tuple[OrderBook, PolicyDatabase]]:
+    database = PolicyDatabase.open(directory)
+    try:
+        yield OrderBook(database, clock=lambda: now[0]), database
+    finally:
+        database.close()
+
+
+async def test_orders_outlive_the_agent_and_still_end(directory: Path) -> None:
+    """After a restart they are there with the time that is left, and then they are gone."""
+    now = [0.0]
+    order, drill = quarantine_order(seconds=100), fault_drill(seconds=60)
+    with _book(directory, now) as (book, _):
+        await book.set_quarantine(order)
+        await book.start_drill(drill)
+    now[0] = 40.0
+    with _book(directory, now) as (book, _):
+        assert book.quarantines_for(_TARGET) == (order,)
+        assert book.drills_for(_TARGET) == (drill,)
+        assert drill.left_nano(book.now_unix_nano) == 20 * SECOND
+        now[0] = 60.0
+        assert (book.drills(), book.drills_for(_TARGET)) == ([], ())
+        now[0] = 100.0
+        assert (book.quarantines(), book.quarantines_for(_TARGET)) == ([], ())
+
+
+async def test_every_order_is_in_the_audit_log(directory: Path) -> None:
+    """Who, what, why, and the order itself; the newest first."""
+    with _book(directory, [0.0]) as (book, database):
+        drill = fault_drill(reason="game day")
+        await book.set_quarantine(quarantine_order())
+        await book.set_quarantine(quarantine_order("q2", quarantined=False))
+        await book.start_drill(drill)
+        await book.stop_drill("d1", author="you")
+        entries = await PolicyStore(database).changes("", 10)
+        found = [(entry.change.action, entry.change.name, entry.change.author) for entry in entries]
+        assert found == [
+            ("drill-stop", "drill d1", "you"),
+            ("drill-start", "drill d1", "me"),
+            ("quarantine-lift", "peer p:5600", "me"),
+            ("quarantine-add", "peer p:5600", "me"),
+        ]
+        assert [entry.change.reason for entry in entries] == ["", "game day", "INC-1", "INC-1"]
+        assert orders.read_drill(entries[0].change.old_manifest) == drill
+        assert orders.read_drill(entries[1].change.new_manifest) == drill
+
+
+async def test_a_change_is_announced_once_it_holds(directory: Path) -> None:
+    """The listener sees it, and hears nothing of one that was refused."""
+    with _book(directory, [0.0]) as (book, _):
+        seen: list[int] = []
+        end = book.subscribe(lambda: seen.append(len(book.drills())))
+        await book.start_drill(fault_drill())
+        await book.stop_drill("d1", author="me")
+        with pytest.raises(NotFoundError, match="no drill 'd1' is running; 'agentctl drill list' lists them"):
+            await book.stop_drill("d1", author="me")
+        end()
+        await book.start_drill(fault_drill())
+        assert seen == [1, 0]
+
+
+async def test_there_are_only_so_many(directory: Path) -> None:
+    """As many drills as an engine takes; the one that is over makes room."""
+    now = [0.0]
+    with _book(directory, now) as (book, _):
+        for number in range(orders.MAX_DRILLS):
+            await book.start_drill(fault_drill(str(number)))
+        with pytest.raises(FullError, match="16 fault drills are running; stop one first"):
+            await book.start_drill(fault_drill("more"))
+        now[0] = 60.0
+        await book.start_drill(fault_drill("more", began=60 * SECOND))
+        assert [drill.id for drill in book.drills()] == ["more"]
+
+
+async def test_quarantine_orders_are_bounded_too(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """About one peer more is refused; about a known one it is not one more."""
+    monkeypatch.setattr(orders, "MAX_QUARANTINES", 2)
+    with _book(directory, [0.0]) as (book, _):
+        for peer in ("p:1", "p:2", "p:2"):
+            await book.set_quarantine(quarantine_order(peer, peer))
+        with pytest.raises(FullError, match="2 quarantine orders are in force"):
+            await book.set_quarantine(quarantine_order("more", "p:3"))
+        assert [order.peer for order in book.quarantines()] == ["p:1", "p:2"]
+
+
+async def test_orders_at_once_are_all_kept(directory: Path) -> None:
+    """Two operators do not lose each other's."""
+    with _book(directory, [0.0]) as (book, _):
+        await asyncio.gather(*(book.start_drill(fault_drill(str(number))) for number in range(8)))
+        assert {drill.id for drill in book.drills()} == set(map(str, range(8)))
+
+
+async def test_what_cannot_be_written_did_not_happen(directory: Path) -> None:
+    """The caller is told, and memory says what the disk says."""
+    with _book(directory, [0.0]) as (book, database):
+        with database.transaction() as connection:
+            connection.execute("DROP TABLE timed_order")
+        with pytest.raises(StateError, match="cannot be written"):
+            await book.start_drill(fault_drill())
+        assert book.drills() == []
