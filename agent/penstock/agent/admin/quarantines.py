@@ -81,8 +81,9 @@ async def list_quarantines(
 
 
 def _check_engines(agent: AgentContext, selection: Selection) -> None:
-    chosen = select(targets(agent).values(), selection) if selection.everything else None
-    for subscriber in selecting.subscribed(agent, chosen or selecting.selected_targets(agent, selection)):
+    everything = selection.everything
+    found = list(targets(agent).values()) if everything else selecting.selected_targets(agent, selection)
+    for subscriber in selecting.subscribed(agent, found):
         if not subscriber.takes_quarantines:
             raise ImpossibleError(
                 f"engine {subscriber.target.key} cannot quarantine peers: its connector or its version of Penstock "

@@ -1,0 +1,269 @@
+"""The admin service's calls about quarantine and rehearsals, over real gRPC."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import (
+    CHANNEL_EC,
+    CHANNEL_KV,
+    FAILURE_MODE_HANDSHAKE,
+    FAILURE_MODE_LATE_READ,
+    FAILURE_MODE_LOAD,
+)
+from penstock.proto.v1.events_pb2 import (
+    QUARANTINE_STATE_CLOSED,
+    QUARANTINE_STATE_HALF_OPEN,
+    QUARANTINE_STATE_OPEN,
+    QUARANTINE_STATE_UNSPECIFIED,
+    Event,
+)
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.agent import wait_until
+
+if TYPE_CHECKING:
+    from penstock.agent.model import Source
+
+    from tests.support.admin_server import AdminHarness
+
+_PEER = "prefill-0:5600"
+_ABLE: dict[str, Any] = {"supported": ("kv_load_failure", "peer_quarantine"), "faults_allowed": True}
+_Row = tuple[str, str, int, str, str]
+
+
+def _fails(call: Any, request: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(request)
+    return caught.value.code(), caught.value.details()
+
+
+def _quarantine(**fields: Any) -> admin.SetQuarantineRequest:
+    whole = {
+        "peer": _PEER,
+        "state": QUARANTINE_STATE_OPEN,
+        "ttl": {"seconds": 3600},
+        "author": "me",
+        "reason": "INC-7",
+    }
+    return admin.SetQuarantineRequest(**{**whole, **fields})
+
+
+def _drill(**fields: Any) -> admin.StartDrillRequest:
+    whole = {"mode": FAILURE_MODE_HANDSHAKE, "rate": 0.5, "ttl": {"seconds": 60}, "author": "me"}
+    return admin.StartDrillRequest(**{**whole, **fields})
+
+
+def _listed(harness: AdminHarness, **selector: Any) -> list[_Row]:
+    request = admin.ListQuarantinesRequest(selector=selector)
+    return [
+        (row.key.engine, row.peer.address, row.state, row.reason, row.author)
+        for row in harness.stub.ListQuarantines(request).quarantines
+    ]
+
+
+def _report(harness: AdminHarness, core: Source, *peers: dict[str, Any]) -> None:
+    harness.snapshot(core, Snapshot(peers=peers))
+
+
+def test_a_quarantine_is_ordered_and_listed_once_it_holds(harness: AdminHarness) -> None:
+    """In the selected engine only; with who, why and until when."""
+    harness.engine("0", tier="a", **_ABLE)
+    harness.engine("1", tier="b", **_ABLE)
+    answer = harness.stub.SetQuarantine(_quarantine(selector={"labels": "tier=a"}))
+    assert (answer.peer.address, answer.state, answer.author) == (_PEER, QUARANTINE_STATE_OPEN, "me")
+    assert 3590 < answer.until.ToSeconds() - time.time() <= 3600
+    row = ("0", _PEER, QUARANTINE_STATE_OPEN, "INC-7", "me")
+    wait_until(lambda: _listed(harness) == [row], "the engine has acknowledged")
+    assert _listed(harness, labels="tier=b") == []
+
+
+def test_a_lift_takes_the_place_of_the_order(harness: AdminHarness) -> None:
+    """The peer is kept out; the audit log has both."""
+    harness.engine("0", **_ABLE)
+    harness.stub.SetQuarantine(_quarantine())
+    harness.stub.SetQuarantine(
+        _quarantine(state=QUARANTINE_STATE_CLOSED, ttl={"seconds": 60}, reason="", author="you")
+    )
+    row = ("0", _PEER, QUARANTINE_STATE_CLOSED, "operator", "you")
+    wait_until(lambda: _listed(harness) == [row], "the engine has acknowledged")
+    entries = harness.stub.ListAudit(admin.ListAuditRequest()).entries
+    assert [(entry.action, entry.name) for entry in entries] == [
+        ("quarantine-lift", f"peer {_PEER}"),
+        ("quarantine-add", f"peer {_PEER}"),
+    ]
+
+
+def test_what_the_engines_do_by_themselves_is_listed_with_its_reason(harness: AdminHarness) -> None:
+    """From the snapshot; why, from the newest change in the log; an incompatible peer has no end."""
+    core = harness.source("0")
+    sick, other = {"address": "sick:1", "engine_id": "id-1"}, {"address": "other:1"}
+    for reason in ("failures", "incompatible"):
+        event = Event(time_unix_nano=time.time_ns())
+        event.quarantine_changed.peer.address = sick["address"]
+        event.quarantine_changed.reason = reason
+        harness.append(core, event)
+    until = time.time_ns() + 10**9
+    _report(
+        harness,
+        core,
+        {"peer": sick, "quarantine": QUARANTINE_STATE_OPEN},
+        {"peer": other, "quarantine": QUARANTINE_STATE_HALF_OPEN, "quarantine_until_unix_nano": until},
+        {"peer": {"address": "well:1"}, "quarantine": QUARANTINE_STATE_CLOSED, "connected": True},
+    )
+    assert _listed(harness) == [
+        ("0", "other:1", QUARANTINE_STATE_HALF_OPEN, "", ""),
+        ("0", "sick:1", QUARANTINE_STATE_OPEN, "incompatible", ""),
+    ]
+    rows = harness.stub.ListQuarantines(admin.ListQuarantinesRequest()).quarantines
+    assert [row.HasField("until") for row in rows] == [True, False]
+    assert rows[0].until.ToNanoseconds() == until
+    assert rows[1].peer.engine_id == "id-1"
+
+
+def test_an_order_that_waits_for_its_engine_is_listed(harness: AdminHarness) -> None:
+    """Nothing that an operator has ordered is out of sight."""
+    harness.stub.SetQuarantine(_quarantine())
+    assert _listed(harness) == [("", _PEER, QUARANTINE_STATE_UNSPECIFIED, "INC-7", "me")]
+    away = harness.engine("0", **_ABLE)
+    wait_until(lambda: _listed(harness)[0][:3] == ("0", _PEER, QUARANTINE_STATE_OPEN), "it has come")
+    harness.hang_up(away)
+    assert _listed(harness) == [("0", _PEER, QUARANTINE_STATE_UNSPECIFIED, "INC-7", "me")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"peer": "prefill-0"}, "peer 'prefill-0' cannot be read; write its side channel's host:port"),
+        ({"peer": ""}, "peer '' cannot be read"),
+        ({"ttl": None}, "a quarantine order ends by itself: its ttl is 0s, give one from 1s to 24h"),
+        ({"ttl": {"seconds": 86401}}, "its ttl is 24h1s, give one from 1s to 24h"),
+        ({"state": QUARANTINE_STATE_HALF_OPEN}, "state must be OPEN"),
+        ({"selector": {"labels": "=="}}, "selector term '==' cannot be read"),
+    ],
+)
+def test_a_quarantine_that_makes_no_sense_is_refused(
+    harness: AdminHarness, fields: dict[str, Any], sentence: str
+) -> None:
+    """With a sentence, and nothing changes."""
+    code, details = _fails(harness.stub.SetQuarantine, _quarantine(**fields))
+    assert (code, sentence in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
+    assert harness.orders.quarantines() == []
+
+
+def test_an_engine_that_cannot_quarantine_is_named(harness: AdminHarness) -> None:
+    """And the one that is not there, too; to lift is never refused."""
+    harness.engine("0", supported=("kv_load_failure",))
+    code, details = _fails(harness.stub.SetQuarantine, _quarantine())
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert details.startswith("engine 0 cannot quarantine peers: ")
+    code, details = _fails(harness.stub.SetQuarantine, _quarantine(selector={"labels": "role=none"}))
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert "no engine fits the selector" in details
+    harness.stub.SetQuarantine(_quarantine(state=QUARANTINE_STATE_CLOSED))
+
+
+def test_a_drill_runs_where_it_is_wanted_until_it_is_stopped(harness: AdminHarness) -> None:
+    """Listed with where each engine stands; one that comes later without leave stays out of it."""
+    harness.engine("0", **_ABLE)
+    drill = harness.stub.StartDrill(_drill(peer=_PEER, reason="game day", selector={"labels": "role=decode"}))
+    assert (drill.spec.channel, drill.spec.rate, drill.spec.peer) == (CHANNEL_KV, 0.5, _PEER)
+    assert drill.expires.ToNanoseconds() - drill.started.ToNanoseconds() == 60 * 10**9
+    harness.engine("1")
+
+    def states() -> list[tuple[str, str, str]]:
+        (listed,) = harness.stub.ListDrills(admin.ListDrillsRequest()).drills
+        assert (listed.id, listed.spec.reason, listed.spec.selector.labels) == (
+            drill.id,
+            "game day",
+            "role=decode",
+        )
+        return [(engine.key.engine, engine.state, engine.error) for engine in listed.engines]
+
+    refused = ("1", "refused", "it was not started with PENSTOCK_ALLOW_FAULTS=1")
+    wait_until(lambda: states() == [("0", "acknowledged", ""), refused], "both have answered")
+    assert harness.stub.StopDrill(admin.StopDrillRequest(id=drill.id, author="you")).id == drill.id
+    assert list(harness.stub.ListDrills(admin.ListDrillsRequest()).drills) == []
+    code, details = _fails(harness.stub.StopDrill, admin.StopDrillRequest(id=drill.id))
+    assert (code, f"no drill {drill.id!r} is running" in details) == (grpc.StatusCode.NOT_FOUND, True)
+
+
+def test_a_drill_is_refused_where_faults_are_not_allowed(harness: AdminHarness) -> None:
+    """In all engines, with the name of the one that does not, and the way out."""
+    harness.engine("0", **_ABLE)
+    harness.engine("1")
+    code, details = _fails(harness.stub.StartDrill, _drill())
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert details == (
+        "engine 1 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1 in its environment; "
+        "restart it so, or leave it out with --selector"
+    )
+    assert harness.orders.drills() == []
+
+
+def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
+    """A rehearsal that begins at an unknown time is none."""
+    assert _fails(harness.stub.StartDrill, _drill())[0] is grpc.StatusCode.NOT_FOUND
+    harness.source("0")
+    code, details = _fails(harness.stub.StartDrill, _drill())
+    assert (code, "none of the selected engines is connected" in details) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"rate": 0}, "rate 0 is no share of the attempts; use a number above 0 and up to 1"),
+        ({"rate": 1.5}, "rate 1.5 is no share"),
+        ({"rate": float("nan")}, "rate nan is no share"),
+        ({"ttl": None}, "a fault drill ends by itself: its ttl is 0s, give one from 1s to 1h"),
+        ({"ttl": {"seconds": 3601}}, "its ttl is 1h1s, give one from 1s to 1h"),
+        (
+            {"mode": FAILURE_MODE_LATE_READ},
+            "mode late_read cannot be rehearsed; use one of handshake, setup,",
+        ),
+        ({"mode": FAILURE_MODE_LOAD}, "mode load cannot be rehearsed"),
+        ({"channel": CHANNEL_EC}, "channel ec cannot be rehearsed; use channel kv"),
+        ({"peer": "prefill 0"}, "peer 'prefill 0' cannot be read"),
+        ({"mode": 0}, "delay 0s does not go with mode slow"),
+        (
+            {"mode": 0, "delay": {"seconds": 61}},
+            "delay 1m1s does not go with mode slow; use a time up to 60s",
+        ),
+        ({"delay": {"seconds": 1}}, "delay 1s does not go with mode handshake"),
+    ],
+)
+def test_a_drill_out_of_bounds_is_refused(
+    harness: AdminHarness, fields: dict[str, Any], sentence: str
+) -> None:
+    """With the field, the value and the way out."""
+    harness.engine("0", **_ABLE)
+    code, details = _fails(harness.stub.StartDrill, _drill(**fields))
+    assert (code, sentence in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
+    assert harness.orders.drills() == []
+
+
+def test_a_slow_drill_says_how_slow(harness: AdminHarness) -> None:
+    """Without a mode of failure, with its delay."""
+    harness.engine("0", **_ABLE)
+    drill = harness.stub.StartDrill(_drill(mode=0, delay={"seconds": 2}))
+    assert (drill.spec.mode, drill.spec.delay.ToSeconds()) == (0, 2)
+
+
+def test_a_peer_is_one_whoever_tells_of_it(harness: AdminHarness) -> None:
+    """The worker's word that it is connected and the scheduler's that it is in quarantine stand side by side."""
+    core, worker = harness.source("0"), harness.source("0", process="worker")
+    _report(harness, core, {"peer": {"address": _PEER}, "quarantine": QUARANTINE_STATE_OPEN})
+    _report(harness, worker, {"peer": {"address": _PEER, "engine_id": "id"}, "connected": True})
+    (peer,) = harness.stub.ListPeers(admin.ListPeersRequest()).peers
+    assert (peer.status.quarantine, peer.status.connected, peer.peer.engine_id) == (
+        QUARANTINE_STATE_OPEN,
+        True,
+        "id",
+    )

@@ -1,0 +1,168 @@
+"""agentctl on quarantine and rehearsals, against the real admin service."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.agent.ctl import order_rows
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_HALF_OPEN, QUARANTINE_STATE_OPEN
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+_PEER = "prefill-0:5600"
+_ABLE: dict[str, Any] = {"supported": ("kv_load_failure", "peer_quarantine"), "faults_allowed": True}
+_FAULT = ("inject-fault", "--mode", "handshake")
+
+
+def _cells(result: Result) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("   ") if cell] for line in result.stdout.splitlines()]
+
+
+def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """From one word to the other, each acknowledged by the engine."""
+    harness.engine("0", **_ABLE)
+    assert agentctl("quarantine", "list").stderr == "no peer is in quarantine\n"
+    added = agentctl("quarantine", "add", _PEER, "--ttl", "30m", "--reason", "INC-7")
+    assert added.exit_code == 0, added.stderr
+    assert added.stdout.startswith("engine 0 ")
+    assert added.stdout.endswith(f", {_PEER} is cut off\n")
+    assert added.stderr == f"warning: no engine knows a peer {_PEER} yet; 'agentctl get peers' lists them\n"
+    header, row = _cells(agentctl("quarantine", "list"))
+    assert header == ["ENGINE", "PEER", "STATE", "REASON", "UNTIL", "AUTHOR"]
+    assert row[:4] == ["0", _PEER, "open", "INC-7"]
+    assert row[4] in {"in 30m", "in 29m"}
+    assert "@" in row[5]
+    lifted = agentctl("quarantine", "lift", _PEER, "0")
+    assert lifted.stdout.endswith(f", {_PEER} is let in\n")
+    _, row = _cells(agentctl("quarantine", "list", "-o", "wide"))
+    assert row[:4] == ["0", _PEER, "kept out", "operator"]
+
+
+def test_a_quarantine_as_json(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Numbers, words and moments as everywhere; no warning for a peer that is known."""
+    core = harness.source("0")
+    harness.engine("0", **_ABLE)
+    harness.snapshot(core, Snapshot(peers=[{"peer": {"address": _PEER}, "connected": True}]))
+    added = agentctl("quarantine", "add", _PEER, "-l", "role=decode", "-o", "json")
+    assert (json.loads(added.stdout)["engines"][0]["state"], added.stderr) == ("acknowledged", "")
+    (row,) = json.loads(agentctl("quarantine", "list", "-o", "json").stdout)["quarantines"]
+    assert (row["peer"]["address"], row["state"], row["reason"]) == (_PEER, "open", "operator")
+
+
+def test_a_refused_quarantine_is_a_sentence(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Exit 1 where it cannot be done, 2 where it was asked wrongly."""
+    harness.engine("0")
+    refused = agentctl("quarantine", "add", _PEER)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("agentctl: engine 0 cannot quarantine peers: ")
+    wrong = agentctl("quarantine", "lift", "prefill-0")
+    assert wrong.exit_code == 2
+    assert "write its side channel's host:port" in wrong.stderr
+    assert agentctl("quarantine", "add", _PEER, "--ttl", "2d").exit_code == 2
+
+
+def test_a_rehearsal_from_its_beginning_to_its_end(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """It says what happens and how to stop it; listed while it runs, gone when it is stopped."""
+    harness.engine("0", **_ABLE)
+    began = agentctl(*_FAULT, "--rate", "0.25", "--peer", _PEER, "--ttl", "10m", "-l", "role=decode")
+    assert began.exit_code == 0, began.stderr
+    (drill,) = harness.orders.drills()
+    first, *_, last = began.stdout.splitlines()
+    assert first == (
+        f"drill {drill.id} began: handshake, 25% of the attempts with {_PEER}, engines role=decode, for 10m; "
+        f"'agentctl drill stop {drill.id}' ends it"
+    )
+    assert last.startswith("engine 0 acknowledged after ")
+    assert last.endswith(", rehearsing")
+    header, row = _cells(agentctl("drill", "list"))
+    assert header == ["ID", "MODE", "RATE", "PEER", "ENDS", "AUTHOR", "ENGINES"]
+    assert row[:4] == [drill.id, "handshake", "25%", _PEER]
+    assert row[6] == "0 rehearsing"
+    stopped = agentctl("drill", "stop", drill.id)
+    assert stopped.exit_code == 0, stopped.stderr
+    assert stopped.stdout.startswith(f"drill {drill.id} stopped\nengine 0 ")
+    assert harness.orders.drills() == []
+    assert agentctl("drill", "list").stderr == "no drill is running\n"
+
+
+def test_stop_all(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """One word ends everything; that nothing runs is no failure."""
+    harness.engine("0", **_ABLE)
+    for _ in range(2):
+        agentctl(*_FAULT, "--all")
+    assert len(harness.orders.drills()) == 2
+    assert agentctl("drill", "stop", "--all").exit_code == 0
+    assert harness.orders.drills() == []
+    again = agentctl("drill", "stop", "--all")
+    assert (again.exit_code, again.stderr) == (0, "no drill is running\n")
+
+
+def test_a_slow_rehearsal_as_json(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """With its id, for a script that stops it, and what the engines said."""
+    harness.engine("0", **_ABLE)
+    result = agentctl("inject-fault", "0", "--mode", "slow", "--delay", "2s", "--rate", "1", "-o", "json")
+    drill = json.loads(result.stdout)
+    assert drill["id"] == harness.orders.drills()[0].id
+    assert (drill["spec"]["delay"], drill["engines"][0]["state"]) == ("2s", "acknowledged")
+    _, row = _cells(agentctl("drill", "list", "-o", "wide"))
+    assert row[1:4] == ["slow by 2.0s", "100%", "all"]
+
+
+def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Exit 1: the rehearsal does not run there."""
+    harness.engine("0", refuse=lambda push: "not today" if push.drills else "", **_ABLE)
+    result = agentctl(*_FAULT, "--all")
+    assert result.exit_code == 1
+    assert "is not in force in 1 of 1 engines: 0 refused it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        ([], 2, "which engines? name them, give --selector, or confirm with --all"),
+        (
+            ["--all", "--delay", "1s"],
+            2,
+            "--mode slow needs a --delay such as 2s, and no other mode takes one",
+        ),
+        (["--all", "--rate", "2"], 2, "rate 2 is no share of the attempts"),
+        (["--all", "--ttl", "2h"], 2, "its ttl is 2h, give one from 1s to 1h"),
+        (["--all"], 1, "engine 0 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1"),
+    ],
+)
+def test_a_rehearsal_that_cannot_be_is_a_sentence(
+    harness: AdminHarness, agentctl: Agentctl, arguments: list[str], code: int, sentence: str
+) -> None:
+    """Each with its exit code."""
+    harness.engine("0", supported=_ABLE["supported"])
+    result = agentctl(*_FAULT, *arguments)
+    assert (result.exit_code, sentence in result.stderr) == (code, True), result.stderr
+
+
+def test_stop_wants_to_know_what(agentctl: Agentctl) -> None:
+    """Neither nothing nor both; an unknown id is named."""
+    for arguments in ((), ("d1", "--all")):
+        assert agentctl("drill", "stop", *arguments).exit_code == 2
+    result = agentctl("drill", "stop", "d1")
+    assert (result.exit_code, "no drill 'd1' is running" in result.stderr) == (1, True)
+
+
+def test_how_long_a_quarantine_lasts() -> None:
+    """A time, the next request, or another engine in the peer's place."""
+    soon, due = (
+        admin.Quarantine(state=QUARANTINE_STATE_OPEN, until={"seconds": seconds}) for seconds in (160, 90)
+    )
+    never = admin.Quarantine(state=QUARANTINE_STATE_HALF_OPEN)
+    table = order_rows.quarantines([soon, due, never], now=100.0)
+    assert [row[4] for row in table.rows] == ["in 60s", "next request", "its engine id changes"]
