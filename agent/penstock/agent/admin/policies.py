@@ -13,14 +13,23 @@ from penstock.agent.selector import select
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from penstock.agent.admin.context import AgentContext
+    from penstock.agent.policy.merge import Given
     from penstock.agent.policy.model import Manifest
     from penstock.agent.policy.store import Applied, StoredPolicy
     from penstock.agent.selector import Target
 
+# What only decides where the action leaves it open.
+_ONLY_WITH_AUTO = frozenset(
+    {
+        "kvLoadFailure.maxRecomputeTokens",
+        "kvLoadFailure.recomputeBudget.tokensPerSecond",
+        "kvLoadFailure.overBudget",
+    }
+)
 MAX_AUDIT = 1000
 _DEFAULT_AUDIT = 100
 
@@ -135,10 +144,22 @@ def _warnings(agent: AgentContext, manifest: Manifest, applied: Applied, now: da
         yield from _unsupported(agent, manifest, target)
         merged = effective(applied.after, target, now)[0].merged
         given = (merged.observed if manifest.spec.mode == "observe" else merged.body) or {}
+        yield from _without_effect(manifest, target, given)
         for path in manifest.leaves:
             winner = given[path].policy if path in given else manifest.name
             if winner != manifest.name:
                 yield f"engine {target.key}: spec.{path} is given by policy {winner}, which ranks higher"
+
+
+def _without_effect(manifest: Manifest, target: Target, given: Mapping[str, Given]) -> Iterator[str]:
+    action = given.get("kvLoadFailure.action")
+    idle = sorted(_ONLY_WITH_AUTO & manifest.leaves.keys())
+    if idle and (action is None or action.value != "auto"):
+        present = "vLLM's own" if action is None else action.value
+        yield (
+            f"engine {target.key}: spec.{idle[0]} has no effect while the action is {present}; "
+            "set kvLoadFailure.action to auto"
+        )
 
 
 def _unsupported(agent: AgentContext, manifest: Manifest, target: Target) -> Iterator[str]:

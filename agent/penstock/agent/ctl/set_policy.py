@@ -9,6 +9,7 @@ import click
 from penstock.agent.ctl.change import apply_file, finish, selector_of, with_all, with_change
 from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.options import DURATION, SELECTOR, author, with_client
+from penstock.agent.ctl.policy_fields import set_fields, with_fields
 from penstock.agent.selector import parse_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -25,11 +26,7 @@ _REASON = "penstock.dev/reason"
 @click.option(
     "--filename", "-f", "stream", type=click.File(), help="Take it from a file; - is standard input."
 )
-@click.option(
-    "--kv-load-failure",
-    type=click.Choice(["recompute", "fail", "auto"]),
-    help="What happens to a request whose KV blocks cannot be loaded.",
-)
+@with_fields
 @click.option(
     "--selector", "-l", type=SELECTOR, help="Which engines, by label: role=decode,tier in (a,b),!canary."
 )
@@ -90,13 +87,13 @@ def _patched(
     name: str,
     present: admin.Policy | None,
     *,
-    kv_load_failure: str | None,
     selector: str | None,
     models: tuple[str, ...],
     priority: int | None,
     mode: str | None,
     ttl: timedelta | None,
     reason: str | None,
+    **fields: Any,
 ) -> dict[str, Any]:
     manifest: dict[str, Any] = (
         json.loads(present.manifest_json)
@@ -114,8 +111,7 @@ def _patched(
     annotations.pop(_REASON, None)
     if reason:
         annotations[_REASON] = reason
-    if kv_load_failure is not None:
-        spec.setdefault("kvLoadFailure", {})["action"] = kv_load_failure
+    set_fields(spec, fields)
     if selector is not None:
         kept = {"models": spec["selector"]["models"]} if "models" in spec.get("selector", {}) else {}
         spec["selector"] = kept | _selector(selector)

@@ -1,0 +1,160 @@
+"""The flags of set-policy that set a field of the spec."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.agent.ctl.policy_fields import FIELDS
+from penstock.agent.policy.wire import body_of
+from penstock.proto.v1.policy_pb2 import PolicyBody
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+    from google.protobuf.descriptor import Descriptor
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+_EVERYTHING = (
+    *("--kv-load-failure", "auto", "--kv-max-recompute-tokens", "4096"),
+    *("--kv-recompute-budget", "20000", "--kv-over-budget", "fail"),
+    *(
+        "--deferral-max-start-wait",
+        "30s",
+        "--deferral-max-transfer-wait",
+        "5s",
+        "--deferral-on-timeout",
+        "fail",
+    ),
+    *("--quarantine-failures", "5", "--quarantine-window", "30s"),
+    *("--quarantine-duration", "60s", "--quarantine-max-peers-percent", "50"),
+)
+
+
+def _spec(harness: AdminHarness) -> dict[str, Any]:
+    spec: dict[str, Any] = harness.store.policies()[0].manifest.document()["spec"]
+    return spec
+
+
+def _paths(descriptor: Descriptor, prefix: str = "") -> set[str]:
+    """Return the paths of all fields of a message that are no section of fields."""
+    found: set[str] = set()
+    for field in descriptor.fields:
+        inner = field.message_type
+        if inner is None or inner.full_name == "google.protobuf.Duration":
+            found.add(prefix + field.json_name)
+        else:
+            found |= _paths(inner, f"{prefix}{field.json_name}.")
+    return found
+
+
+def test_every_field_of_these_sections_has_a_flag() -> None:
+    """And every flag sets a field that the wire has."""
+    sections = {"kvLoadFailure", "deferral", "peerQuarantine"}
+    wanted = {path for path in _paths(PolicyBody.DESCRIPTOR) if path.partition(".")[0] in sections}
+    assert {field.path for field in FIELDS} == wanted
+    assert len({field.argument for field in FIELDS}) == len(FIELDS)
+
+
+def test_all_flags_at_once(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Each value stands at its path, in the manifest's form, and gets to the wire."""
+    result = agentctl("set-policy", "p", *_EVERYTHING)
+    assert result.exit_code == 0, result.stderr
+    assert _spec(harness) == {
+        "kvLoadFailure": {
+            "action": "auto",
+            "maxRecomputeTokens": 4096,
+            "recomputeBudget": {"tokensPerSecond": 20000},
+            "overBudget": "fail",
+        },
+        "deferral": {"maxStartWait": "30s", "maxTransferWait": "5s", "onTimeout": "fail"},
+        "peerQuarantine": {"failures": 5, "window": "30s", "duration": "1m", "maxPeersPercent": 50},
+    }
+    body = body_of(harness.store.policies()[0].manifest.leaves)
+    assert body.kv_load_failure.recompute_budget.tokens_per_second == 20000
+    assert body.deferral.max_transfer_wait.ToSeconds() == 5
+    assert body.peer_quarantine.duration.ToSeconds() == 60
+
+
+def test_one_flag_changes_one_field(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """The others stay, in its section too."""
+    agentctl("set-policy", "p", *_EVERYTHING)
+    before = _spec(harness)
+    assert agentctl("set-policy", "p", "--kv-recompute-budget", "0").exit_code == 0
+    before["kvLoadFailure"]["recomputeBudget"]["tokensPerSecond"] = 0
+    assert _spec(harness) == before
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "sentence"),
+    [
+        (
+            "--kv-max-recompute-tokens",
+            "-1",
+            "spec.kvLoadFailure.maxRecomputeTokens is -1; use a whole number from 0",
+        ),
+        (
+            "--kv-recompute-budget",
+            "-1",
+            "spec.kvLoadFailure.recomputeBudget.tokensPerSecond is -1; use a whole",
+        ),
+        ("--kv-over-budget", "auto", "'auto' is not one of 'recompute', 'fail'"),
+        (
+            "--deferral-max-transfer-wait",
+            "2h",
+            "spec.deferral.maxTransferWait is '2h'; use a duration from 1ms to 1h",
+        ),
+        (
+            "--deferral-max-start-wait",
+            "soon",
+            "spec.deferral.maxStartWait is 'soon'; use a duration from 1ms to 1h",
+        ),
+        (
+            "--quarantine-failures",
+            "0",
+            "spec.peerQuarantine.failures is 0; use a whole number from 1 to 1000",
+        ),
+        ("--quarantine-window", "0s", "spec.peerQuarantine.window is '0s'; use a duration from 1s to 24h"),
+        (
+            "--quarantine-max-peers-percent",
+            "101",
+            "spec.peerQuarantine.maxPeersPercent is 101; use a whole number",
+        ),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused(agentctl: Agentctl, flag: str, value: str, sentence: str) -> None:
+    """By the manifest, which names path, value and bounds; exit code 2."""
+    result = agentctl("set-policy", "p", flag, value)
+    assert (result.exit_code, sentence in result.stderr) == (2, True), result.stderr
+
+
+def test_what_an_engine_does_not_know_is_warned_of_and_refused_by_it(
+    harness: AdminHarness, agentctl: Agentctl
+) -> None:
+    """Before and after."""
+    harness.engine(
+        "0",
+        supported=("kv_load_failure",),
+        refuse=lambda push: "no quarantine here" if push.schedule else "",
+    )
+    result = agentctl("set-policy", "p", "--quarantine-failures", "3", "--wait")
+    assert result.exit_code == 1
+    assert "engine 0 does not know spec.peerQuarantine and will refuse the policy" in result.stderr
+    assert "0 refused it (kvLoadFailure.action: no quarantine here)" in result.stderr
+
+
+def test_a_field_that_waits_for_auto_is_told(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """A threshold without auto looks like protection and is none."""
+    harness.engine("0")
+    result = agentctl("set-policy", "p", "--kv-max-recompute-tokens", "100")
+    assert result.stderr == (
+        "warning: engine 0: spec.kvLoadFailure.maxRecomputeTokens has no effect while the action is vLLM's own; "
+        "set kvLoadFailure.action to auto\n"
+    )
+    result = agentctl("set-policy", "p", "--kv-load-failure", "recompute")
+    assert "has no effect while the action is recompute" in result.stderr
+    assert agentctl("set-policy", "p", "--kv-load-failure", "auto").stderr == ""
