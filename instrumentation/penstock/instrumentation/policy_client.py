@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.backoff import Backoff
 from penstock.instrumentation.constants import COMPONENT_SCHEDULER
+from penstock.instrumentation.directives import NO_DIRECTIVES
 from penstock.instrumentation.policy_model import NO_POLICY
 from penstock.instrumentation.policy_schedule import Schedule
 from penstock.instrumentation.service import Message, Service, Tag
@@ -19,6 +20,7 @@ from penstock.instrumentation.service import Message, Service, Tag
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from penstock.instrumentation.directives import Directives
     from penstock.instrumentation.policy_model import Policy
     from penstock.instrumentation.runtime import Runtime
     from penstock.instrumentation.settings import Settings
@@ -192,7 +194,8 @@ class PolicyClient(Service):
     # The policy.
 
     def _take_push(self, push: Push) -> None:
-        from penstock.instrumentation.policy_decode import RefusedError, decode  # noqa: PLC0415  (protobuf)
+        from penstock.instrumentation.directives_decode import decode_directives  # noqa: PLC0415  (protobuf)
+        from penstock.instrumentation.policy_decode import RefusedError, decode  # noqa: PLC0415
         from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyNack  # noqa: PLC0415
 
         received_ns = time.time_ns()
@@ -203,7 +206,10 @@ class PolicyClient(Service):
             self._runtime.pause("policy", paused=True)
         try:
             schedule = Schedule(decode(push, self._fields), self._clock())
-            if not self._put_in_force(schedule, push.paused, received_ns):
+            directives = decode_directives(
+                push, faults_allowed=self._settings.allow_faults, now_ns=time.monotonic_ns()
+            )
+            if not self._put_in_force(schedule, directives, push.paused, received_ns):
                 raise RefusedError("", f"no step of the engine ended within {STEP_DEADLINE:g} s; it hangs")  # noqa: TRY301
         except RefusedError as refused:
             self._last_error = str(refused)
@@ -222,11 +228,15 @@ class PolicyClient(Service):
         self._last_error = ""
         self._send(ack=PolicyAck(nonce=push.nonce, hash=self._accepted.hash, paused=self._paused))
 
-    def _put_in_force(self, schedule: Schedule, paused: bool, received_ns: int) -> bool:
+    def _put_in_force(
+        self, schedule: Schedule, directives: Directives, paused: bool, received_ns: int
+    ) -> bool:
         """Put what *schedule* says for now in force, or nothing while paused; False if no step ended in time."""
         accepted = schedule.at(self._clock()).policy
         previous = self._runtime.policy.current
-        if not self._swap(NO_POLICY if paused else accepted):
+        if not self._swap(
+            NO_POLICY if paused else accepted, directives=NO_DIRECTIVES if paused else directives
+        ):
             return False
         cause = "push" if paused == self._paused else ("pause" if paused else "resume")
         self._schedule, self._accepted, self._paused = schedule, accepted, paused
@@ -252,13 +262,15 @@ class PolicyClient(Service):
 
         self._send(moved=PolicyMoved(hash=due.hash))
 
-    def _swap(self, policy: Policy) -> bool:
+    def _swap(self, policy: Policy, directives: Directives | None = None) -> bool:
         holder = self._runtime.policy
-        if policy == holder.current:
+        changed = policy != holder.current
+        if not changed and directives in (None, holder.directives):
             return True
-        if not holder.swap(policy, STEP_DEADLINE):
+        if not holder.swap(policy, STEP_DEADLINE, directives):
             return False
-        self._changed_ns = time.time_ns()
+        if changed:
+            self._changed_ns = time.time_ns()
         return True
 
     def _note(self, hash_: str, previous: str, cause: str, received_ns: int, error: str = "") -> None:

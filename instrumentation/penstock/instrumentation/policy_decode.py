@@ -36,7 +36,7 @@ DAY: Final = 86_400.0
 
 TOKENS_MAX: Final = 1_000_000_000
 ITEMS_MAX: Final = 1_000_000
-FAILURES_MAX: Final = 1_000_000
+FAILURES_MAX: Final = 1_000
 
 
 class RefusedError(Exception):
@@ -67,10 +67,6 @@ def decode(push: Push, fields: Collection[str]) -> list[Entry]:
         raise RefusedError(
             path, f"field {path} is not known to this engine; upgrade the engine or remove the field"
         )
-    if push.drills:
-        raise RefusedError("drills", "this engine does not run fault drills; stop the drill")
-    if push.quarantines:
-        raise RefusedError("quarantines", "this engine does not quarantine peers; lift the quarantine")
     if len(push.schedule) > ENTRIES_MAX:
         raise RefusedError(
             "", f"the schedule has {len(push.schedule)} entries; keep it at {ENTRIES_MAX} or fewer"

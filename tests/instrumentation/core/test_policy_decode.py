@@ -163,8 +163,6 @@ def test_unknown_fields_are_named(inside: Any, field: str) -> None:
         (push({"body": {"telemetry": {}}}), "no hash"),
         (push({"hash": "x" * 129}), "129"),
         (push(*[{"hash": "h", "validFor": "5s"}] * 64, {}), "65 entries"),
-        (push(drills=[{"id": "d"}]), "drill"),
-        (push(quarantines=[{"id": "q"}]), "quarantine"),
     ],
 )
 def test_malformed_pushes(bad: Push, words: str) -> None:

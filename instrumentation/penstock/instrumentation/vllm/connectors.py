@@ -59,6 +59,16 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
                 observer.load_begins(request.request_id, num_external_tokens)
         return host.update_state_after_alloc(request, blocks, num_external_tokens, *args, **kwargs)
 
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """Put the scheduler's orders for the workers on the metadata of the step (``worker_orders.py``)."""
+        host: Any = super()
+        metadata = host.build_connector_meta(scheduler_output)
+        observer = self._penstock_scheduler
+        if observer is not None and runtime.active:
+            with _GUARD:
+                observer.orders.attach(metadata)
+        return metadata
+
     def update_connector_output(self, connector_output: Any) -> Any:
         """Give the connector its own worker metadata, without our report around it."""
         host: Any = super()
@@ -113,6 +123,7 @@ class KvConnectorHook:
             Requirement(
                 KVConnectorBase_V1, "update_state_after_alloc", ("request", "blocks", "num_external_tokens")
             ),
+            Requirement(KVConnectorBase_V1, "build_connector_meta", ("scheduler_output",)),
             Requirement(KVConnectorBase_V1, "update_connector_output", ("connector_output",)),
             Requirement(KVConnectorBase_V1, "build_connector_worker_meta"),
             Requirement(KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware", ("metadata",)),

@@ -14,6 +14,7 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import outcomes, reports, requests
 from penstock.instrumentation.vllm.deferrals import Deferral, Deferrals
 from penstock.instrumentation.vllm.leases import Lease, Leases
+from penstock.instrumentation.vllm.worker_orders import WorkerOrders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +31,7 @@ class SchedulerObserver:
         connector: name of its KV connector, empty for none.
         roles: the kinds of requests seen, ``ROLE_PREFILL`` and ``ROLE_DECODE``.
         compatibility_hash: what its workers show their peers, empty while it is not known.
+        orders: what its workers are told with the next step.
 
     """
 
@@ -37,6 +39,7 @@ class SchedulerObserver:
         self.connector = connector
         self.roles: set[int] = set()
         self.compatibility_hash = ""
+        self.orders = WorkerOrders()
         self._records: dict[str, RequestRecord] = {}
         self._deferrals = Deferrals()
         self._leases = Leases()

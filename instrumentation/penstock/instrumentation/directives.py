@@ -1,0 +1,31 @@
+"""What operators order beside policies: quarantine orders and fault drills, as the feed pushes them with every policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.drills import Drill
+    from penstock.instrumentation.quarantine import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """The full state of the feed; the times in it count from *received_ns* (monotonic nanoseconds)."""
+
+    orders: tuple[Order, ...] = ()
+    drills: tuple[Drill, ...] = ()
+    received_ns: int = 0
+
+    def drills_at(self, now_ns: int) -> tuple[Drill, ...]:
+        """Return the drills that still run at *now_ns*, each with the time it has left."""
+        passed = now_ns - self.received_ns
+        return tuple(
+            replace(drill, valid_for_ns=drill.valid_for_ns - passed)
+            for drill in self.drills
+            if drill.valid_for_ns > passed
+        )
+
+
+NO_DIRECTIVES: Final = Directives()
