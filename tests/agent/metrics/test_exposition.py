@@ -46,6 +46,13 @@ LOG = [
                     end_time_unix_nano=TIME,
                 ),
                 event(
+                    "transfer_delayed",
+                    "r-3",
+                    channel=common.CHANNEL_KV,
+                    delay_nano=3 * SECOND,
+                    caused_by_peer={"address": PEER},
+                ),
+                event(
                     "eplb_rebalance",
                     trigger=events.EPLB_TRIGGER_INTERVAL,
                     result=common.TRANSFER_RESULT_OK,

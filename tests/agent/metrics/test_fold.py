@@ -130,11 +130,11 @@ def test_a_metric_that_is_gone_is_left_out_and_a_new_one_begins_at_zero() -> Non
         (b"junk", "cannot be used"),
         (zlib.compress(b"{"), "cannot be used"),
         (zlib.compress(b"{}"), "cannot be used"),
-        (zlib.compress(b'{"version":99,"engines":[]}'), "version 99, this agent writes 1"),
-        (zlib.compress(b'{"version":1,"engines":[{"key":["","0"]}]}'), "cannot be used"),
+        (zlib.compress(b'{"version":99,"engines":[]}'), "version 99, this agent writes 2"),
+        (zlib.compress(b'{"version":2,"engines":[{"key":["","0"]}]}'), "cannot be used"),
         (
             zlib.compress(
-                b'{"version":1,"engines":[{"key":["","0"],"time":0,"series":{"penstock_late_reads_total":'
+                b'{"version":2,"engines":[{"key":["","0"],"time":0,"series":{"penstock_late_reads_total":'
                 b'{"folded":0,"evicted":0,"live":[[[],0,1,[]]],"other":[],"parked":[]}}}]}'
             ),
             "penstock_late_reads_total has other labels",

@@ -63,7 +63,7 @@ CASES = {
         outcome(outcome=common.OUTCOME_RECOMPUTED),
         [
             (c.LOAD_OUTCOMES, ("kv", "recomputed", "policy", "handshake", PEER, "false"), 1),
-            (c.RECOMPUTED_TOKENS, ("kv", "handshake", PEER), 412),
+            (c.RECOMPUTED_TOKENS, ("kv", "handshake", PEER, "false"), 412),
         ],
     ),
     "failed outcomes recompute nothing": (
@@ -112,6 +112,21 @@ CASES = {
         event("handshake", peer={"address": PEER}, queued_time_unix_nano=TIME, end_time_unix_nano=TIME + 10),
         [],
     ),
+    "held up by another peer": (
+        event(
+            "transfer_delayed",
+            "r",
+            channel=common.CHANNEL_KV,
+            peer={"address": PEER},
+            delay_nano=5 * SECOND,
+            caused_by_peer={"address": "10.0.0.9:5600"},
+        ),
+        [(c.COLLATERAL_DELAY, ("kv", "10.0.0.9:5600"), 5 * SECOND)],
+    ),
+    "held up by nobody knows whom": (
+        event("transfer_delayed", "r", channel=common.CHANNEL_KV, delay_nano=1),
+        [(c.COLLATERAL_DELAY, ("kv", "unknown"), 1)],
+    ),
     "policy taken": (
         event("policy_applied", accepted=True, cause="push"),
         [(c.POLICY_UPDATES, ("accepted", "push"), 1)],
@@ -128,7 +143,7 @@ CASES = {
             previous=events.QUARANTINE_STATE_HALF_OPEN,
             reason="probe_failed",
         ),
-        [(c.QUARANTINES, (PEER, "probe_failed"), 1)],
+        [(c.QUARANTINES, (PEER, "probe_failed", "false"), 1)],
     ),
     "quarantine lifts": (
         event("quarantine_changed", peer={"address": PEER}, state=events.QUARANTINE_STATE_CLOSED),

@@ -197,7 +197,20 @@ async def test_explain_a_good_request(book):
             {"decided_by": common_pb2.DECIDED_BY_BUDGET, "reason": "the budget is spent."},
             (
                 "the request was failed, which spared 400 tokens of recomputation,"
-                " decided by budget under policy 0123456789ab (the budget is spent)"
+                " decided by the recompute budget under policy 0123456789ab (the budget is spent)"
+            ),
+        ),
+        (
+            common_pb2.OUTCOME_RECOMPUTED,
+            {
+                "decided_by": common_pb2.DECIDED_BY_DEADLINE,
+                "reason": "",
+                "observed_outcome": common_pb2.OUTCOME_FAILED,
+                "observed_reason": "at most 16 are recomputed",
+            },
+            (
+                "400 tokens were computed again, 12 were kept, decided by the deadline under policy 0123456789ab;"
+                " under the observed policy it would be failed (at most 16 are recomputed)"
             ),
         ),
         (
@@ -258,6 +271,31 @@ DELAY = event(
 REHEARSED = failed_load()
 REHEARSED.rehearsal = True
 
+QUARANTINED = outcome(
+    DECODE,
+    mode=common_pb2.FAILURE_MODE_UNSPECIFIED,
+    error_type=common_pb2.ERROR_TYPE_UNSPECIFIED,
+    decided_by=common_pb2.DECIDED_BY_QUARANTINE,
+    reason="",
+)
+REHEARSED_OUTCOME = outcome(DECODE)
+REHEARSED_OUTCOME.rehearsal = True
+
+
+def pinned(*, released=False, **fields):
+    """Build the word on blocks that were pinned from TIME on; they are released 3 s later."""
+    return event(
+        "blocks_pinned",
+        DECODE,
+        time_ns=TIME + released * 3 * SECOND,
+        channel=common_pb2.CHANNEL_KV,
+        peer={"address": PEER},
+        blocks=26,
+        since_time_unix_nano=TIME,
+        released=released,
+        **fields,
+    )
+
 
 @pytest.mark.parametrize(
     ("entries", "words"),
@@ -268,6 +306,19 @@ REHEARSED.rehearsal = True
         ([failed_load(attempt=2)], f"from {PEER} (attempt 2) (handshake"),
         ([NOTIFICATION], f"had a failure with {PEER} (notification, refused: gone); it ended (stop)"),
         ([outcome(DECODE)], f"did without its KV load from {PEER} (handshake, refused): 400 tokens were"),
+        (
+            [QUARANTINED],
+            (
+                f"did without its KV load from {PEER} (the peer is in quarantine): 400 tokens were computed again,"
+                " 12 were kept, decided by the peer's quarantine under policy 0123456789ab; it ended"
+            ),
+        ),
+        ([REHEARSED_OUTCOME], f"load from {PEER} in a rehearsal (handshake, refused): 400 tokens were"),
+        (
+            [pinned()],
+            f"left 26 blocks pinned because {PEER} may still write to them; they are not released yet",
+        ),
+        ([pinned(), pinned(released=True)], "may still write to them; they were released after 3.0 s"),
         ([DELAY], f"waited 5.0 s longer for {PEER} because the handshake with 10.0.0.9:5600 was in the way"),
         ([slow_wait()], f"was deferred for 3.0 s (remote_kv, {PEER}); it ended (stop) after"),
         ([lease(DECODE, expired=True)], "kept 26 blocks for a reader that did not come in 300 ms"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from penstock.agent.traces import ids, names
 from penstock.agent.traces.assemble import Assembler
+from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2, events_pb2
 
 from tests.support.batches import PEER, TIME, deferral_start, event, transfer_failure
@@ -324,10 +325,58 @@ def test_a_delayed_load():
         caused_by_peer={"address": "10.0.0.9:5600"},
         handshake_id=7,
     )
-    load = only(spans_of([(DECODE_WORKER, delayed), *decode_story()]), names.KV_LOAD)
-    assert load.attributes[names.DELAY_SECONDS] == 5.0
-    assert load.attributes[names.DELAYED_BY_PEER] == "10.0.0.9:5600"
+    found = spans_of([(DECODE_WORKER, delayed), *decode_story()])
+    load = only(found, names.KV_LOAD)
+    for span in (load, only(found, names.REQUEST)):
+        assert span.attributes[names.DELAY_SECONDS] == 5.0
+        assert span.attributes[names.DELAYED_BY_PEER] == "10.0.0.9:5600"
     assert ids.handshake_ids(7) in [(link.trace_id, link.span_id) for link in load.links]
+
+
+def test_a_request_whose_peer_is_in_quarantine():
+    """It never tried: no load, but the request and its recomputation say who decided, and about which peer."""
+    decided = outcome(
+        DECODE,
+        mode=common_pb2.FAILURE_MODE_UNSPECIFIED,
+        error_type=common_pb2.ERROR_TYPE_UNSPECIFIED,
+        decided_by=common_pb2.DECIDED_BY_QUARANTINE,
+        observed_outcome=common_pb2.OUTCOME_FAILED,
+        observed_reason="412 tokens lost, at most 16 are recomputed",
+    )
+    decided.rehearsal = True
+    found = spans_of([(DECODE_CORE, decided), (DECODE_CORE, closed(DECODE))])
+    assert names.KV_LOAD not in found
+    for span in (only(found, names.REQUEST), only(found, names.RECOMPUTE)):
+        attributes = span.attributes
+        assert attributes[names.DECIDED_BY] == "quarantine"
+        assert attributes[names.PEER] == PEER
+        assert attributes[names.OBSERVED_OUTCOME] == "failed"
+        assert attributes[names.OBSERVED_REASON] == "412 tokens lost, at most 16 are recomputed"
+        assert attributes[names.REHEARSAL] is True
+        assert names.MODE not in attributes
+        assert span.error is None
+
+
+@pytest.mark.parametrize(
+    "decided_by", [common_pb2.DECIDED_BY_POLICY, common_pb2.DECIDED_BY_BUDGET, common_pb2.DECIDED_BY_DEADLINE]
+)
+def test_who_decided(decided_by):
+    """The word of the metrics, and the reason, are on the load and on the request."""
+    decided = outcome(DECODE, decided_by=decided_by, reason="the budget has room for 12")
+    found = spans_of([(DECODE_WORKER, failed_load()), (DECODE_CORE, decided), (DECODE_CORE, closed(DECODE))])
+    for name in (names.REQUEST, names.KV_LOAD, names.RECOMPUTE):
+        attributes = only(found, name).attributes
+        assert attributes[names.DECIDED_BY] == label(common_pb2.DecidedBy, decided_by)
+        assert attributes[names.REASON] == "the budget has room for 12"
+
+
+def test_blocks_that_stay_pinned():
+    """The request says how many; its trace is kept whatever the ratio."""
+    pin = event("blocks_pinned", DECODE, channel=common_pb2.CHANNEL_KV, blocks=26, since_time_unix_nano=TIME)
+    story = [(DECODE_WORKER, pin), (DECODE_CORE, closed(DECODE))]
+    attributes = only(spans_of(story, sample_ratio=0.0), names.REQUEST).attributes
+    assert attributes[names.PINNED_BLOCKS] == 26
+    assert attributes[names.SAMPLING] == "forced"
 
 
 def test_a_policy_that_took_effect_and_one_that_was_refused():

@@ -47,11 +47,22 @@ def _transfer_failure(body: events.TransferFailure) -> str:
 def _load_outcome(body: events.LoadOutcome) -> str:
     outcome, mode = label(common.Outcome, body.outcome), label(common.FailureMode, body.mode)
     by = label(common.DecidedBy, body.decided_by)
+    # A request whose peer is in quarantine never tried: there is no mode.
+    after = f" after {mode}" if body.mode else ""
+    recomputed = body.outcome == common.OUTCOME_RECOMPUTED
+    tokens = f"{body.tokens_recomputed} {'recomputed' if recomputed else 'lost'}"
     reason = f": {words.one_line(body.reason)}" if body.reason else ""
     return (
-        f"{label(common.Channel, body.channel)} {outcome} by {by} after {mode}, "
-        f"{body.tokens_kept} tokens kept, {body.tokens_recomputed} recomputed{reason}"
+        f"{label(common.Channel, body.channel)} {outcome} by {by}{after}, "
+        f"{body.tokens_kept} tokens kept, {tokens}{reason}{_observed(body)}"
     )
+
+
+def _observed(body: events.LoadOutcome) -> str:
+    if not body.observed_outcome:
+        return ""
+    reason = f": {words.one_line(body.observed_reason)}" if body.observed_reason else ""
+    return f" (observed: {label(common.Outcome, body.observed_outcome)}{reason})"
 
 
 def _deferral_start(body: events.DeferralStart) -> str:

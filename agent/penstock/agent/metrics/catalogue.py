@@ -80,6 +80,16 @@ HANDSHAKE_QUEUE: Final = Metric(
     exemplars=True,
 )
 
+COLLATERAL_DELAY: Final = Metric(
+    "penstock_collateral_delay_seconds",
+    Kind.HISTOGRAM,
+    "Time good transfers were held up by the trouble of another peer, such as its slow handshakes.",
+    ("channel", "caused_by_peer"),
+    free=frozenset({"caused_by_peer"}),
+    buckets=_DURATION,
+    scale=NANO,
+)
+
 # --- from the log: failures and what was done about them -------------------------------------------
 
 TRANSFER_FAILURES: Final = Metric(
@@ -110,7 +120,7 @@ RECOMPUTED_TOKENS: Final = Metric(
     "penstock_recomputed_tokens_total",
     Kind.COUNTER,
     "Prompt tokens computed again because their load failed (outcome recomputed).",
-    ("channel", "mode", "peer"),
+    ("channel", "mode", "peer", "rehearsal"),
     free=_PEER,
     exemplars=True,
 )
@@ -188,8 +198,8 @@ POLICY_UPDATES: Final = Metric(
 QUARANTINES: Final = Metric(
     "penstock_quarantines_total",
     Kind.COUNTER,
-    "Times a peer was put into quarantine.",
-    ("peer", "reason"),
+    "Times a peer was put into quarantine; rehearsal is true if a FaultDrill brought it there.",
+    ("peer", "reason", "rehearsal"),
     free=frozenset({"peer", "reason"}),
 )
 

@@ -83,7 +83,7 @@ class Fold:
 
     """
 
-    VERSION = 1
+    VERSION = 2
 
     def __init__(self, cap: int = CAP) -> None:
         self._cap = cap

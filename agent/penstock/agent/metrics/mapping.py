@@ -8,6 +8,7 @@
 | `LoadOutcome` | `load_outcomes_total`; with outcome recomputed also `recomputed_tokens_total` |
 | `DeferralEnd` | `deferrals_total`, `request_deferred_time_seconds` |
 | `Handshake` | `handshake_duration_seconds`, `handshake_queue_seconds` |
+| `TransferDelayed` | `collateral_delay_seconds` |
 | `PolicyApplied` | `policy_updates_total` |
 | `QuarantineChanged` to open | `quarantines_total` |
 | `EplbRebalance` | `eplb_*` |
@@ -133,7 +134,9 @@ def _load_outcome(event: events.Event, body: events.LoadOutcome) -> Iterator[Upd
     outcome, decided_by = word(common.Outcome, body.outcome), word(common.DecidedBy, body.decided_by)
     yield Update(c.LOAD_OUTCOMES, (channel, outcome, decided_by, mode, peer, boolean(event.rehearsal)), 1)
     if body.outcome == common.OUTCOME_RECOMPUTED:
-        yield Update(c.RECOMPUTED_TOKENS, (channel, mode, peer), body.tokens_recomputed)
+        yield Update(
+            c.RECOMPUTED_TOKENS, (channel, mode, peer, boolean(event.rehearsal)), body.tokens_recomputed
+        )
 
 
 def _deferral_end(event: events.Event, body: events.DeferralEnd) -> Iterator[Update]:
@@ -153,14 +156,21 @@ def _handshake(_event: events.Event, body: events.Handshake) -> Iterator[Update]
             yield Update(c.HANDSHAKE_QUEUE, labels, _elapsed(body.queued_time_unix_nano, start))
 
 
+def _transfer_delayed(_event: events.Event, body: events.TransferDelayed) -> Iterator[Update]:
+    # Not HANDSHAKE_QUEUE: the wait of the delayed handshake itself is told by its own event.
+    labels = (word(common.Channel, body.channel), peer_of(body.caused_by_peer))
+    yield Update(c.COLLATERAL_DELAY, labels, body.delay_nano)
+
+
 def _policy_applied(_event: events.Event, body: events.PolicyApplied) -> Iterator[Update]:
     yield Update(c.POLICY_UPDATES, ("accepted" if body.accepted else "rejected", body.cause or UNKNOWN), 1)
 
 
-def _quarantine_changed(_event: events.Event, body: events.QuarantineChanged) -> Iterator[Update]:
+def _quarantine_changed(event: events.Event, body: events.QuarantineChanged) -> Iterator[Update]:
     opened = events.QUARANTINE_STATE_OPEN
     if body.state == opened and body.previous != opened:
-        yield Update(c.QUARANTINES, (peer_of(body.peer), body.reason or UNKNOWN), 1)
+        labels = (peer_of(body.peer), body.reason or UNKNOWN, boolean(event.rehearsal))
+        yield Update(c.QUARANTINES, labels, 1)
 
 
 def _eplb_rebalance(_event: events.Event, body: events.EplbRebalance) -> Iterator[Update]:
@@ -187,6 +197,7 @@ _RULES: dict[str, Callable[[events.Event, Any], Iterator[Update]]] = {
     "load_outcome": _load_outcome,
     "deferral_end": _deferral_end,
     "handshake": _handshake,
+    "transfer_delayed": _transfer_delayed,
     "policy_applied": _policy_applied,
     "quarantine_changed": _quarantine_changed,
     "eplb_rebalance": _eplb_rebalance,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.traces.facts import RequestFacts
     from penstock.agent.traces.spans import AttributeValue, Entry
+    from penstock.proto.v1.events_pb2 import TransferDelayed
 
 
 def request_spans(
@@ -109,13 +110,20 @@ def _identity_attributes(identity: ids.RequestIdentity) -> dict[str, AttributeVa
 
 def _state_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
     pinned = (e.event.blocks_pinned for e in facts.pinned)
+    delay = max((e.event.transfer_delayed for e in facts.delays), key=_delay_nano, default=None)
     return {
         names.ENGINE_LOST: bool(facts.lost_unix_nano) or None,
         names.UNFINISHED: True if facts.closing is None and not facts.lost_unix_nano else None,
         names.ENTRIES_DROPPED: facts.dropped or None,
         names.DEFERRED_SECONDS: parts.seconds(facts.deferred_nano) or None,
+        names.DELAY_SECONDS: None if delay is None else parts.seconds(delay.delay_nano),
+        names.DELAYED_BY_PEER: None if delay is None else delay.caused_by_peer.address,
         names.PINNED_BLOCKS: sum(pin.blocks for pin in pinned if not pin.released) or None,
     }
+
+
+def _delay_nano(delay: TransferDelayed) -> int:
+    return delay.delay_nano
 
 
 def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:

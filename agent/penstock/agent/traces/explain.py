@@ -10,16 +10,22 @@ from penstock.agent.traces.loads import ends_a_load, loads
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.agent.journal import Reader
     from penstock.agent.traces.facts import RequestFacts
     from penstock.agent.traces.find import Story
     from penstock.agent.traces.loads import Load
+    from penstock.agent.traces.spans import EventEntry
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _HASH_LENGTH = 12
+_DECIDERS: dict[int, str] = {
+    common_pb2.DECIDED_BY_QUARANTINE: "the peer's quarantine",
+    common_pb2.DECIDED_BY_BUDGET: "the recompute budget",
+    common_pb2.DECIDED_BY_DEADLINE: "the deadline",
+}
 # A wait of this length is worth a sentence of its own.
 _LONG_WAIT = parts.SECOND
 
@@ -63,6 +69,7 @@ def _troubles(facts: RequestFacts) -> Iterator[str]:
             f"waited {_duration(delay.delay_nano)} longer for {_peer(delay.peer)}"
             f" because the handshake with {_peer(delay.caused_by_peer)} was in the way"
         )
+    yield from _pinned(facts)
     yield from _leases(facts)
     if facts.lost_unix_nano:
         yield "ended with its engine, which vanished without a goodbye"
@@ -77,15 +84,37 @@ def _failures(facts: RequestFacts) -> Iterator[str]:
     for load in failed:
         yield _failed_load(facts, load)
     told = {(load.channel, load.attempt) for load in failed if not load.sending}
-    for outcome in (entry.event.load_outcome for entry in facts.outcomes):
+    for entry in facts.outcomes:
+        outcome = entry.event.load_outcome
         if (outcome.channel, max(outcome.attempt, 1)) not in told:
             yield (
                 f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
-                f" ({_words(outcome.mode, outcome.error_type)}): {_action(outcome)}{_end(facts)}"
+                f"{_rehearsal([entry])} ({_why(outcome)}): {_action(outcome)}{_end(facts)}"
             )
     for failure in (entry.event.transfer_failure for entry in facts.failures):
         if not ends_a_load(failure):
             yield f"had a failure with {_peer(failure.peer)} ({_cause(failure)}){_end(facts)}"
+
+
+def _pinned(facts: RequestFacts) -> Iterator[str]:
+    """Say which blocks could not be let go, and how long; a release tells since when."""
+    released = {
+        (pin.channel, pin.since_time_unix_nano): entry.event.time_unix_nano
+        for entry in facts.pinned
+        if (pin := entry.event.blocks_pinned).released
+    }
+    for entry in facts.pinned:
+        pin = entry.event.blocks_pinned
+        if pin.released:
+            continue
+        end = released.get((pin.channel, pin.since_time_unix_nano))
+        begin = pin.since_time_unix_nano or entry.event.time_unix_nano
+        then = (
+            "they are not released yet"
+            if end is None
+            else f"they were released after {_duration(end - begin)}"
+        )
+        yield f"left {pin.blocks} blocks pinned because {_peer(pin.peer)} may still write to them; {then}"
 
 
 def _leases(facts: RequestFacts) -> Iterator[str]:
@@ -100,7 +129,7 @@ def _failed_load(facts: RequestFacts, load: Load) -> str:
     failure = load.failure
     cause = "a rank reported an error" if failure is None else _cause(failure)
     again = f" (attempt {load.attempt})" if load.attempt > 1 else ""
-    rehearsal = " in a rehearsal" if any(entry.event.rehearsal for entry in load.failures) else ""
+    rehearsal = _rehearsal(load.failures)
     done = "nothing was reported as done about it" if load.outcome is None else _action(load.outcome)
     return (
         f"could not {_move(load)} {_peer(load.peer)}{again}{rehearsal}"
@@ -112,6 +141,16 @@ def _failed_load(facts: RequestFacts, load: Load) -> str:
 def _move(load: Load) -> str:
     channel = _channel(load.channel)
     return f"send its {channel} state to" if load.sending else f"load its {channel} state from"
+
+
+def _rehearsal(entries: Iterable[EventEntry]) -> str:
+    return " in a rehearsal" if parts.rehearsal(entries) else ""
+
+
+def _why(outcome: LoadOutcome) -> str:
+    if outcome.decided_by == common_pb2.DECIDED_BY_QUARANTINE and not outcome.mode:
+        return "the peer is in quarantine"
+    return _words(outcome.mode, outcome.error_type)
 
 
 def _cause(failure: TransferFailure) -> str:
@@ -142,7 +181,15 @@ def _action(outcome: LoadOutcome) -> str:
         case other:
             done = f"the outcome was {parts.word(common_pb2.Outcome, other) or 'not told'}"
     reason = f" ({outcome.reason.rstrip('.')})" if outcome.reason else ""
-    return f"{done}, {_decided(outcome)}{reason}"
+    return f"{done}, {_decided(outcome)}{reason}{_observed(outcome)}"
+
+
+def _observed(outcome: LoadOutcome) -> str:
+    """Say what a policy in mode observe would have done."""
+    if not outcome.observed_outcome:
+        return ""
+    reason = f" ({outcome.observed_reason.rstrip('.')})" if outcome.observed_reason else ""
+    return f"; under the observed policy it would be {parts.word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
 
 
 def _decided(outcome: LoadOutcome) -> str:
@@ -153,7 +200,7 @@ def _decided(outcome: LoadOutcome) -> str:
         case common_pb2.DECIDED_BY_POLICY:
             return f"decided by {policy}"
         case other:
-            who = parts.word(common_pb2.DecidedBy, other) or "nobody who said so"
+            who = _DECIDERS.get(other) or parts.word(common_pb2.DecidedBy, other) or "nobody who said so"
             return f"decided by {who} under {policy}"
 
 

@@ -247,6 +247,7 @@ class RequestFacts:
         return bool(
             self.failures
             or self.outcomes
+            or self.pinned
             or self.lost_unix_nano
             or self.deferred_nano >= long_deferral_nano
             or any(e.sample.result == common_pb2.TRANSFER_RESULT_ERROR for e in self.samples)

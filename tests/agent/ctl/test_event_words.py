@@ -1,0 +1,96 @@
+"""What 'agentctl get events' says of the events about decisions, quarantine, rehearsals and collateral."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from penstock.agent.ctl.event_words import event_peer, event_words
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+
+from tests.support.batches import PEER, event
+from tests.support.stories import DECODE, failed_load, outcome
+
+_KV = {"channel": common.CHANNEL_KV, "peer": {"address": PEER}}
+_NO_TRY = {"mode": common.FAILURE_MODE_UNSPECIFIED, "error_type": common.ERROR_TYPE_UNSPECIFIED}
+
+
+def _rehearsed(item: events.Event) -> events.Event:
+    item.rehearsal = True
+    return item
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (
+            outcome(DECODE),
+            "kv recomputed by policy after handshake, 12 tokens kept, 400 recomputed: recompute is the policy",
+        ),
+        (
+            outcome(
+                DECODE,
+                common.OUTCOME_FAILED,
+                decided_by=common.DECIDED_BY_BUDGET,
+                reason="400 tokens lost, the budget of 100 tokens/s has room for 7; overBudget: fail",
+            ),
+            (
+                "kv failed by budget after handshake, 12 tokens kept, 400 lost: "
+                "400 tokens lost, the budget of 100 tokens/s has room for 7; overBudget: fail"
+            ),
+        ),
+        (
+            outcome(
+                DECODE, decided_by=common.DECIDED_BY_QUARANTINE, reason="the peer is quarantined", **_NO_TRY
+            ),
+            "kv recomputed by quarantine, 12 tokens kept, 400 recomputed: the peer is quarantined",
+        ),
+        (
+            outcome(
+                DECODE,
+                decided_by=common.DECIDED_BY_VLLM,
+                reason="",
+                observed_outcome=common.OUTCOME_FAILED,
+                observed_reason="at most 16 are recomputed",
+            ),
+            (
+                "kv recomputed by vllm after handshake, 12 tokens kept, 400 recomputed "
+                "(observed: failed: at most 16 are recomputed)"
+            ),
+        ),
+        (
+            outcome(DECODE, reason="", observed_outcome=common.OUTCOME_RECOMPUTED),
+            "kv recomputed by policy after handshake, 12 tokens kept, 400 recomputed (observed: recomputed)",
+        ),
+        (_rehearsed(failed_load()), "kv handshake/refused: connection refused [rehearsal]"),
+        (
+            _rehearsed(
+                event(
+                    "quarantine_changed",
+                    peer={"address": PEER},
+                    state=events.QUARANTINE_STATE_OPEN,
+                    previous=events.QUARANTINE_STATE_CLOSED,
+                    reason="failures",
+                )
+            ),
+            "closed → open (failures) [rehearsal]",
+        ),
+        (
+            event(
+                "transfer_delayed",
+                DECODE,
+                delay_nano=5 * 10**9,
+                caused_by_peer={"address": "10.0.0.9:5600"},
+                **_KV,
+            ),
+            "held up 5.0s by 10.0.0.9:5600",
+        ),
+        (event("blocks_pinned", DECODE, blocks=26, **_KV), "26 blocks stay pinned: the peer may still write"),
+        (event("blocks_pinned", DECODE, blocks=26, released=True, **_KV), "26 blocks let go"),
+    ],
+)
+def test_one_line_says_it(item: Any, words: str) -> None:
+    """What was done, who decided and why; and whose peer it is."""
+    assert event_words(item) == words
+    assert event_peer(item) == PEER
