@@ -60,6 +60,9 @@ def test_ids_are_unique_and_panels_do_not_overlap(dashboard: dict[str, Any]) -> 
         "penstock_hook_installed",
         "penstock_events_dropped_total",
         "penstock_late_reads_total",
+        "penstock_peer_quarantine_state",
+        "penstock_quarantines_total",
+        "penstock_collateral_delay_seconds_sum",
     ],
 )
 def test_what_must_be_seen(dashboard: dict[str, Any], metric: str) -> None:
@@ -69,6 +72,29 @@ def test_what_must_be_seen(dashboard: dict[str, Any], metric: str) -> None:
         for panel in panels(dashboard)
         if any(metric in target["expr"] for target in panel["targets"])
     ]
+
+
+def test_a_rehearsal_is_never_taken_for_a_failure(dashboard: dict[str, Any]) -> None:
+    """A graph of failures, of outcomes or of their cost shows real ones or rehearsed ones, never both."""
+    marked = (
+        "penstock_transfer_failures_total",
+        "penstock_load_outcomes_total",
+        "penstock_recomputed_tokens_total",
+    )
+    kinds = [
+        "true" if 'rehearsal="true"' in target["expr"] else "false"
+        for panel in panels(dashboard)
+        for target in panel["targets"]
+        if any(name in target["expr"] for name in marked)
+        and ('rehearsal="true"' in target["expr"]) != ('rehearsal="false"' in target["expr"])
+    ]
+    everything = sum(
+        any(name in target["expr"] for name in marked)
+        for panel in panels(dashboard)
+        for target in panel["targets"]
+    )
+    assert len(kinds) == everything
+    assert set(kinds) == {"true", "false"}
 
 
 def test_policy_changes_are_annotations(dashboard: dict[str, Any]) -> None:

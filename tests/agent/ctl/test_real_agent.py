@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -69,6 +69,32 @@ async def test_a_policy_reaches_an_engine_and_outlives_the_agent(agent: AgentPro
         await engine.ack(push)
         code, out, _ = await _agentctl(agent, "get", "policy", "-o", "json")
         assert (code, json.loads(out)["items"][0]["metadata"]["name"]) == (0, "p")
+
+
+async def test_orders_outlive_the_agent(agent: AgentProcess) -> None:
+    """After kill -9 the engine that comes back gets quarantine and drill with the time that is left."""
+    able: dict[str, Any] = {"supported_fields": ["peer_quarantine"], "faults_allowed": True}
+    engine = Engine(agent.listen)
+    await engine.connect(**able)
+    hashes: list[str] = []
+    serving = asyncio.ensure_future(_serve(engine, hashes))
+    await eventually(lambda: hashes == [""], "the engine has subscribed")
+    for command in (
+        ("quarantine", "add", "p:5600", "--ttl", "10m"),
+        ("inject-fault", "--mode", "slow", "--delay", "2s", "--ttl", "5m", "-l", "role=decode"),
+    ):
+        code, out, err = await _agentctl(agent, *command)
+        assert (code, "engine 0 acknowledged" in out) == (0, True), err
+    agent.kill()
+    await asyncio.wait_for(serving, 30)
+    await engine.disconnect()
+    await asyncio.to_thread(agent.start)
+    await engine.connect(**able)
+    push = await engine.push()
+    assert [(order.peer, order.valid_for.seconds // 60) for order in push.quarantines] == [("p:5600", 9)]
+    assert [(drill.delay.seconds, drill.valid_for.seconds // 60) for drill in push.drills] == [(2, 4)]
+    await engine.ack(push)
+    await engine.disconnect()
 
 
 async def test_the_views_of_an_empty_agent(agent: AgentProcess) -> None:
