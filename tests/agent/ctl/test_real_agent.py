@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ async def _agentctl(agent: AgentProcess, *arguments: str) -> tuple[int, str, str
     process = await asyncio.create_subprocess_exec(
         *_COMMAND,
         *arguments,
-        env={"AGENTCTL_ADDRESS": agent.admin},
+        env={**os.environ, "AGENTCTL_ADDRESS": agent.admin},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
