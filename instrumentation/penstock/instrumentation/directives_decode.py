@@ -49,13 +49,14 @@ def _order(order: policy_pb2.QuarantineOrder) -> Order:
             "quarantines",
             f"a quarantine order has {len(order.id)} characters of id and {len(order.peer)} of peer; use 1 to {NAME_MAX}",
         )
-    if order.state not in (State.OPEN, State.CLOSED):
+    state = int(order.state)
+    if state not in (State.OPEN, State.CLOSED):
         raise RefusedError(
             "quarantines",
-            f"the quarantine order for {order.peer} has the state {order.state}; use open or closed",
+            f"the quarantine order for {order.peer} has the state {state}; use open or closed",
         )
     ttl = order.valid_for.ToNanoseconds() if order.HasField("valid_for") else None
-    return Order(order.id, order.peer, order.state == State.OPEN, ttl)
+    return Order(order.id, order.peer, state == State.OPEN, ttl)
 
 
 def _drill(drill: policy_pb2.FaultDrill) -> Drill:

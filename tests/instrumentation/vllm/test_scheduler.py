@@ -424,23 +424,3 @@ def test_host_errors_pass(make_scheduler: MakeScheduler, monkeypatch: pytest.Mon
         fail_load(scheduler, parked)
     assert scheduler.recompute_kv_load_failures is False
     assert runtime.policy.swap(policy("fail"), 1.0)
-
-
-@pytest.mark.parametrize(("kind", "followed"), [("sync", True), ("async", False)])
-def test_synchronous_load(
-    kind: str, followed: bool, make_scheduler: MakeScheduler, recorder: Recorder
-) -> None:
-    """A running request whose blocks failed: under async scheduling a recompute would break vLLM, so its own way holds."""
-    scheduler = make_scheduler(kind, own="fail")
-    runtime.policy.swap(policy("recompute"), 1.0)
-    running = request("running-12345678", max_tokens=50)
-    scheduler.add_request(running)
-    step(scheduler)
-    assert running in scheduler.running
-    step(scheduler, invalid_block_ids={min(blocks(scheduler, running))})
-    (outcome,) = recorder.take("load_outcome", running.request_id)
-    assert (outcome.outcome, outcome.decided_by) == (
-        (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY) if followed else (c.OUTCOME_FAILED, c.DECIDED_BY_VLLM)
-    )
-    assert ("async scheduling" in outcome.reason) is not followed
-    assert (running.request_id in scheduler.requests) is followed

@@ -14,6 +14,7 @@ from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import Requirement
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import identity
+from penstock.instrumentation.vllm.load_control import Admission
 from penstock.instrumentation.vllm.nixl_hook import NixlWorkers
 from penstock.instrumentation.vllm.patch import Patch
 from penstock.instrumentation.vllm.reports import WorkerReport
@@ -22,30 +23,43 @@ from penstock.instrumentation.vllm.subclass import Swaps
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.instrumentation.vllm.load_control import LoadControl
     from penstock.instrumentation.vllm.nixl_observer import NixlObserver
     from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
 
 _GUARD = guard("kv_connector")
 
+# What get_num_new_matched_tokens says in the place of the connector: nothing to load, or "ask again later", which
+# keeps a request that is about to fail out of the batch.
+_ANSWERS = {Admission.LOCAL: (0, False), Admission.FAIL: (None, False)}
+
 
 class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
-    """Over a connector in the scheduler. Set by the scheduler's mixin: the observer to talk to."""
+    """Over a connector in the scheduler. Set by the scheduler's mixin, on the outermost: whom to tell, and whom to ask."""
 
     _penstock_scheduler: SchedulerObserver | None = None
+    _penstock_loads: LoadControl | None = None
 
-    def get_num_new_matched_tokens(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note that the connector asks for patience, and that it no longer does."""
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Note that the connector asks for patience, and that it no longer does; keep requests from quarantined peers."""
         host: Any = super()
-        result = host.get_num_new_matched_tokens(request, *args, **kwargs)
-        observer = self._penstock_scheduler
-        if observer is not None:
-            if result[0] is None:
-                if runtime.active:
-                    with _GUARD:
-                        observer.deferred(request, c.DEFERRAL_REASON_KV_LOOKUP)
-            elif observer.is_deferred(request.request_id):
+        result = host.get_num_new_matched_tokens(request, num_computed_tokens, *args, **kwargs)
+        observer, loads = self._penstock_scheduler, self._penstock_loads
+        if observer is None:
+            return result
+        if result[0] is None:
+            if runtime.active:
                 with _GUARD:
-                    observer.ready(request.request_id, c.DEFERRAL_REASON_KV_LOOKUP)
+                    observer.deferred(request, c.DEFERRAL_REASON_KV_LOOKUP)
+            return result
+        if observer.is_deferred(request.request_id):
+            with _GUARD:
+                observer.ready(request.request_id, c.DEFERRAL_REASON_KV_LOOKUP)
+        if loads is not None and runtime.active:
+            with _GUARD:
+                return _ANSWERS.get(loads.admit(request, num_computed_tokens, result[0]), result)
         return result
 
     def update_state_after_alloc(
@@ -53,20 +67,38 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     ) -> Any:
         """Note that a remote load begins, before vLLM parks the request for it."""
         host: Any = super()
-        observer = self._penstock_scheduler
-        if observer is not None and num_external_tokens and runtime.active:
+        loads = self._penstock_loads
+        if loads is not None and runtime.active:
             with _GUARD:
-                observer.load_begins(request.request_id, num_external_tokens)
+                loads.load_begins(request, num_external_tokens)
         return host.update_state_after_alloc(request, blocks, num_external_tokens, *args, **kwargs)
+
+    def request_finished(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Let nothing be said to a quarantined peer."""
+        host: Any = super()
+        self._penstock_forget(request)
+        return host.request_finished(request, *args, **kwargs)
+
+    def request_finished_all_groups(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Let nothing be said to a quarantined peer; only connectors for several groups have this method."""
+        host: Any = super()
+        self._penstock_forget(request)
+        return host.request_finished_all_groups(request, *args, **kwargs)
+
+    def _penstock_forget(self, request: Any) -> None:
+        loads = self._penstock_loads
+        if loads is not None and runtime.active:
+            with _GUARD:
+                loads.forget_peer(request)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """Put the scheduler's orders for the workers on the metadata of the step (``worker_orders.py``)."""
         host: Any = super()
         metadata = host.build_connector_meta(scheduler_output)
-        observer = self._penstock_scheduler
-        if observer is not None and runtime.active:
+        loads = self._penstock_loads
+        if loads is not None and runtime.active:
             with _GUARD:
-                observer.orders.attach(metadata)
+                loads.attach(metadata)
         return metadata
 
     def update_connector_output(self, connector_output: Any) -> Any:
@@ -119,10 +151,11 @@ class KvConnectorHook:
 
         return [
             Requirement(KVConnectorFactory, "create_connector", ("config", "role")),
-            Requirement(KVConnectorBase_V1, "get_num_new_matched_tokens", ("request",)),
+            Requirement(KVConnectorBase_V1, "get_num_new_matched_tokens", ("request", "num_computed_tokens")),
             Requirement(
                 KVConnectorBase_V1, "update_state_after_alloc", ("request", "blocks", "num_external_tokens")
             ),
+            Requirement(KVConnectorBase_V1, "request_finished", ("request",)),
             Requirement(KVConnectorBase_V1, "build_connector_meta", ("scheduler_output",)),
             Requirement(KVConnectorBase_V1, "update_connector_output", ("connector_output",)),
             Requirement(KVConnectorBase_V1, "build_connector_worker_meta"),

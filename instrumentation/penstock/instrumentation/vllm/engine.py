@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.constants import ROLES
 from penstock.instrumentation.policy_model import Action
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import identity, outcomes
+from penstock.instrumentation.vllm import identity
+from penstock.instrumentation.vllm.load_control import LoadControl
 from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
 
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-POLICY_FIELDS = ("kv_load_failure.action",)
+POLICY_FIELDS = ("kv_load_failure", "deferral", "peer_quarantine")
 """What this engine acts upon; a policy that sets anything else is refused."""
 
 
@@ -28,14 +29,15 @@ class EngineSource:
         self._connector = scheduler.connector
         self._facts = _facts(scheduler)
         self.observer = SchedulerObserver(self._facts["kv_connector"])
+        self.loads = LoadControl(scheduler, self.observer)
 
     @classmethod
     def of(cls, scheduler: Any) -> EngineSource:
         """Return the source of *scheduler*."""
         return cls(scheduler)
 
-    def start(self) -> SchedulerObserver:
-        """Say who this process is, follow the policy, contribute to the snapshot; returns what the mixin talks to."""
+    def start(self) -> EngineSource:
+        """Say who this process is, follow the policy, contribute to the snapshot; returns itself."""
         runtime.identify(
             process="engine-core",
             key=identity.engine_index(self._config),
@@ -46,13 +48,21 @@ class EngineSource:
         if self._connector is not None:
             # Read by the connector's own mixin, where that is installed.
             self._connector._penstock_scheduler = self.observer
+            self._connector._penstock_loads = self.loads
         runtime.snapshots.add("scheduler", self.fill)
+        runtime.policy.follow(self.loads.follow)
         runtime.start_policy(POLICY_FIELDS)
-        return self.observer
+        return self
+
+    def stop(self) -> None:
+        """Follow the policy no longer, and contribute nothing to the snapshot."""
+        runtime.snapshots.remove("scheduler")
+        runtime.policy.unfollow(self.loads.follow)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add the engine's facts, its gauges and what it does about failed loads; on the exporter's thread."""
         self.observer.fill(snapshot)
+        self.loads.fill(snapshot)
         role = runtime.identity.role or identity.guess_role(self._config, self.observer.roles.copy())
         facts = snapshot.engine
         for name, value in self._facts.items():
@@ -64,7 +74,8 @@ class EngineSource:
             facts.labels.update(settings.labels)
             facts.faults_allowed = settings.allow_faults
         facts.compatibility_hash = self.observer.compatibility_hash
-        action = outcomes.action_of(runtime.policy.current) if runtime.active else None
+        rule = runtime.policy.current.kv_load_failure if runtime.active else None
+        action = rule.action if rule is not None else None
         snapshot.policy.kv_action = (action or self._own_action).value if self._connector is not None else ""
 
 

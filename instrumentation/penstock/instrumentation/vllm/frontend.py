@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Requirement
+from penstock.instrumentation.hooks import Requirement, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import identity
+from penstock.instrumentation.vllm.client_error import ClientErrorHook
 from penstock.instrumentation.vllm.patch import Patch
 
 if TYPE_CHECKING:
@@ -92,7 +93,10 @@ class TraceContextHook:
         self._patch.undo()
 
     def _announce(self, engine: Any) -> None:
-        """Say once who this process is: not before its first request, because engines are forked before that."""
+        """Say once who this process is, and install what the API process alone needs: not before its first request.
+
+        Engines are forked before that, and by then vLLM itself has imported its servers.
+        """
         if self._announced:
             return
         self._announced = True
@@ -101,4 +105,6 @@ class TraceContextHook:
             model=identity.model_name(engine.vllm_config),
             vllm_version=identity.vllm_version(),
         )
+        settings = runtime.settings
+        registry.install(ClientErrorHook(), settings.hooks_disabled if settings is not None else ())
         runtime.start()

@@ -35,7 +35,10 @@ class RequestRecord:
         external_tokens: tokens of the last remote load.
         failure: the first failure that a worker reported of the present attempt.
         decided: the attempt whose outcome is decided, 0 for none.
-        recomputing: the decision was to recompute.
+        collateral: the present attempt is no load of its own: it shares blocks with one that failed.
+        timed_out: its load was ended by a deadline.
+        stays_local: it was rewound, so the next answer to "what is there to load?" is nothing, until it is scheduled.
+        probe: the number by which its load decides about a half-open peer, 0 for none.
 
     """
 
@@ -54,14 +57,28 @@ class RequestRecord:
     external_tokens: int = 0
     failure: LoadFailure | None = None
     decided: int = 0
-    recomputing: bool = False
+    collateral: bool = False
+    timed_out: bool = False
+    stays_local: bool = False
+    probe: int = 0
 
-    def begin_load(self, external_tokens: int) -> None:
-        """Note that the next remote load begins."""
+    @property
+    def present_attempt(self) -> int:
+        """The load that is spoken of now, from 1."""
+        return max(self.attempt, 1)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the outcome of the present attempt is decided."""
+        return self.decided >= self.present_attempt
+
+    def begin_load(self, external_tokens: int, *, collateral: bool = False) -> None:
+        """Note that the next remote load begins, or with *collateral* that it is drawn into another's failure."""
         self.attempt += 1
         self.external_tokens = external_tokens
         self.failure = None
-        self.recomputing = False
+        self.collateral = collateral
+        self.timed_out = False
 
     def scheduled(self, request: Any, now_ns: int) -> None:
         """Note the first time that it is scheduled, with what its caches gave."""

@@ -25,10 +25,7 @@ _METHODS = (
     ("add_request", ("request",)),
     ("_handle_failed_recving", ("failed_req_ids",)),
     ("_handle_invalid_blocks", ("invalid_block_ids", "num_scheduled_tokens")),
-    (
-        "_update_requests_with_invalid_blocks",
-        ("requests", "invalid_block_ids", "num_scheduled_tokens"),
-    ),
+    ("_preempt_request", ("request", "timestamp", "drop_stale_output")),
     ("_set_kv_fetch_stage", ("request", "stage")),
     ("_handle_blocked_waiting_request", ("request",)),
     ("_ec_transfer_pending", ("request", "num_computed_tokens")),

@@ -14,12 +14,12 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import outcomes, reports, requests
 from penstock.instrumentation.vllm.deferrals import Deferral, Deferrals
 from penstock.instrumentation.vllm.leases import Lease, Leases
-from penstock.instrumentation.vllm.worker_orders import WorkerOrders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.vllm.outcomes import Affected, Decision
+    from penstock.instrumentation.decisions import Decision
+    from penstock.instrumentation.vllm.outcomes import Affected, Cause
     from penstock.instrumentation.vllm.requests import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -31,7 +31,6 @@ class SchedulerObserver:
         connector: name of its KV connector, empty for none.
         roles: the kinds of requests seen, ``ROLE_PREFILL`` and ``ROLE_DECODE``.
         compatibility_hash: what its workers show their peers, empty while it is not known.
-        orders: what its workers are told with the next step.
 
     """
 
@@ -39,7 +38,6 @@ class SchedulerObserver:
         self.connector = connector
         self.roles: set[int] = set()
         self.compatibility_hash = ""
-        self.orders = WorkerOrders()
         self._records: dict[str, RequestRecord] = {}
         self._deferrals = Deferrals()
         self._leases = Leases()
@@ -55,6 +53,15 @@ class SchedulerObserver:
         self._records[request.request_id] = record
         if record.kv_role:
             self.roles.add(record.kv_role)
+
+    def record(self, request_id: str) -> RequestRecord | None:
+        """Return what is known about a live request."""
+        return self._records.get(request_id)
+
+    def record_of(self, request: Any) -> RequestRecord:
+        """Return what is known about a live request; one that arrived during a pause is taken in now."""
+        self.arrived(request)
+        return self._records[request.request_id]
 
     def scheduled(self, new: Iterable[Any], live: dict[str, Any]) -> None:
         """Note the requests that this step schedules for the first time; *live* is the scheduler's table."""
@@ -81,13 +88,15 @@ class SchedulerObserver:
         request_id = request.request_id
         self._awaiting_token.pop(request_id, None)
         record = self._records.pop(request_id, None)
-        ended = self._deferrals.end_all(request_id)
-        for deferral in ended:
-            self._emit("deferral_end", deferral.end_fields(c.DEFERRAL_ENDING_ABORTED), request_id)
+        timed_out = record is not None and record.timed_out
+        ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_ABORTED
+        for deferral in self._deferrals.end_all(request_id):
+            self._emit("deferral_end", deferral.end_fields(ending), request_id)
         if record is None:
             return
-        abandoned = outcomes.abandon(record, self.connector)
+        abandoned = outcomes.abandoned_fields(record)
         if abandoned is not None:
+            abandoned["connector"] = self.connector
             self._emit("load_outcome", abandoned, request_id)
         record.has_token(request, time.time_ns())
         lease = self._leases.get(request_id)
@@ -111,10 +120,13 @@ class SchedulerObserver:
             self._emit("deferral_start", deferral.start_fields(), request_id)
 
     def ready(self, request_id: str, reason: int) -> None:
-        """Note that what a request waited for is there."""
+        """Note that what a request waited for is there, or that a deadline has ended the wait."""
         ended = self._deferrals.end(request_id, reason)
         if ended is not None:
-            self._emit("deferral_end", ended.end_fields(c.DEFERRAL_ENDING_READY), request_id)
+            record = self._records.get(request_id)
+            timed_out = record is not None and record.timed_out and reason == c.DEFERRAL_REASON_REMOTE_KV
+            ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_READY
+            self._emit("deferral_end", ended.end_fields(ending), request_id)
 
     def is_deferred(self, request_id: str) -> bool:
         """Tell whether a request waits for anything."""
@@ -122,46 +134,21 @@ class SchedulerObserver:
 
     # Loads
 
-    def load_begins(self, request_id: str, external_tokens: int) -> None:
-        """Note that a remote load of *external_tokens* is asked of the connector."""
-        record = self._records.get(request_id)
-        if record is not None:
-            record.begin_load(external_tokens)
-
     def reported(self, metadata: Any) -> None:
         """Take in what the workers said about this step."""
         for report in reports.find(metadata):
-            for failure in report.failures:
-                record = self._records.get(failure.request_id)
-                if record is not None and record.failure is None:
-                    record.failure = failure
             for request_id, began_ns in report.began:
                 self._deferrals.transfer_began(request_id, began_ns)
             for request_id in report.expired:
                 self._leases.expired(request_id)
 
-    def lost(self, request: Any) -> Affected:
-        """Return what a request that waits for its load loses if all of it failed."""
-        computed = request.num_computed_tokens
-        record = self._records.get(request.request_id)
-        external = min(record.external_tokens, computed) if record is not None else 0
-        lost = external or computed
-        return outcomes.Affected(request.request_id, computed - lost, lost)
-
-    def settled(self, affected: Iterable[Affected], decision: Decision) -> None:
-        """Emit the outcome of each affected request, once per attempt."""
-        for each in affected:
-            record = self._records.get(each.request_id)
-            if record is None:
-                continue
-            fields = outcomes.settle(record, each, decision, self.connector)
-            if fields is not None:
-                self._emit("load_outcome", fields, each.request_id)
-
-    def recomputing(self, request_id: str) -> bool:
-        """Tell whether the present load of a request is decided to be recomputed."""
-        record = self._records.get(request_id)
-        return record is not None and record.recomputing
+    def decided(
+        self, record: RequestRecord, affected: Affected, decision: Decision, cause: Cause, policy_hash: str
+    ) -> None:
+        """Emit the outcome of a load."""
+        fields = outcomes.outcome_fields(record, affected, decision, cause, policy_hash)
+        fields["connector"] = self.connector
+        self._emit("load_outcome", fields, record.request_id, rehearsal=cause.rehearsal)
 
     # Leases
 
@@ -193,7 +180,9 @@ class SchedulerObserver:
         snapshot.leases.oldest_start_time_unix_nano = oldest
 
     @staticmethod
-    def _emit(kind: str, fields: dict[str, Any], request_id: str) -> None:
+    def _emit(kind: str, fields: dict[str, Any], request_id: str, *, rehearsal: bool = False) -> None:
         # What ends is followed while paused too, so that nothing is left open; only the telling stops.
         if runtime.active:
-            runtime.emit_event(kind, fields, component=c.COMPONENT_SCHEDULER, request_id=request_id)
+            runtime.emit_event(
+                kind, fields, component=c.COMPONENT_SCHEDULER, request_id=request_id, rehearsal=rehearsal
+            )

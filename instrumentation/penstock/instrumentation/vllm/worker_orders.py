@@ -41,7 +41,7 @@ class WorkerOrders:
         if not self._changed and not self.cancel:
             return
         drills = self._directives.drills_at(time.monotonic_ns())
-        for each in _with_children(metadata):
+        for each in with_children(metadata):
             if self.cancel:
                 each.penstock_cancel = self.cancel
             if self._changed:
@@ -49,10 +49,11 @@ class WorkerOrders:
         self._changed = False
 
 
-def _with_children(metadata: Any) -> list[Any]:
+def with_children(metadata: Any) -> list[Any]:
+    """Return a step's connector metadata and, for a MultiConnector, that of its children."""
     children = getattr(metadata, "metadata", None)
     found = [metadata]
     if isinstance(children, tuple):
         for child in children:
-            found.extend(_with_children(child))
+            found.extend(with_children(child))
     return found

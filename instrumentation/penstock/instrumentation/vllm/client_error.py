@@ -1,0 +1,136 @@
+"""What the client is told about a request that had to fail because of its KV: 503 and why, in the place of a bare 500.
+
+The scheduler writes the text into the error output's ``stop_reason``, which vLLM carries to the API process and does
+not use for errors. There, the finish reason ``error`` gets the text as a string subclass, which passes every serving class
+unchanged until ``_raise_if_error`` sees it. Only what a policy, a quarantine, a budget or a deadline decided is marked:
+without a policy vLLM's own answer stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.guard import guard
+from penstock.instrumentation.hooks import Requirement
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.outcomes import MODE_WORDS
+from penstock.instrumentation.vllm.patch import Patch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.instrumentation.vllm.outcomes import Cause
+    from penstock.instrumentation.vllm.peers import Peer
+
+_GUARD = guard("client_error")
+_ERROR: Final = "error"
+
+PREFIX: Final = "penstock.kv_load_failure: "
+"""How a ``stop_reason`` of ours begins."""
+
+
+class LoadError(str):
+    """The finish reason ``error`` of a request whose KV could not be loaded; *text* is for the client."""
+
+    __slots__ = ("text",)
+
+    text: str
+
+    @classmethod
+    def of(cls, text: str) -> LoadError:
+        """Return the finish reason with *text* on it."""
+        error = cls(_ERROR)
+        error.text = text
+        return error
+
+
+def describe(cause: Cause, peer: Peer | None, reason: str) -> str:
+    """Return the client's sentence about a KV load that must fail."""
+    mode = f"mode {MODE_WORDS[cause.mode]}, " if cause.mode in MODE_WORDS else ""
+    address = peer.address if peer is not None else "unknown"
+    return f"KV load failure ({mode}peer {address}): {reason}. The request can be retried."
+
+
+def mark(outputs: Mapping[int, Any], reasons: dict[str, str]) -> None:
+    """Put the *reasons*, by request id, on the error outputs of a step; what is told is taken from *reasons*."""
+    for batch in outputs.values():
+        for output in batch.outputs:
+            if output.finish_reason is not None and str(output.finish_reason) == _ERROR:
+                reason = reasons.pop(output.request_id, None)
+                if reason is not None:
+                    output.stop_reason = PREFIX + reason
+
+
+class ClientErrorHook:
+    """Makes the API process answer 503 with the scheduler's text, streaming or not, for each of n choices.
+
+    In a stream whose headers are out it is the error event that carries the code and the text. To be installed in the API
+    process only: what it patches is imported nowhere else.
+    """
+
+    name = "client_error"
+    component = c.COMPONENT_FRONTEND
+
+    def __init__(self) -> None:
+        self._patch = Patch()
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return the methods that are patched."""
+        from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+        from vllm.v1.engine.output_processor import RequestState
+
+        return [
+            Requirement(
+                RequestState, "_new_completion_output", ("token_ids", "finish_reason", "stop_reason")
+            ),
+            Requirement(GenerateBaseServing, "_raise_if_error", ("finish_reason", "request_id")),
+            Requirement(GenerateBaseServing, "_convert_generation_error_to_streaming_response", ("e",)),
+        ]
+
+    def install(self) -> None:
+        """Patch them."""
+        from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+        from vllm.exceptions import RetryableRequestError
+        from vllm.v1.engine.output_processor import RequestState
+
+        new_output = RequestState._new_completion_output
+        raise_if_error = GenerateBaseServing._raise_if_error
+        convert = GenerateBaseServing._convert_generation_error_to_streaming_response
+
+        class KvLoadError(RetryableRequestError):  # type: ignore[misc]
+            """A request failed because its KV could not be loaded; the client may send it again."""
+
+        @functools.wraps(new_output)
+        def with_text(state: Any, *args: Any, **kwargs: Any) -> Any:
+            output = new_output(state, *args, **kwargs)
+            reason = output.stop_reason
+            if output.finish_reason == _ERROR and isinstance(reason, str) and runtime.active:
+                with _GUARD:
+                    if reason.startswith(PREFIX):
+                        output.finish_reason = LoadError.of(reason.removeprefix(PREFIX))
+            return output
+
+        @functools.wraps(raise_if_error)
+        def raise_text(serving: Any, finish_reason: str | None, request_id: str) -> Any:
+            if isinstance(finish_reason, LoadError):
+                raise KvLoadError(finish_reason.text)
+            return raise_if_error(serving, finish_reason, request_id)
+
+        @functools.wraps(convert)
+        def convert_text(serving: Any, e: Any) -> Any:
+            # vLLM calls every error in a stream an InternalServerError; by the exception it knows better.
+            return (
+                serving.create_streaming_error_response(e)
+                if isinstance(e, KvLoadError)
+                else convert(serving, e)
+            )
+
+        self._patch.set(RequestState, "_new_completion_output", with_text)
+        self._patch.set(GenerateBaseServing, "_raise_if_error", raise_text)
+        self._patch.set(GenerateBaseServing, "_convert_generation_error_to_streaming_response", convert_text)
+
+    def uninstall(self) -> None:
+        """Put them back."""
+        self._patch.undo()

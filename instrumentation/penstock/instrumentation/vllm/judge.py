@@ -1,0 +1,61 @@
+"""Judges each failed KV load by the policy in force: one budget for the engine, and the first decision stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from penstock.instrumentation.budget import RecomputeBudget
+from penstock.instrumentation.decisions import Budgets, KvLoss, Outcome, decide_kv
+from penstock.instrumentation.ledger import Ledger
+from penstock.instrumentation.policy_model import NO_POLICY
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.decisions import Decision
+    from penstock.instrumentation.ledger import Settled
+    from penstock.instrumentation.policy_model import Policy
+    from penstock.instrumentation.vllm.outcomes import Affected
+    from penstock.instrumentation.vllm.requests import RequestRecord
+
+_HELD: Final = "it waits with blocks of its own and cannot be rewound"
+
+
+class Judge:
+    """Decides for one scheduler; belongs to its thread, inside a step.
+
+    Attributes:
+        policy: the policy in force.
+
+    """
+
+    def __init__(self, *, own: Outcome) -> None:
+        """Judge where no policy does by *own*, vLLM's ``kv_load_failure_policy``."""
+        self.policy: Policy = NO_POLICY
+        self._own = own
+        self._budgets = Budgets(RecomputeBudget(), RecomputeBudget())
+        self._ledger = Ledger()
+
+    def follow(self, policy: Policy) -> None:
+        """Take in the policy that came into force."""
+        self.policy = policy
+        self._budgets.follow(policy)
+
+    def judge(self, record: RequestRecord, affected: Affected) -> Settled:
+        """Decide about the present load of a request, or return what was decided about it before."""
+        settled = self._ledger.settle(
+            record.request_id, record.present_attempt, lambda: self._decide(affected)
+        )
+        record.decided = record.present_attempt
+        return settled
+
+    def _decide(self, affected: Affected) -> Decision:
+        decision = decide_kv(
+            KvLoss(affected.lost, affected.exported, affected.trigger),
+            vllm=self._own,
+            policy=self.policy,
+            observed=self.policy.observed,
+            budgets=self._budgets,
+        )
+        if affected.held and decision.outcome is Outcome.RECOMPUTED:
+            return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {_HELD}")
+        return decision

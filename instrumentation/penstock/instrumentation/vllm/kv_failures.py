@@ -1,0 +1,156 @@
+"""Failed KV loads of one step: who is affected, what is decided about each, and the way back through vLLM's own paths.
+
+Without a word from a policy nothing is done here but telling: vLLM's own switch holds, to the letter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.decisions import DecidedBy, Outcome, Trigger
+from penstock.instrumentation.vllm import rewind
+from penstock.instrumentation.vllm.outcomes import Affected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
+
+    from penstock.instrumentation.decisions import Decision
+    from penstock.instrumentation.vllm.rewind import Taint
+
+    Settle = Callable[[Any, Affected], Decision]
+
+_PARKED: Final = "WAITING_FOR_REMOTE_KVS"
+_RUNNING: Final = "RUNNING"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What vLLM's own paths have to do in a step in which a policy decides.
+
+    Attributes:
+        anew: waiting requests that lose all that was loaded: ``_handle_failed_recving``.
+        invalid: blocks of waiting requests that keep what comes before them: ``_handle_invalid_blocks``.
+        failed: requests that fail; their output of this step is not delivered.
+
+    """
+
+    anew: frozenset[str]
+    invalid: frozenset[int]
+    failed: frozenset[str]
+
+
+class KvFailures:
+    """Plans what is done about the failed loads of one scheduler; on its thread, inside a step."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        *,
+        external_tokens: Callable[[Any], int],
+        timed_out: Callable[[str], bool],
+        settle: Settle,
+    ) -> None:
+        """Plan for *scheduler*.
+
+        Args:
+            scheduler: vLLM's.
+            external_tokens: how many tokens the present load of a request brings.
+            timed_out: whether a deadline has ended the load of a request.
+            settle: decides about one request and reports the outcome.
+
+        """
+        self._scheduler = scheduler
+        self._external_tokens = external_tokens
+        self._timed_out = timed_out
+        self._settle = settle
+        self._exports = exports(scheduler)
+
+    def plan(self, failed: AbstractSet[str], invalid: AbstractSet[int]) -> Plan | None:
+        """Decide about every request that is affected, and rewind those that run.
+
+        Args:
+            failed: requests whose load failed as a whole.
+            invalid: ids of blocks that were not loaded.
+
+        Returns:
+            What is left to do, or None where vLLM's own configuration decides about all of it.
+
+        """
+        live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
+        sizes = rewind.block_sizes(self._scheduler)
+        taint = rewind.spread(rewind.holders(self._scheduler, live), invalid, sizes)
+        cases = [(each, found) for each in live if (found := self._affected(each, taint, failed))]
+        own = [(each, self._settle(each, found)) for each, found in cases if not found.collateral]
+        if all(decision.decided_by is DecidedBy.VLLM for _, decision in own):
+            return None
+        shared = [(each, self._settle(each, found)) for each, found in cases if found.collateral]
+        return self._rewind([*own, *shared], taint, failed, invalid)
+
+    def _affected(self, request: Any, taint: Taint, failed: AbstractSet[str]) -> Affected | None:
+        request_id, status = request.request_id, request.status.name
+        start = taint.starts.get(request_id)
+        anew = status == _PARKED and request_id in failed
+        if start is None and not anew:
+            return None
+        computed = min(request.num_computed_tokens, request.num_tokens)
+        external = min(self._external_tokens(request), computed)
+        kept = computed - (external or computed) if anew or start is None else min(start, computed)
+        return Affected(
+            request_id,
+            kept,
+            computed - kept,
+            exported=status == _RUNNING and self._exports,
+            held=status not in {_RUNNING, _PARKED},
+            collateral=not anew and request_id not in taint.direct,
+            trigger=Trigger.DEADLINE if self._timed_out(request_id) else Trigger.FAILURE,
+        )
+
+    def _rewind(
+        self,
+        decided: Iterable[tuple[Any, Decision]],
+        taint: Taint,
+        failed: AbstractSet[str],
+        invalid: AbstractSet[int],
+    ) -> Plan:
+        # First of all, so that no request finds the poison again, whatever becomes of it.
+        rewind.evict(self._scheduler, taint)
+        anew: set[str] = set()
+        broken: set[int] = set()
+        lost: set[str] = set()
+        for request, decision in decided:
+            request_id = request.request_id
+            if decision.outcome is Outcome.FAILED:
+                lost.add(request_id)
+            elif request.status.name == _RUNNING:
+                rewind.preempt(self._scheduler, request)
+            else:
+                remote = self._remote_blocks(request, invalid)
+                if request_id in failed or remote is None:
+                    anew.add(request_id)
+                else:
+                    broken |= remote
+        return Plan(frozenset(anew), frozenset(broken), frozenset(lost))
+
+    def _remote_blocks(self, request: Any, invalid: AbstractSet[int]) -> AbstractSet[int] | None:
+        """Return a waiting request's invalid blocks, or None unless all that is tainted was to be loaded for it alone.
+
+        vLLM can shorten such a load to what came before the blocks. It cannot with several groups, and blocks of the local
+        prefix are shared: there the load begins anew from what the prefix cache still has.
+        """
+        groups = self._scheduler.kv_cache_manager.get_block_ids(request.request_id)
+        if len(groups) > 1:
+            return None
+        (size,) = rewind.block_sizes(self._scheduler)
+        local = max(request.num_computed_tokens - self._external_tokens(request), 0) // size
+        found = invalid & set(groups[0][local:])
+        return found if found and invalid.isdisjoint(groups[0][:local]) else None
+
+
+def exports(scheduler: Any) -> bool:
+    """Tell whether a connector may pass blocks on while their request still runs: it saves, or stands beside one that does."""
+    transfer = scheduler.vllm_config.kv_transfer_config
+    if transfer is None:
+        return False
+    return bool(transfer.is_kv_producer) or bool(getattr(scheduler.connector, "sub_connectors", None))

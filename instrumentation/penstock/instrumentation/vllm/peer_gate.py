@@ -1,0 +1,160 @@
+"""Quarantine in the scheduler: which peers are loaded from, told by policy and orders, learned from the loads' ends."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.circuit import Failure, Rules, State
+from penstock.instrumentation.quarantine import Quarantine
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import peers
+from penstock.instrumentation.vllm.outcomes import Cause
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.circuit import Admit
+    from penstock.instrumentation.directives import Directives
+    from penstock.instrumentation.policy_model import Policy
+    from penstock.instrumentation.quarantine import Change
+    from penstock.instrumentation.vllm.requests import RequestRecord
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+_REMEMBERED: Final = 1024
+
+# A probe that ends without having told anything: the next request probes.
+_INCONCLUSIVE: Final = Failure(c.FAILURE_MODE_COLLATERAL, c.ERROR_TYPE_OTHER)
+
+
+class PeerGate:
+    """The peers of one scheduler. Everything but :meth:`fill` runs inside a step or under the policy's lock."""
+
+    def __init__(self) -> None:
+        self._quarantine = Quarantine(self._changed)
+        self._rules: Rules | None = None
+        self._open: frozenset[str] = frozenset()
+        self._loading: dict[str, str] = {}
+        self._causes: OrderedDict[str, Cause] = OrderedDict()
+
+    def follow(self, policy: Policy, directives: Directives) -> None:
+        """Take in the policy and the orders that came into force."""
+        now = time.monotonic_ns()
+        section = policy.peer_quarantine
+        rules = None if section is None else Rules.from_policy(section)
+        if rules != self._rules:
+            self._rules = rules
+            self._quarantine.set_rules(rules, now)
+        passed = now - directives.received_ns
+        self._quarantine.set_orders(
+            [
+                order if order.ttl_ns is None else replace(order, ttl_ns=max(order.ttl_ns - passed, 0))
+                for order in directives.orders
+            ],
+            now,
+        )
+
+    def admit(self, record: RequestRecord) -> Admit:
+        """Decide whether a request may load from its peer now; asked again while it cannot be scheduled, a probe stays one."""
+        peer = record.peer or peers.Peer()
+        admitted = self._quarantine.admit(peer.address, peer.engine_id, time.monotonic_ns())
+        record.probe = admitted.probe or record.probe
+        return replace(admitted, remote=True) if record.probe else admitted
+
+    def is_open(self, address: str) -> bool:
+        """Tell whether nothing at all is to be asked of a peer."""
+        return address in self._open
+
+    def cause(self, address: str) -> Cause:
+        """Return the last failure of a peer; one without a mode where none is known, as after an order."""
+        return self._causes.get(address, Cause(0, 0))
+
+    def load_begins(self, record: RequestRecord) -> None:
+        """Note that a request loads from its peer."""
+        if record.peer is not None:
+            self._loading[record.request_id] = record.peer.address
+
+    def load_failed(self, record: RequestRecord) -> None:
+        """Learn from the first failure of a load."""
+        failure = record.failure
+        address = self._loading.pop(record.request_id, "")
+        if failure is None:
+            return
+        if failure.peer.address != peers.UNKNOWN:
+            address = failure.peer.address
+        self._causes[address] = Cause(failure.mode, failure.error_type, failure.rehearsal)
+        self._causes.move_to_end(address)
+        if len(self._causes) > _REMEMBERED:
+            self._causes.popitem(last=False)
+        self._report(
+            record,
+            address,
+            failure.peer.engine_id,
+            Failure(failure.mode, failure.error_type, failure.rehearsal),
+        )
+
+    def load_ended(self, record: RequestRecord) -> None:
+        """Learn from a load that ended well."""
+        address = self._loading.pop(record.request_id, "")
+        if address and record.peer is not None:
+            self._report(record, address, record.peer.engine_id, None)
+
+    def left(self, record: RequestRecord) -> None:
+        """Forget a request; a probe that ended without a result makes room for the next."""
+        address = self._loading.pop(record.request_id, "") or (record.peer or peers.Peer()).address
+        if record.probe:
+            with runtime.policy.step():
+                self._report(record, address, "", _INCONCLUSIVE)
+
+    def silence(self, metadata: Any) -> None:
+        """Take the heartbeats to open peers off a step's *metadata*: each would start a handshake, on the only thread for it.
+
+        A peer that something is still being read from keeps them, because its lease must not run out under the read.
+        """
+        beats = getattr(metadata, "heartbeat_by_engine", None)
+        if not beats or not self._open:
+            return
+        silent = self._open.difference(self._loading.values())
+        metadata.heartbeat_by_engine = {
+            engine_id: beat
+            for engine_id, beat in beats.items()
+            if peers.address(beat.host, beat.port) not in silent
+        }
+
+    def fill(self, snapshot: Snapshot) -> None:
+        """Add the peers that are not closed; on the exporter's thread, reads only."""
+        now, wall = time.monotonic_ns(), time.time_ns()
+        for status in self._quarantine.listing():
+            if status.reason == "operator" and status.until_ns is not None and status.until_ns <= now:
+                continue  # over, which an idle scheduler has had no step to notice
+            until = 0 if status.until_ns is None else wall + status.until_ns - now
+            snapshot.peers.add(
+                peer={"address": status.peer, "engine_id": status.engine_id},
+                quarantine=int(status.state),
+                quarantine_until_unix_nano=until,
+            )
+
+    def _report(self, record: RequestRecord, address: str, engine_id: str, failure: Failure | None) -> None:
+        probe, record.probe = record.probe, 0
+        self._quarantine.report(address, engine_id, failure, time.monotonic_ns(), probe=probe)
+
+    def _changed(self, change: Change) -> None:
+        status = change.status
+        opened = {status.peer} if status.state is State.OPEN else set()
+        self._open = frozenset((self._open - {status.peer}) | opened)
+        if not runtime.active:
+            return
+        until = 0 if status.until_ns is None else time.time_ns() + status.until_ns - time.monotonic_ns()
+        runtime.emit_event(
+            "quarantine_changed",
+            {
+                "peer": {"address": status.peer, "engine_id": status.engine_id},
+                "state": int(status.state),
+                "previous": int(change.previous),
+                "reason": status.reason,
+                "until_time_unix_nano": until,
+            },
+            component=c.COMPONENT_SCHEDULER,
+            rehearsal=status.rehearsal,
+        )

@@ -1,0 +1,132 @@
+"""Rewinding requests that computed on KV which never arrived: who is tainted, from which token on, and vLLM's own way back.
+
+vLLM's own recompute of a synchronous load breaks under async scheduling, and gives wrong tokens to a request that shares
+the blocks: it lets the first sharer recompute and takes the blocks for good already. Here every request that holds a
+tainted block goes back, the tainted blocks leave the prefix cache, and vLLM's own preemption does the rest: no token
+count is edited. :func:`spread` is pure; :func:`evict` and :func:`preempt` act on a scheduler.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+
+NO_BLOCK: Final = -1
+"""In the place of vLLM's null block, which stands for no content and is shared by all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A request and the blocks it holds: one sequence of block ids for each KV cache group, in the order of its tokens."""
+
+    request_id: str
+    blocks: tuple[Sequence[int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """What invalid blocks have spoiled.
+
+    Attributes:
+        starts: the first tainted token of each tainted request.
+        direct: the tainted requests that hold an invalid block themselves; the others share with one of them.
+        blocks: ids of the tainted blocks, by KV cache group.
+
+    """
+
+    starts: dict[str, int]
+    direct: frozenset[str]
+    blocks: tuple[frozenset[int], ...]
+
+
+def spread(holders: Sequence[Holder], invalid: AbstractSet[int], block_sizes: Sequence[int]) -> Taint:
+    """Return all that is tainted by the *invalid* blocks.
+
+    A request is tainted from its first tainted block on, in all groups, because every later token has attended to
+    that one; who shares any of its later blocks is tainted too. vLLM gives the ids of invalid blocks without their
+    groups, so an id counts in every group: with several groups this may take in a request too many, never one too few.
+
+    Args:
+        holders: all requests that hold blocks.
+        invalid: ids of the blocks whose load failed.
+        block_sizes: tokens of a block, by group.
+
+    """
+    tainted = [set(invalid) - {NO_BLOCK} for _ in block_sizes]
+    starts: dict[str, int] = {}
+    growing = True
+    while growing:
+        growing = False
+        for holder in holders:
+            start = _first_tainted(holder, tainted, block_sizes)
+            if start is None or start >= starts.get(holder.request_id, start + 1):
+                continue
+            starts[holder.request_id] = start
+            growing = True
+            for blocks, group, size in zip(holder.blocks, tainted, block_sizes, strict=True):
+                group.update(blocks[start // size :])
+                group.discard(NO_BLOCK)
+    direct = frozenset(
+        holder.request_id
+        for holder in holders
+        if any(not invalid.isdisjoint(blocks) for blocks in holder.blocks)
+    )
+    return Taint(starts, direct, tuple(frozenset(group) for group in tainted))
+
+
+def _first_tainted(
+    holder: Holder, tainted: Sequence[AbstractSet[int]], block_sizes: Sequence[int]
+) -> int | None:
+    firsts = [
+        index * size
+        for blocks, group, size in zip(holder.blocks, tainted, block_sizes, strict=True)
+        for index in (next((index for index, block in enumerate(blocks) if block in group), None),)
+        if index is not None
+    ]
+    return min(firsts, default=None)
+
+
+def block_sizes(scheduler: Any) -> list[int]:
+    """Return the tokens of a block in each KV cache group, context parallelism included."""
+    return [manager.block_size for manager in _managers(scheduler)]
+
+
+def holders(scheduler: Any, requests: Iterable[Any]) -> list[Holder]:
+    """Return the blocks that *requests* hold in the scheduler now."""
+    return [
+        Holder(
+            request.request_id,
+            tuple(
+                [NO_BLOCK if block.is_null else block.block_id for block in group]
+                for group in scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+            ),
+        )
+        for request in requests
+    ]
+
+
+def evict(scheduler: Any, taint: Taint) -> None:
+    """Take the tainted blocks out of the prefix cache, so that nobody, the retry included, finds them again."""
+    for manager, blocks in zip(_managers(scheduler), taint.blocks, strict=True):
+        pool = manager.block_pool
+        pool.evict_blocks({block for block in blocks if block < len(pool.blocks)})
+
+
+def preempt(scheduler: Any, request: Any) -> None:
+    """Send a running request back to the queue by vLLM's own preemption; what it has in flight is dropped.
+
+    A worker that ran it in the last step is told all its tokens again.
+    """
+    scheduler.running.remove(request)
+    scheduler._preempt_request(request, time.monotonic(), drop_stale_output=True)
+    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+
+
+def _managers(scheduler: Any) -> Sequence[Any]:
+    managers: Sequence[Any] = scheduler.kv_cache_manager.coordinator.single_type_managers
+    return managers
