@@ -107,6 +107,10 @@ def test_what_the_engines_do_by_themselves_is_listed_with_its_reason(harness: Ad
         event.quarantine_changed.peer.address = sick["address"]
         event.quarantine_changed.reason = reason
         harness.append(core, event)
+    rehearsed = Event(time_unix_nano=time.time_ns(), rehearsal=True)
+    rehearsed.quarantine_changed.peer.address = other["address"]
+    rehearsed.quarantine_changed.reason = "failures"
+    harness.append(core, rehearsed)
     until = time.time_ns() + 10**9
     _report(
         harness,
@@ -116,7 +120,7 @@ def test_what_the_engines_do_by_themselves_is_listed_with_its_reason(harness: Ad
         {"peer": {"address": "well:1"}, "quarantine": QUARANTINE_STATE_CLOSED, "connected": True},
     )
     assert _listed(harness) == [
-        ("0", "other:1", QUARANTINE_STATE_HALF_OPEN, "", ""),
+        ("0", "other:1", QUARANTINE_STATE_HALF_OPEN, "failures [rehearsal]", ""),
         ("0", "sick:1", QUARANTINE_STATE_OPEN, "incompatible", ""),
     ]
     rows = harness.stub.ListQuarantines(admin.ListQuarantinesRequest()).quarantines

@@ -115,10 +115,11 @@ def _reasons(reader: Reader) -> dict[PeerKey, str]:
     found: dict[PeerKey, str] = {}
     keys = {source.epoch: source.key for source in reader.sources()}
     for logged, index in reader.events(kinds=["quarantine_changed"], limit=_CHANGES_READ):
-        change = Batch.FromString(logged.body).events[index].quarantine_changed
-        key = keys.get(logged.epoch)
+        event = Batch.FromString(logged.body).events[index]
+        change, key = event.quarantine_changed, keys.get(logged.epoch)
         if key is not None:
-            found.setdefault((key, change.peer.address), change.reason)
+            reason = f"{change.reason} [rehearsal]" if event.rehearsal else change.reason
+            found.setdefault((key, change.peer.address), reason)
     return found
 
 

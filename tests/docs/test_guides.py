@@ -1,0 +1,73 @@
+"""What the guides tell people to type and to look for exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from penstock.agent.ctl.main import cli
+from penstock.agent.ctl.policy_fields import FIELDS
+from penstock.agent.metrics.catalogue import METRICS
+from penstock.agent.traces import names
+from penstock.proto.names import words
+from penstock.proto.v1.common_pb2 import DecidedBy, ErrorType, FailureMode
+
+_ROOT = Path(__file__).parents[2]
+GUIDES = sorted((_ROOT / "docs" / "guides").glob("*.md"))
+_KV = (_ROOT / "docs" / "guides" / "kv-load-failures.md").read_text()
+# In tables and sentences in backquotes; in examples after the prompt, perhaps over two lines, before a comment.
+_QUOTED = re.compile(r"`(agentctl [^`]+)`")
+_TYPED = re.compile(r"^\$ (agentctl (?:[^\n\\]|\\\n)*)", re.MULTILINE)
+_PLACEHOLDERS = {"ENGINE": "0", "PEER": "10.0.0.7:5600"}
+
+
+def _commands(text: str) -> list[list[str]]:
+    found = [*_QUOTED.findall(text), *_TYPED.findall(text)]
+    return [
+        [_PLACEHOLDERS.get(word, word) for word in shlex.split(line.replace("\\\n", " "), comments=True)]
+        for line in found
+    ]
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_every_command_exists(guide: Path) -> None:
+    """With arguments and options that it takes."""
+    commands = _commands(guide.read_text())
+    assert commands
+    for program, *arguments in commands:
+        command: click.Command | None = cli
+        context = click.Context(cli, info_name=program)
+        while isinstance(command, click.Group):
+            name = arguments.pop(0)
+            command = command.get_command(context, name)
+            assert command is not None, f"{guide.name}: agentctl has no {name}"
+            context = click.Context(command, parent=context, info_name=name)
+        assert command.make_context(name, arguments, parent=context.parent).command is command
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_every_metric_attribute_and_alert_exists(guide: Path) -> None:
+    """A name that was changed in the code is changed here."""
+    text = guide.read_text()
+    alerts = yaml.safe_load((_ROOT / "dashboards" / "prometheus" / "alerts.yml").read_text())
+    known = {rule["alert"] for group in alerts["groups"] for rule in group["rules"]}
+    assert set(re.findall(r"`(Penstock\w+)`", text)) <= known
+    assert set(re.findall(r"\bpenstock_\w+", text)) <= {metric.name for metric in METRICS}
+    spans = {value for name, value in vars(names).items() if name.isupper()}
+    assert set(re.findall(r"`(penstock\.[\w.]+)`", text)) <= spans
+
+
+def test_the_guide_to_load_failures_is_complete() -> None:
+    """Each mode of a KV transfer, each error type, each decider and each flag is explained."""
+    rows = set(re.findall(r"^\| `(\w+)` \|", _KV, re.MULTILINE))
+    # A probe is a question to an encoder cache.
+    assert set(words(FailureMode)) - rows == {"probe"}
+    quoted = set(re.findall(r"`([\w-]+)`", _KV))
+    assert set(words(ErrorType)) | set(words(DecidedBy)) <= quoted
+    assert {field.flag.removeprefix("--") for field in FIELDS} <= {word.removeprefix("--") for word in quoted}
+    for field in FIELDS:
+        assert field.path in _KV or f".{field.path.partition('.')[2]}`" in _KV, field.path
