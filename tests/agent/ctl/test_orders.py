@@ -11,6 +11,8 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_HALF_OPEN, QUARANTINE_STATE_OPEN
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
+from tests.support.batches import event
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -166,3 +168,29 @@ def test_how_long_a_quarantine_lasts() -> None:
     never = admin.Quarantine(state=QUARANTINE_STATE_HALF_OPEN)
     table = order_rows.quarantines([soon, due, never], now=100.0)
     assert [row[4] for row in table.rows] == ["in 60s", "next request", "its engine id changes"]
+
+
+def test_where_else_it_is_seen(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """The engine in full, the list of peers, the audit log; and whoever holds others up is found by name."""
+    core = harness.source("0")
+    harness.engine("0", **_ABLE)
+    status = {"peer": {"address": _PEER}, "connected": True, "quarantine": QUARANTINE_STATE_OPEN}
+    harness.snapshot(core, Snapshot(engine={"faults_allowed": True}, peers=[status]))
+    text = agentctl("describe", "engine", "0").stdout
+    assert "Faults: may be rehearsed (PENSTOCK_ALLOW_FAULTS=1)" in text
+    assert f"{_PEER}: 0 ok, 0 failed; quarantine open\n" in text
+    assert "connected, quarantine open" in agentctl("get", "peers").stdout
+    agentctl("quarantine", "lift", _PEER, "--reason", "INC-7")
+    _, entry = _cells(agentctl("get", "audit", f"peer {_PEER}"))
+    assert entry[2:4] == ["quarantine-lift", f"peer {_PEER}"]
+    assert entry[5] == "INC-7"
+    delayed = event(
+        "transfer_delayed",
+        "req-1",
+        peer={"address": "well:1"},
+        caused_by_peer={"address": _PEER},
+        delay_nano=5 * 10**9,
+    )
+    harness.append(core, delayed)
+    _, line = _cells(agentctl("get", "events", "--peer", _PEER))
+    assert line[2:6] == ["transfer_delayed", "req-1", "well:1", f"held up 5.0s by {_PEER}"]

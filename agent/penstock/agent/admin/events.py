@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.agent.admin import convert
 from penstock.agent.admin.targets import selection_of, source_target
@@ -72,9 +72,14 @@ class Filter:
         return (
             (not request.channel or getattr(body, "channel", 0) == request.channel)
             and (not request.mode or getattr(body, "mode", 0) == request.mode)
-            and (not request.peer or (hasattr(body, "peer") and body.peer.address == request.peer))
+            and (not request.peer or request.peer in _peers(body))
             and self.selection.matches(source_target(source))
         )
+
+
+def _peers(body: Any) -> set[str]:
+    """Return the peers that an event is about: also the one that held another up."""
+    return {getattr(body, name).address for name in ("peer", "caused_by_peer") if hasattr(body, name)}
 
 
 class Tail:

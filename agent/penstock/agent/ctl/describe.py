@@ -83,6 +83,8 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
     ):
         if value:
             yield f"{name}: {value}"
+    if facts.faults_allowed:
+        yield "Faults: may be rehearsed (PENSTOCK_ALLOW_FAULTS=1)"
     yield f"Parallel: tensor {facts.tensor_parallel_size}, data {facts.data_parallel_size}"
     yield f"Blocks: {facts.num_gpu_blocks} of {facts.block_size} tokens"
     yield f"Started: {words.ago(facts.start_time_unix_nano, now)}"

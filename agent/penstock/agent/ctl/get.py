@@ -116,6 +116,6 @@ def events(client: Client, output: str, **filters: Any) -> None:
 @with_output("wide", "json", "yaml")
 @with_client
 def audit(client: Client, name: str, limit: int, output: str) -> None:
-    """List who changed which policy, when and why, the newest first; of policy NAME only, if given."""
+    """List who changed or ordered what, when and why, the newest first; only what has that NAME, if given."""
     response = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=limit))
     show_table(response, rows.audit(response.entries, time.time()), output, "nothing was changed yet")

@@ -36,7 +36,7 @@ _GET = {
     "engines": (f"{_HERE}.get", "Engines: connected, policy in force, what they wait for."),
     "peers": (f"{_HERE}.get", "Peers: transfers, failures, in flight."),
     "events": (f"{_HERE}.get", "Events of the log."),
-    "audit": (f"{_HERE}.get", "Who changed which policy, when and why."),
+    "audit": (f"{_HERE}.get", "Who changed or ordered what, when and why."),
 }
 
 
