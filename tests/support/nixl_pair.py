@@ -185,6 +185,11 @@ class Engine:
             failure for _, _, report in self._answers if report is not None for failure in report.failures
         ]
 
+    @property
+    def began(self) -> list[tuple[str, int]]:
+        """The loads whose first transfer was reported as begun since the last read or lease."""
+        return [told for _, _, report in self._answers if report is not None for told in report.began]
+
     def received(self, request_id: str) -> Any:
         """Step until a request is received or has failed; returns that step's answer."""
         return self.step_until(

@@ -8,7 +8,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.failures import TEXT_MAX, classify, cut, mode_of
+from penstock.instrumentation.vllm.failures import TEXT_MAX, Note, annotate, classify, cut, mode_of
 
 MISMATCH = "NIXL compatibility hash mismatch. Local: 0a1b, Remote: 2c3d. Prefill and decode instances differ."
 
@@ -36,6 +36,9 @@ class nixlRemoteDisconnectError(Exception):  # noqa: N801  (NIXL's name)
         ("transfer_failed", c.FAILURE_MODE_TRANSFER),
         ("transfer_exception", c.FAILURE_MODE_EXCEPTION),
         ("transfer_release_failed", c.FAILURE_MODE_RELEASE),
+        ("heartbeat_notif_failed", c.FAILURE_MODE_NOTIFICATION),
+        ("read_setup_failed", c.FAILURE_MODE_SETUP),
+        ("push_setup_failed", c.FAILURE_MODE_SETUP),
         ("a_new_handshake_problem", c.FAILURE_MODE_HANDSHAKE),
         ("something_else", c.FAILURE_MODE_LOAD),
     ],
@@ -89,7 +92,7 @@ def test_fields() -> None:
         "upstream_type": "handshake_failed",
         "error_class": "RuntimeError",
         "error_text": MISMATCH,
-        "incompatibility": {"local_hash": "0a1b", "remote_hash": "2c3d"},
+        "incompatibility": {"local_hash": "0a1b", "remote_hash": "2c3d", "factors": []},
     }
 
 
@@ -106,3 +109,22 @@ def test_cut(text: str) -> None:
     assert len(shorter.encode()) <= TEXT_MAX
     assert text.startswith(shorter)
     assert shorter == text or len(text.encode()) > TEXT_MAX
+
+
+def test_refused() -> None:
+    """A time-out after which the port was found closed is a refusal, in class and text."""
+    error = zmq.Again()
+    annotate(error, Note(refused=True))
+    failure = classify("handshake_failed", error)
+    assert failure.error_type == c.ERROR_TYPE_REFUSED
+    assert "nothing listens there" in failure.error_text
+    assert failure.error_class == "Again"
+
+
+def test_what_was_found_out() -> None:
+    """Factors that differ and the mark of a rehearsal travel with the exception."""
+    error = RuntimeError(MISMATCH)
+    annotate(error, Note(factors=("dtype",), rehearsal=True))
+    failure = classify("handshake_failed", error)
+    assert failure.rehearsal
+    assert failure.fields()["incompatibility"]["factors"] == ["dtype"]

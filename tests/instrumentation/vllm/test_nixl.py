@@ -66,7 +66,7 @@ def test_good_transfer(strangers: tuple[Engine, Engine], recorder: Recorder) -> 
     prefill.lease("prefill-of-good")
     before = time.time_ns()
     decode.read("good", prefill)
-    results, invalid, report = decode.received("good")
+    results, invalid, _ = decode.received("good")
     assert not results.failed_recving
     assert not invalid
     assert bool((decode.cache[1:4] == prefill.cache[4:7]).all())
@@ -91,9 +91,8 @@ def test_good_transfer(strangers: tuple[Engine, Engine], recorder: Recorder) -> 
     assert handshake.queued_time_unix_nano <= handshake.start_time_unix_nano < handshake.end_time_unix_nano
     assert handshake.HasField("clock_offset_nano")
     assert handshake.id
-    ((request_id, began),) = report.began
-    assert (request_id, began) == ("good", sample["end_time_unix_nano"] - sample["duration_nano"])
-    assert not report.failures
+    assert decode.began == [("good", sample["end_time_unix_nano"] - sample["duration_nano"])]
+    assert not decode.reported
     prefill.sent("prefill-of-good")
     assert not recorder.take("transfer_failure", "good")
     assert not recorder.take("transfer_failure", "prefill-of-good")
@@ -178,7 +177,7 @@ def test_silent_peer_and_its_victims(pair: tuple[Engine, Engine], recorder: Reco
     failed = {told.request_id: told for told in decode.reported}
     (handshake,) = recorder.take("handshake")
     assert list(handshake.waiting_request_ids) == ["culprit", "same-port", "victim"]
-    assert handshake.error_type == c.ERROR_TYPE_TIMEOUT
+    assert handshake.error_type == c.ERROR_TYPE_REFUSED
     bodies = {each: recorder.take("transfer_failure", each) for each in failed}
     assert all(len(found) == 1 for found in bodies.values())
     assert {each: found[0].mode for each, found in bodies.items()} == {
@@ -191,7 +190,7 @@ def test_silent_peer_and_its_victims(pair: tuple[Engine, Engine], recorder: Reco
     assert (victim.caused_by_request_id, victim.peer.address) == ("culprit", prefill.address)
     assert bodies["culprit"][0].peer.address == f"{HOST}:{dead}"
     assert victim.error_class == "Again"
-    assert "did not answer" in victim.error_text
+    assert "nothing listens there" in victim.error_text
     assert {told.mode for told in failed.values()} == {c.FAILURE_MODE_HANDSHAKE, c.FAILURE_MODE_COLLATERAL}
 
 
@@ -240,6 +239,7 @@ def test_failing_reads(
     assert (failure.mode, failure.upstream_type) == (mode, upstream)
     assert (failure.peer.address, failure.peer.engine_id) == (prefill.address, prefill.id)
     assert failure.error_text
+    assert (failure.blocks, failure.bytes) == (3, 3 * PAGE)
     assert failure.error_class == ("" if upstream == "transfer_failed" else "RuntimeError")
     assert results.failed_recving == {"r1"}
     assert [told.mode for told in decode.reported] == [mode]

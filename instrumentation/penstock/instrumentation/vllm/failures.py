@@ -23,6 +23,9 @@ _MODES: Final = {
     "handshake_failed": c.FAILURE_MODE_HANDSHAKE,
     "push_handshake_failed": c.FAILURE_MODE_HANDSHAKE,
     "push_reg_handshake_failed": c.FAILURE_MODE_HANDSHAKE,
+    "push_setup_failed": c.FAILURE_MODE_SETUP,
+    "read_setup_failed": c.FAILURE_MODE_SETUP,
+    "heartbeat_notif_failed": c.FAILURE_MODE_NOTIFICATION,
     "push_reg_notif_failed": c.FAILURE_MODE_NOTIFICATION,
     "notification_failed": c.FAILURE_MODE_NOTIFICATION,
     "transfer_setup_failed": c.FAILURE_MODE_SETUP,
@@ -74,7 +77,35 @@ _TEXTS: Final = (
 # What vLLM checks during a handshake and answers with one of these is a configuration that does not fit.
 _CHECKS: Final = frozenset({"AssertionError", "NotImplementedError", "ValueError"})
 
+# A handshake's time-out after which the peer was asked and refused the connection.
+_REFUSAL: Final = (
+    "the peer did not answer before the receive timeout and refuses connections: nothing listens there"
+)
+
+_NOTE: Final = "penstock_note"
+
 _HASHES: Final = re.compile(r"Local: (?P<local>\w+), *Remote: (?P<remote>\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What we found out about an exception of the host's that it does not say itself.
+
+    Attributes:
+        refused: the peer of a handshake that timed out refuses connections.
+        factors: names of the factors in which an incompatible peer differs.
+        rehearsal: a fault drill raised it.
+
+    """
+
+    refused: bool = False
+    factors: tuple[str, ...] = ()
+    rehearsal: bool = False
+
+
+def annotate(error: BaseException, note: Note) -> None:
+    """Attach *note* to an exception; it reaches whoever classifies that exception, on whatever thread."""
+    setattr(error, _NOTE, note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +119,8 @@ class Failure:
         error_class: the exception's class, empty where there was none.
         error_text: cut to 1 KiB.
         hashes: local and remote compatibility hash of an incompatible handshake.
+        factors: names of what differs in an incompatible handshake, where it is known.
+        rehearsal: a fault drill caused it.
 
     """
 
@@ -97,6 +130,8 @@ class Failure:
     error_class: str = ""
     error_text: str = ""
     hashes: tuple[str, str] | None = None
+    factors: tuple[str, ...] = ()
+    rehearsal: bool = False
 
     def fields(self) -> dict[str, Any]:
         """Return its fields of the wire's ``TransferFailure``."""
@@ -108,28 +143,43 @@ class Failure:
             "error_text": self.error_text,
         }
         if self.hashes is not None:
-            fields["incompatibility"] = {"local_hash": self.hashes[0], "remote_hash": self.hashes[1]}
+            local, remote = self.hashes
+            fields["incompatibility"] = {
+                "local_hash": local,
+                "remote_hash": remote,
+                "factors": list(self.factors),
+            }
         return fields
 
 
 def classify(upstream_type: str, error: BaseException | None, text: str = "") -> Failure:
     """Classify a failure that vLLM calls *upstream_type*; *text* is what is known where there is no exception."""
     mode = mode_of(upstream_type)
-    words = cut(_words(error) or text)
+    note: Note = getattr(error, _NOTE, Note())
+    words = cut(_words(error, note) or text)
     return Failure(
         mode=mode,
-        error_type=error_type_of(error, mode, words),
+        error_type=c.ERROR_TYPE_REFUSED if note.refused else error_type_of(error, mode, words),
         upstream_type=upstream_type,
         error_class=type(error).__name__ if error is not None else "",
         error_text=words,
-        hashes=_hashes(words),
+        hashes=hashes_in(words),
+        factors=note.factors,
+        rehearsal=note.rehearsal,
     )
 
 
-def _words(error: BaseException | None) -> str:
+def is_silence(error: BaseException) -> bool:
+    """Tell whether it is ZeroMQ's receive timeout: the peer did not answer, for whatever reason."""
+    return type(error).__name__ == "Again"
+
+
+def _words(error: BaseException | None, note: Note) -> str:
     if error is None:
         return ""
-    return f"{_SILENCE} ({error})" if type(error).__name__ == "Again" else str(error)
+    if note.refused:
+        return f"{_REFUSAL} ({error})"
+    return f"{_SILENCE} ({error})" if is_silence(error) else str(error)
 
 
 def mode_of(upstream_type: str) -> int:
@@ -161,7 +211,8 @@ def cut(text: str) -> str:
     return text.encode(errors="replace")[:TEXT_MAX].decode(errors="ignore")
 
 
-def _hashes(text: str) -> tuple[str, str] | None:
+def hashes_in(text: str) -> tuple[str, str] | None:
+    """Return the local and the remote hash that vLLM's refusal of an incompatible peer names."""
     if "compatibility hash mismatch" not in text.lower():
         return None
     match = _HASHES.search(text)

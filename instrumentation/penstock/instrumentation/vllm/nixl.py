@@ -1,22 +1,23 @@
-"""NIXL: the mixins over the connector's worker and over the NIXL agent it holds. nixl_hook.py puts them there."""
+"""NIXL: the mixin over the connector's worker. nixl_hook.py puts it there; the agent's is in nixl_agent.py."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import failures, peers
-from penstock.instrumentation.vllm.nixl_handshakes import Run
-from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.vllm import failures, nixl_sizes
+from penstock.instrumentation.vllm.nixl_cancel import is_cancelled
+from penstock.instrumentation.vllm.nixl_context import NO_PLAN, Plan
+from penstock.instrumentation.vllm.nixl_push import NixlPushMixin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.instrumentation.vllm.nixl_observer import NixlObserver
 
 _GUARD = guard("nixl")
-_SECOND = 1_000_000_000
 
 _INVALID_PEER = (
     "vLLM holds this peer for invalid since its local NIXL metadata was lost, and does not read from it"
@@ -24,112 +25,22 @@ _INVALID_PEER = (
 _TURN2_EXPIRED = "the blocks of the earlier turn have expired at the peer; vLLM declines the read"
 
 
-class NixlAgentMixin:
-    """Over the NIXL agent: it sees every handle that is posted, completed and released."""
-
-    _penstock: NixlObserver | None = None
-    _penstock_notified: Any = None
-
-    def transfer(self, handle: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note whose transfer is posted."""
-        host: Any = super()
-        observer = self._penstock
-        if observer is not None and runtime.active:
-            with _GUARD:
-                request_id, peer = getattr(observer.here, "transfer", ("", Peer()))
-                observer.posting(handle, request_id, peer)
-        return host.transfer(handle, *args, **kwargs)
-
-    def get_xfer_telemetry(self, handle: Any) -> Any:
-        """Note a transfer that is done; vLLM asks once for each."""
-        host: Any = super()
-        telemetry = host.get_xfer_telemetry(handle)
-        if self._penstock is not None:
-            with _GUARD:
-                self._penstock.completed(handle, telemetry)
-        return telemetry
-
-    def release_xfer_handle(self, handle: Any) -> Any:
-        """Note that a handle is let go."""
-        host: Any = super()
-        result = host.release_xfer_handle(handle)
-        if self._penstock is not None:
-            with _GUARD:
-                self._penstock.released(handle)
-        return result
-
-    def get_new_notifs(self, *args: Any, **kwargs: Any) -> Any:
-        """Look at the notifications before vLLM does."""
-        host: Any = super()
-        notifications = host.get_new_notifs(*args, **kwargs)
-        if notifications and self._penstock_notified is not None and runtime.active:
-            with _GUARD:
-                self._penstock_notified(notifications)
-        return notifications
-
-
-class NixlWorkerMixin:
+class NixlWorkerMixin(NixlPushMixin):
     """Over the connector's worker, pull or push. Each method has the signature of the one it extends."""
 
-    _penstock: NixlObserver | None = None
-
-    def _ensure_handshake(self, engine_id: str, host: str, port: int, *args: Any, **kwargs: Any) -> Any:
+    def start_load_kv(self, metadata: Any) -> None:
+        """Carry out what the scheduler orders with this step, before vLLM starts what has become ready."""
         upstream: Any = super()
-        queued_ns = time.time_ns()
-        future = upstream._ensure_handshake(engine_id, host, port, *args, **kwargs)
         observer = self._penstock
-        if observer is not None and future is not None and runtime.active:
+        if observer is not None:
             with _GUARD:
-                peer = Peer(peers.address(host, port), engine_id)
-                new = observer.handshakes.join(peer, getattr(observer.here, "waiter", ""), future, queued_ns)
-                if new is not None:
-
-                    def ended(done: Any) -> None:
-                        with _GUARD:
-                            run = observer.handshakes.run_of(engine_id)
-                            observer.handshake_ended(new, run, done.exception())
-
-                    future.add_done_callback(ended)
-        return future
-
-    def _nixl_handshake(
-        self, host: str, port: int, remote_tp_size: int, expected_engine_id: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        upstream: Any = super()
-        start_ns = time.time_ns()
-        offset: float | None = None
-        try:
-            result = upstream._nixl_handshake(host, port, remote_tp_size, expected_engine_id, *args, **kwargs)
-            if isinstance(result, tuple) and len(result) > 1 and isinstance(result[1], float):
-                offset = result[1]
-            return result
-        finally:
-            observer = self._penstock
-            if observer is not None and runtime.active:
-                with _GUARD:
-                    offset_ns = None if offset is None else int(offset * _SECOND)
-                    observer.handshakes.ran(expected_engine_id, Run(start_ns, time.time_ns(), offset_ns))
-
-    def _background_nixl_handshake(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
-        return self._penstock_for(req_id, "_background_nixl_handshake", req_id, *args, **kwargs)
-
-    def _send_registration_to_p(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
-        return self._penstock_for(req_id, "_send_registration_to_p", req_id, *args, **kwargs)
-
-    def _do_start_push_kv(self, request_id: str, *args: Any, **kwargs: Any) -> Any:
-        return self._penstock_for(request_id, "_do_start_push_kv", request_id, *args, **kwargs)
-
-    def _penstock_for(self, request_id: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's *method*; a handshake that it asks for is asked for by *request_id*."""
-        upstream: Any = super()
-        observer = self._penstock
-        if observer is None:
-            return getattr(upstream, method)(*args, **kwargs)
-        observer.here.waiter = request_id
-        try:
-            return getattr(upstream, method)(*args, **kwargs)
-        finally:
-            observer.here.waiter = ""
+                drills = getattr(metadata, "penstock_drills", None)
+                if drills is not None:
+                    observer.faults.replace(drills)
+                cancel = getattr(metadata, "penstock_cancel", None)
+                if cancel and runtime.active:
+                    observer.cancel(self, sorted(cancel))
+        upstream.start_load_kv(metadata)
 
     def _read_blocks(self, *args: Any, **kwargs: Any) -> Any:
         return self._penstock_posting("_read_blocks", *args, **kwargs)
@@ -138,32 +49,47 @@ class NixlWorkerMixin:
         return self._penstock_posting("_xfer_blocks", *args, **kwargs)
 
     def _penstock_posting(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's *method*; a transfer that it posts belongs to the request in its arguments."""
+        """Call vLLM's *method*; a transfer that it posts is the one that its arguments describe."""
         upstream: Any = super()
         observer = self._penstock
         if observer is None:
             return getattr(upstream, method)(*args, **kwargs)
         with _GUARD:
-            request_id = str(kwargs.get("request_id", ""))
-            meta = self._penstock_meta(request_id)
-            observer.here.transfer = (
-                request_id,
-                observer.peer_of(meta, {"dst_engine_id": kwargs.get("dst_engine_id")}),
-            )
+            observer.here.transfer = self._penstock_plan(observer, kwargs)
         try:
             return getattr(upstream, method)(*args, **kwargs)
         finally:
-            observer.here.transfer = ("", Peer())
+            observer.here.transfer = NO_PLAN
+
+    def _penstock_plan(self, observer: NixlObserver, described: dict[str, Any]) -> Plan:
+        request_id = str(described.get("request_id", ""))
+        context = {"dst_engine_id": described.get("dst_engine_id")}
+        spec = described.get("read_spec")
+        groups = getattr(spec, "local_block_ids", ())
+        per_block = getattr(self, "_physical_blocks_per_logical_kv_block", 1)
+        return Plan(
+            request_id,
+            observer.peer_of(self._penstock_meta(request_id), context),
+            getattr(spec, "remote_rank", None),
+            sum(len(group) for group in groups) // per_block,
+            nixl_sizes.bytes_of(self, groups),
+        )
 
     def _read_blocks_for_req(self, req_id: str, meta: Any) -> Any:
         upstream: Any = super()
         observer = self._penstock
-        if observer is not None:
-            observer.here.reading = (req_id, meta)
-            if runtime.active:
-                with _GUARD:
-                    self._penstock_invalid_peer(observer, req_id, meta)
-        return upstream._read_blocks_for_req(req_id, meta)
+        if observer is None or not runtime.active or is_cancelled(meta):
+            return upstream._read_blocks_for_req(req_id, meta)
+        observer.here.reading = (req_id, meta)
+        with _GUARD:
+            self._penstock_invalid_peer(observer, req_id, meta)
+        try:
+            return upstream._read_blocks_for_req(req_id, meta)
+        except Exception as error:
+            # Nothing catches it: the worker ends by it, and this says why.
+            with _GUARD:
+                observer.failed(failures.classify("read_setup_failed", error), req_id, meta=meta)
+            raise
 
     def _penstock_invalid_peer(self, observer: NixlObserver, req_id: str, meta: Any) -> None:
         """Report a read that vLLM is about to give up without a word, because it holds the peer for invalid."""
@@ -179,7 +105,7 @@ class NixlWorkerMixin:
         observer = self._penstock
         if expired and observer is not None and runtime.active:
             with _GUARD:
-                request_id, reading = getattr(observer.here, "reading", ("", None))
+                request_id, reading = observer.here.reading
                 failure = failures.Failure(
                     c.FAILURE_MODE_EXPIRED, c.ERROR_TYPE_EVICTED, "turn2_read_expired", "", _TURN2_EXPIRED
                 )
@@ -202,15 +128,30 @@ class NixlWorkerMixin:
         if observer is None or req_id is None or not runtime.active:
             return
         with _GUARD:
-            state = extra_context.get("xfer_state")
-            text = f"NIXL reports the transfer in state {state}" if state is not None else msg
-            observer.failed(
-                failures.classify(failure_type, error, text),
-                req_id,
-                meta=meta if meta is not None else self._penstock_meta(req_id),
-                direction=c.DIRECTION_RECEIVE if failure_type.startswith("push_reg") else 0,
-                context=extra_context,
-            )
+            meta = meta if meta is not None else self._penstock_meta(req_id)
+            if is_cancelled(meta) or observer.cancels.withheld(req_id):
+                return  # told when it was cancelled
+            failure = self._penstock_failure(observer, failure_type, req_id, msg, error, extra_context)
+            direction = c.DIRECTION_RECEIVE if failure_type.startswith("push_reg") else 0
+            observer.failed(failure, req_id, meta=meta, direction=direction, context=extra_context)
+            if failure.mode == c.FAILURE_MODE_RELEASE and meta is not None:
+                observer.pinned(req_id, meta)
+
+    @staticmethod
+    def _penstock_failure(
+        observer: NixlObserver,
+        failure_type: str,
+        req_id: str,
+        msg: str,
+        error: BaseException | None,
+        context: dict[str, Any],
+    ) -> failures.Failure:
+        """Return what vLLM tells as we know it: a transfer whose handle we made fail was cancelled."""
+        if failure_type == "transfer_failed" and req_id in observer.cancels.doomed.values():
+            return observer.gave_up(failure_type)
+        state = context.get("xfer_state")
+        text = f"NIXL reports the transfer in state {state}" if state is not None else msg
+        return failures.classify(failure_type, error, text)
 
     def _reap_expired_send_leases(self, done_sending: set[str]) -> None:
         upstream: Any = super()
@@ -223,21 +164,46 @@ class NixlWorkerMixin:
             observer.leases_expired(sorted(done_sending - before))
 
     def get_transfer_results(self) -> Any:
-        """Note which requests are done."""
+        """Cancel what is given up where it is polled, and note which requests are done."""
         upstream: Any = super()
-        results = upstream.get_transfer_results()
         observer = self._penstock
-        if observer is not None and (results.finished_recving or results.finished_sending):
-            with _GUARD:
-                observer.done(results.finished_recving, received=True)
-                observer.done(results.finished_sending, received=False)
+        if observer is None:
+            return upstream.get_transfer_results()
+        with _GUARD:
+            observer.cancels.before_poll(self._penstock_state("_recving_transfers") or {})
+        results = upstream.get_transfer_results()
+        with _GUARD:
+            observer.here.transfer = NO_PLAN
+            if results.finished_recving or results.finished_sending:
+                observer.done(results.finished_recving | results.finished_sending)
         return results
+
+    def _get_new_notifs(self) -> Any:
+        """Look at what a push worker's writer has forwarded, before vLLM does."""
+        upstream: Any = super()
+        observer = self._penstock
+        if observer is not None and observer.push and runtime.active:
+            with _GUARD:
+                self._penstock_late_writes(observer, list(self._penstock_forwarded()))
+        return upstream._get_new_notifs()
+
+    def _penstock_forwarded(self) -> Iterable[bytes]:
+        forwarded = getattr(self, "_pending_completion_notifs", None)
+        if forwarded is None or forwarded.empty():
+            return ()
+        with forwarded.mutex:
+            return tuple(forwarded.queue)
+
+    def _penstock_late_writes(self, observer: NixlObserver, messages: Iterable[bytes]) -> None:
+        for request_id in self._penstock_strangers(messages, "_recving_metadata"):
+            observer.written_late(request_id)
 
     def shutdown(self) -> None:
         """Stop contributing to the snapshot."""
         upstream: Any = super()
         if self._penstock is not None:
             runtime.snapshots.remove(self._penstock.name)
+            self._penstock.faults.stop()
         upstream.shutdown()
 
     def _penstock_state(self, name: str) -> Any:
@@ -251,12 +217,17 @@ class NixlWorkerMixin:
     def _penstock_notifications(self, notifications: dict[str, list[bytes]]) -> None:
         """Report reads of blocks that were let go before: vLLM knows neither a lease nor a batch of that request."""
         observer = self._penstock
-        if observer is None:
-            return
-        for message in (message for messages in notifications.values() for message in messages):
+        if observer is not None:
+            messages = (message for messages in notifications.values() for message in messages)
+            for request_id in self._penstock_strangers(messages):
+                observer.read_late(request_id)
+
+    def _penstock_strangers(self, messages: Iterable[bytes], *tables: str) -> Iterable[str]:
+        """Yield the requests that notifications name and vLLM does not know."""
+        known = [self._penstock_state(name) for name in ("_reqs_to_send", "_reqs_to_process", *tables)]
+        for message in messages:
             if message.startswith(b"HB:"):
                 continue
             request_id = message.decode(errors="replace").rpartition(":")[0]
-            known = self._penstock_state("_reqs_to_send"), self._penstock_state("_reqs_to_process")
             if request_id and not any(request_id in table for table in known):
-                observer.read_late(request_id)
+                yield request_id

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.hooks import Requirement, registry
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.nixl import NixlAgentMixin, NixlWorkerMixin
+from penstock.instrumentation.vllm.nixl import NixlWorkerMixin
+from penstock.instrumentation.vllm.nixl_agent import NixlAgentMixin
 from penstock.instrumentation.vllm.nixl_observer import NixlObserver
 from penstock.instrumentation.vllm.nixl_snapshot import NixlSnapshot
 from penstock.instrumentation.vllm.subclass import Swaps
@@ -38,7 +39,12 @@ class NixlHook:
             Requirement(worker, "_nixl_handshake", ("host", "port", "remote_tp_size", "expected_engine_id")),
             Requirement(worker, "_reap_expired_send_leases", ("done_sending",)),
             Requirement(worker, "get_transfer_results"),
+            Requirement(worker, "start_load_kv", ("metadata",)),
+            Requirement(worker, "_get_new_notifs"),
+            Requirement(agent, "make_prepped_xfer", ("notif_msg",)),
             Requirement(agent, "transfer", ("handle",)),
+            Requirement(agent, "check_xfer_state", ("handle",)),
+            Requirement(agent, "send_notif", ("remote_agent_name", "notif_msg")),
             Requirement(agent, "get_xfer_telemetry", ("handle",)),
             Requirement(agent, "release_xfer_handle", ("handle",)),
             Requirement(agent, "get_new_notifs"),
@@ -68,18 +74,12 @@ class NixlWorkers:
         settings = runtime.settings
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return None
-        push = getattr(worker, "_TRANSFER_MODE", "pull") == "push"
-        observer = NixlObserver(
-            name=f"nixl.{next(self._numbers)}",
-            connector=str(worker.kv_transfer_config.kv_connector),
-            rank=worker.vllm_config.parallel_config.rank,
-            push=push,
-        )
+        observer = NixlObserver(worker, name=f"nixl.{next(self._numbers)}")
         self._hook.swaps.swap(worker, NixlWorkerMixin)
         self._hook.swaps.swap(worker.nixl_wrapper, NixlAgentMixin)
         worker._penstock = observer
         worker.nixl_wrapper._penstock = observer
-        if not push:
+        if not observer.push:
             worker.nixl_wrapper._penstock_notified = worker._penstock_notifications
         runtime.snapshots.add(observer.name, NixlSnapshot(observer, worker).fill)
         return observer

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.nixl_context import Plan
     from penstock.instrumentation.vllm.peers import Peer
 
 CAPACITY: Final = 65_536
@@ -14,10 +15,9 @@ CAPACITY: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """One transfer: whose it is, with whom, and since when (wall clock in nanoseconds)."""
+    """One transfer: what was planned, and since when it runs (wall clock in nanoseconds)."""
 
-    request_id: str
-    peer: Peer
+    plan: Plan
     direction: int
     start_ns: int
 
@@ -35,20 +35,25 @@ class Transfers:
         """Note that a transfer is posted."""
         if len(self._open) >= CAPACITY:
             self._open.pop(next(iter(self._open)), None)
-        self._open[_address(handle)] = posted
+        self._open[address(handle)] = posted
+
+    def get(self, handle: Any) -> Posted | None:
+        """Return a transfer that was begun and has not ended."""
+        return self._open.get(address(handle))
 
     def end(self, handle: Any) -> Posted | None:
         """Forget a transfer and return it; None if it was not begun or has ended."""
-        return self._open.pop(_address(handle), None)
+        return self._open.pop(address(handle), None)
 
     def in_flight(self) -> list[tuple[Peer, int, int]]:
         """Return (peer, how many, oldest start) of what is in flight now."""
         groups: dict[Peer, tuple[int, int]] = {}
         for posted in self._open.copy().values():
-            count, oldest = groups.get(posted.peer, (0, posted.start_ns))
-            groups[posted.peer] = (count + 1, min(oldest, posted.start_ns))
+            count, oldest = groups.get(posted.plan.peer, (0, posted.start_ns))
+            groups[posted.plan.peer] = (count + 1, min(oldest, posted.start_ns))
         return [(peer, count, oldest) for peer, (count, oldest) in groups.items()]
 
 
-def _address(handle: Any) -> int:
+def address(handle: Any) -> int:
+    """Return what a handle is known by."""
     return handle if isinstance(handle, int) else id(handle)

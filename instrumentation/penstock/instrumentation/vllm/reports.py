@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """A load of a request that failed on one rank: ``FAILURE_MODE_*``, ``ERROR_TYPE_*`` and the peer."""
+    """A load of a request that failed on one rank: ``FAILURE_MODE_*``, ``ERROR_TYPE_*`` and the peer.
+
+    *rehearsal*: a fault drill caused it.
+    """
 
     request_id: str
     mode: int
     error_type: int
     peer: Peer
     rank: int = 0
+    rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class WorkerReport:
 
     Attributes:
         failures: loads that failed, in the order in which they did.
-        began: when the first transfer of a request began, wall clock in nanoseconds.
+        began: when the first transfer of a request to be received began, wall clock in nanoseconds; told while it runs.
         expired: prefill side: requests whose lease ran out before everybody had read.
         inner: the connector's own metadata.
 

@@ -1,0 +1,111 @@
+"""Which factor makes two NIXL compatibility hashes differ.
+
+A peer shows only a hash. vLLM computes it from a dozen factors, most of which have few possible values: so the hash is
+computed again with other values, one factor or two at a time, until it is the peer's. A match is a proof; where there is
+none (another model, a vLLM that hashes other factors) nothing is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_VERSIONS: Final = ("vllm_version", "nixl_connector_version")
+_MINORS: Final = 6
+_PATCHES: Final = 4
+_CONNECTORS: Final = 4
+
+
+def differing(
+    factors: Mapping[str, Any],
+    alternatives: Mapping[str, Sequence[Any]],
+    remote_hash: str,
+    hash_of: Callable[[dict[str, Any]], str],
+) -> tuple[str, ...]:
+    """Return the names of the one or two factors that differ; empty if no combination gives *remote_hash*.
+
+    Pure; computes at most some thousand hashes. A pair with a version factor is tried only with the other one,
+    because two releases differ in both.
+    """
+    for names in _choices(alternatives):
+        for values in itertools.product(*(alternatives[name] for name in names)):
+            if hash_of({**factors, **dict(zip(names, values, strict=True))}) == remote_hash:
+                return names
+    return ()
+
+
+def _choices(alternatives: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, ...]]:
+    yield from ((name,) for name in alternatives)
+    for pair in itertools.combinations(alternatives, 2):
+        if sum(name in _VERSIONS for name in pair) != 1:
+            yield pair
+
+
+def explain(worker: Any, remote_hash: str) -> tuple[str, ...]:
+    """Return the names of the factors in which a peer with *remote_hash* differs from *worker*, empty if not known."""
+    from vllm.config.utils import hash_factors
+
+    factors = _own(worker)
+    if hash_factors(factors) != worker.compat_hash:
+        return ()  # this vLLM hashes other factors than those we know
+    return differing(factors, _alternatives(factors), remote_hash, hash_factors)
+
+
+def _own(worker: Any) -> dict[str, Any]:
+    """Return what vLLM's ``compute_nixl_compatibility_hash`` hashes; :func:`explain` checks that it is that."""
+    from vllm import __version__
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl import metadata
+
+    config = worker.vllm_config
+    model, cache = config.model_config, config.cache_config
+    return {
+        "vllm_version": __version__,
+        "nixl_connector_version": metadata.NIXL_CONNECTOR_VERSION,
+        "model": model.model,
+        "dtype": str(model.dtype),
+        "num_kv_heads": model.get_total_num_kv_heads(),
+        "head_size": model.get_head_size(),
+        "num_hidden_layers": model.get_total_num_hidden_layers(),
+        "attn_backend_name": worker.backend_name,
+        "cache_dtype": str(cache.cache_dtype),
+        "is_hma_enabled": not config.scheduler_config.disable_hybrid_kv_cache_manager,
+        "speculative_config": metadata._get_speculative_compatibility_factors(config),
+        "transfer_mode": worker._TRANSFER_MODE,
+    }
+
+
+def _alternatives(factors: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the other values that each factor may have; a factor without a list of them is left out."""
+    from typing import get_args
+
+    from vllm.config.cache import CacheDType
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    connector = int(factors["nixl_connector_version"])
+    known = {
+        "transfer_mode": ["pull", "push"],
+        "dtype": ["torch.bfloat16", "torch.float16", "torch.float32"],
+        "cache_dtype": list(get_args(CacheDType)),
+        "is_hma_enabled": [True, False],
+        "attn_backend_name": [each.name for each in AttentionBackendEnum],
+        "vllm_version": versions_near(str(factors["vllm_version"])),
+        "nixl_connector_version": list(range(max(1, connector - _CONNECTORS), connector + _CONNECTORS + 1)),
+    }
+    return {name: [each for each in values if each != factors[name]] for name, values in known.items()}
+
+
+def versions_near(version: str) -> list[str]:
+    """Return the releases around *version* (``0.32.0``): some minor versions to either side, with their patches."""
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if match is None:
+        return []
+    major, minor = int(match[1]), int(match[2])
+    return [
+        f"{major}.{near}.{patch}"
+        for near in range(max(0, minor - _MINORS), minor + _MINORS + 1)
+        for patch in range(_PATCHES)
+    ]

@@ -1,0 +1,105 @@
+"""The mixin over a NIXL worker's handshakes: who asks for one, how it goes, what its failure means."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.guard import guard
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import failures, nixl_compatibility, nixl_reach, peers
+from penstock.instrumentation.vllm.nixl_handshakes import Run
+from penstock.instrumentation.vllm.peers import Peer
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.drills import Drill
+    from penstock.instrumentation.vllm.nixl_observer import NixlObserver
+
+_GUARD = guard("nixl")
+_SECOND = 1_000_000_000
+
+
+class NixlHandshakeMixin:
+    """Over the connector's worker, pull or push. Each method has the signature of the one it extends."""
+
+    _penstock: NixlObserver | None = None
+
+    def _ensure_handshake(self, engine_id: str, host: str, port: int, *args: Any, **kwargs: Any) -> Any:
+        upstream: Any = super()
+        queued_ns = time.time_ns()
+        future = upstream._ensure_handshake(engine_id, host, port, *args, **kwargs)
+        observer = self._penstock
+        if observer is not None and future is not None and runtime.active:
+            with _GUARD:
+                peer = Peer(peers.address(host, port), engine_id)
+                new = observer.handshakes.join(peer, observer.here.waiter, future, queued_ns)
+                if new is not None:
+
+                    def ended(done: Any) -> None:
+                        with _GUARD:
+                            run = observer.handshakes.run_of(engine_id)
+                            observer.handshake_ended(new, run, done.exception())
+
+                    future.add_done_callback(ended)
+        return future
+
+    def _nixl_handshake(
+        self, host: str, port: int, remote_tp_size: int, expected_engine_id: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        upstream: Any = super()
+        observer = self._penstock
+        if observer is None:
+            return upstream._nixl_handshake(host, port, remote_tp_size, expected_engine_id, *args, **kwargs)
+        start_ns = time.time_ns()
+        drill: Drill | None = None
+        result: Any = None
+        with _GUARD:
+            drill = observer.faults.hit(c.FAILURE_MODE_HANDSHAKE, peers.address(host, port))
+        try:
+            if drill is not None:
+                observer.faults.strike(drill)
+            result = upstream._nixl_handshake(host, port, remote_tp_size, expected_engine_id, *args, **kwargs)
+        except Exception as error:
+            if runtime.active and drill is None:
+                with _GUARD:
+                    self._penstock_look_into(error, host, port)
+            raise
+        finally:
+            if runtime.active:
+                with _GUARD:
+                    run = Run(start_ns, time.time_ns(), _clock_offset_ns(result), drill is not None)
+                    observer.handshakes.ran(expected_engine_id, run)
+        return result
+
+    def _penstock_look_into(self, error: Exception, host: str, port: int) -> None:
+        """Find out what a failed handshake does not say: a closed port, the factors that do not fit."""
+        if failures.is_silence(error):
+            if nixl_reach.refuses(host, port):
+                failures.annotate(error, failures.Note(refused=True))
+            return
+        hashes = failures.hashes_in(str(error))
+        if hashes is not None:
+            factors = nixl_compatibility.explain(self, hashes[1])
+            failures.annotate(error, failures.Note(factors=factors))
+
+    def _background_nixl_handshake(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
+        return self._penstock_for(req_id, "_background_nixl_handshake", req_id, *args, **kwargs)
+
+    def _penstock_for(self, request_id: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call vLLM's *method*; a handshake that it asks for is asked for by *request_id*."""
+        upstream: Any = super()
+        observer = self._penstock
+        if observer is None:
+            return getattr(upstream, method)(*args, **kwargs)
+        observer.here.waiter = request_id
+        try:
+            return getattr(upstream, method)(*args, **kwargs)
+        finally:
+            observer.here.waiter = ""
+
+
+def _clock_offset_ns(result: Any) -> int | None:
+    """Return the offset of the peer's clock that vLLM's handshake gives beside its agents, None where there is none."""
+    offset = result[1] if isinstance(result, tuple) and len(result) > 1 else None
+    return int(offset * _SECOND) if isinstance(offset, float) else None
