@@ -214,3 +214,14 @@ def test_a_pause_is_followed_into_the_engines(harness: AdminHarness) -> None:
     assert not harness.pauses.is_paused(EngineKey("", ""))
     names = [(entry.action, entry.name) for entry in stub.ListAudit(admin.ListAuditRequest()).entries]
     assert names == [("resume", "engine 1"), ("pause", "all engines")]
+
+
+def test_a_pause_holds_in_an_engine_that_refuses_its_policy(harness: AdminHarness) -> None:
+    """It is paused at once, and its refusal is told beside that."""
+    harness.source("0")
+    harness.engine("0", refuse=lambda push: "not with me" if push.schedule else "")
+    _apply(harness)
+    last = list(harness.stub.SetPaused(admin.SetPausedRequest(paused=True, author="me")))[-1]
+    assert [(e.state, e.error) for e in last.engines] == [("acknowledged", "not with me")]
+    (engine,) = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
+    assert (engine.paused, engine.in_sync) == (True, False)

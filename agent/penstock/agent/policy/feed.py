@@ -78,10 +78,13 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
         """Return what is known of one engine."""
         return self._subscribers.get(key)
 
-    def wanted(self, key: EngineKey) -> str:
-        """Return the hash that *key* is to have now; empty for vLLM's own configuration."""
+    def wanted(self, key: EngineKey) -> str | None:
+        """Return the hash that *key* is to have now; empty for vLLM's own configuration. From any thread.
+
+        None until it has subscribed in this life of the agent: what selects it is not known before.
+        """
         subscriber = self._subscribers.get(key)
-        return subscriber.wanted.hash if subscriber is not None else ""
+        return subscriber.wanted.hash_at(self._clock()) if subscriber is not None else None
 
     def close(self) -> None:
         """End all streams; the engines keep what they have and come back later."""
