@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,11 +50,19 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
 
 def _threads(server: Server) -> set[str]:
     """Return the names of all threads of all processes of a server, which are one process group."""
-    listed = subprocess.run(
-        ["ps", "-L", "-o", "pgid=,comm=", "-e"], capture_output=True, text=True, check=True
-    ).stdout
-    rows = (line.split(maxsplit=1) for line in listed.splitlines())
-    return {name for group, name in rows if int(group) == server.child.pid}
+    processes = Path("/proc").glob("[0-9]*")
+    return {name for process in processes for name in _threads_of(process, server.child.pid)}
+
+
+def _threads_of(process: Path, group: int) -> list[str]:
+    try:
+        # After the command, which is in brackets: state, parent, group.
+        if int(process.joinpath("stat").read_text().rpartition(")")[2].split()[2]) != group:
+            return []
+        return [task.joinpath("comm").read_text().strip() for task in process.glob("task/*")]
+    except OSError:
+        # It ended while we looked.
+        return []
 
 
 def test_requests_are_served(servers: tuple[Server, Server]) -> None:
