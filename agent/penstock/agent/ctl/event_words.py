@@ -47,10 +47,11 @@ def _transfer_failure(body: events.TransferFailure) -> str:
 def _load_outcome(body: events.LoadOutcome) -> str:
     outcome, mode = label(common.Outcome, body.outcome), label(common.FailureMode, body.mode)
     by = label(common.DecidedBy, body.decided_by)
+    cost = "recomputed" if body.outcome == common.OUTCOME_RECOMPUTED else "lost"
     reason = f": {words.one_line(body.reason)}" if body.reason else ""
     return (
         f"{label(common.Channel, body.channel)} {outcome} by {by} after {mode}, "
-        f"{body.tokens_kept} tokens kept, {body.tokens_recomputed} recomputed{reason}"
+        f"{body.tokens_kept} tokens kept, {body.tokens_recomputed} {cost}{reason}"
     )
 
 
