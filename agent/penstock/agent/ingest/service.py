@@ -138,10 +138,11 @@ class IngestService:
         if older is not None:
             older.end(Ending.REPLACED)
         try:
+            # Before the wait for the disk: a loss that is written meanwhile would close the source that is here.
+            self._losses.connected(source.epoch)
             watermark = await self._journal.open_source(source)
             if self._draining:
                 stream.end(Ending.DRAINING)
-            self._losses.connected(source.epoch)
             self._registry.connect(source, watermark)
             if batch.HasField("snapshot"):
                 self._registry.snapshot(source.epoch, batch.snapshot)
