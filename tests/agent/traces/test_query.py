@@ -120,7 +120,7 @@ async def test_the_handshake_of_a_victim_is_found(book):
 async def test_nobody_of_that_name(book, text):
     """One sentence names what was asked for and where to look."""
     await book.tell(decode_story())
-    with pytest.raises(NotFoundError, match=f"no request '{text}' in the journal; agentctl get requests"):
+    with pytest.raises(NotFoundError, match=f"no request '{text}' in the journal; 'agentctl get events'"):
         trace_of(book, text)
 
 
