@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -131,7 +131,7 @@ def test_errors_have_their_status(harness: AdminHarness) -> None:
 def test_the_effective_policy_has_its_schedule_and_where_it_comes_from(harness: AdminHarness) -> None:
     """What holds now, from whom, and what holds later."""
     harness.engine("0")
-    ends = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
+    ends = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     _apply(harness, "base", kvLoadFailure={"action": "recompute", "maxRecomputeTokens": 5})
     _apply(harness, "overlay", priority=200, expiresAt=ends, kvLoadFailure=action("fail"))
     effective = harness.stub.GetEffectivePolicy(admin.GetEffectivePolicyRequest(key={"engine": "0"}))

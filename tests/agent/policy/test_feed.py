@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import grpc
@@ -156,7 +156,7 @@ async def test_an_engine_that_pauses_and_refuses_the_policy_is_paused(served: Fe
     """The kill switch works whatever else is in the push; its end and the policy are refused."""
 
     async def last(*, pausing: bool) -> tuple[str, str]:
-        steps = rollout(served.feed, list, Selection(), timeout=5, clock=time.time, pausing=pausing)
+        steps = rollout(served.feed, list, Selection(), within=5, clock=time.time, pausing=pausing)
         progress = [step async for step in steps][-1]
         assert progress.done
         (item,) = progress.engines
@@ -185,7 +185,7 @@ async def test_what_is_wanted_of_an_engine_that_is_away_runs_down(directory: Pat
     """A policy that expires meanwhile is not held against the engine, which moves on by itself."""
     now = [time.time()]
     async with running_feed(directory, clock=lambda: now[0]) as served:
-        expires = datetime.fromtimestamp(now[0] + 60, timezone.utc).isoformat()
+        expires = datetime.fromtimestamp(now[0] + 60, UTC).isoformat()
         await served.store.apply(manifest(kvLoadFailure=_FAIL, expiresAt=expires), author="me")
         async with Engine(served.address) as engine:
             push = await engine.push()
@@ -240,7 +240,7 @@ async def test_a_second_stream_of_the_same_engine_takes_over(served: FeedServer)
 
 async def test_the_schedule_is_pushed_again_when_a_policy_expires(served: FeedServer) -> None:
     """The agent's own clock takes the step that the engine takes by itself."""
-    expires = (datetime.now(timezone.utc) + timedelta(milliseconds=400)).isoformat()
+    expires = (datetime.now(UTC) + timedelta(milliseconds=400)).isoformat()
     await served.store.apply(manifest(kvLoadFailure=_FAIL, expiresAt=expires), author="me")
     async with Engine(served.address) as engine:
         push = await engine.push()
@@ -305,7 +305,7 @@ async def test_closing_ends_all_streams(served: FeedServer) -> None:
 async def _states(
     served: FeedServer, known: list[Known], seconds: float
 ) -> list[tuple[dict[str, str], bool]]:
-    steps = rollout(served.feed, lambda: known, Selection(), timeout=seconds, clock=time.time)
+    steps = rollout(served.feed, lambda: known, Selection(), within=seconds, clock=time.time)
     return [
         ({str(engine.key): engine.state for engine in progress.engines}, progress.done)
         async for progress in steps

@@ -58,14 +58,14 @@ async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> As
 
 
 async def _follow(
-    agent: AgentContext, selection: Selection, timeout: Duration, *, pausing: bool = False
+    agent: AgentContext, selection: Selection, within: Duration, *, pausing: bool = False
 ) -> AsyncIterator[admin.Rollout]:
-    seconds = timeout.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
+    seconds = within.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
     steps = rollout(
         agent.feed,
         lambda: known(agent),
         selection,
-        timeout=min(seconds, _LONGEST_TIMEOUT),
+        within=min(seconds, _LONGEST_TIMEOUT),
         clock=agent.clock,
         pausing=pausing,
     )

@@ -94,7 +94,7 @@ class IngestService:
             stream.end(Ending.DRAINING)
         try:
             await asyncio.wait_for(self._idle.wait(), deadline)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             _log.warning("streams did not end in time", streams=len(self._streams))
 
     async def publish(self, _: object, context: Context) -> None:
@@ -109,7 +109,7 @@ class IngestService:
             if isinstance(error, ContractError):
                 _log.warning("message refused", error=str(error))
             await context.abort(code_of(error), str(error))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _SILENT)
         if stream.ending is Ending.REPLACED:
             await context.abort(grpc.StatusCode.ABORTED, stream.ending.value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import grpc
@@ -120,7 +120,7 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
     async def _enter(self, reports: AsyncIterator[Report]) -> Subscriber:
         try:
             first = await asyncio.wait_for(anext(reports), _HELLO_DEADLINE)
-        except (StopAsyncIteration, asyncio.TimeoutError):
+        except (TimeoutError, StopAsyncIteration):
             raise ContractError("no Subscribe came; send one first") from None
         if first.WhichOneof("message") != "subscribe":
             raise ContractError(f"the first report is {first.WhichOneof('message')}; send Subscribe first")
@@ -201,7 +201,7 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
         self.changed.notify()
 
     def _want(self, subscriber: Subscriber) -> tuple[Step, ...]:
-        now = datetime.fromtimestamp(self._clock(), timezone.utc)
+        now = datetime.fromtimestamp(self._clock(), UTC)
         manifests = [policy.manifest for policy in self._store.policies()]
         steps = effective(manifests, subscriber.target, now)
         subscriber.wanted = Wanted(

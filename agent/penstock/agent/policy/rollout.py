@@ -62,18 +62,18 @@ async def rollout(
     known: Callable[[], Iterable[Known]],
     selection: Selection,
     *,
-    timeout: float,
+    within: float,
     clock: Clock,
     pausing: bool = False,
 ) -> AsyncIterator[Progress]:
     """Yield the progress of the present state: at once, at every change, and at the end.
 
-    Ends when it is done or after *timeout* seconds. An engine that was gone all
+    Ends when it is done or after *within* seconds. An engine that was gone all
     the time is shown, but not waited for: it gets its policy when it comes back.
     With *pausing* all that counts is that an engine is passive, not its policy.
     """
     loop = asyncio.get_running_loop()
-    end = loop.time() + timeout
+    end = loop.time() + within
     awaited: set[EngineKey] = set()
     last: Progress | None = None
     while True:
