@@ -68,7 +68,7 @@ def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: s
             if shown.get(name) != line:
                 shown[name] = line
                 if not quiet:
-                    click.echo(f"engine {name} {line}")
+                    click.echo(words.printable(f"engine {name} {line}"))
     if not quiet and not last.engines:
         click.echo("no engine is known that it concerns")
     _judge(last, what)

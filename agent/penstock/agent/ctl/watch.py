@@ -44,4 +44,4 @@ def _text(item: admin.LoggedEvent, output: str) -> str:
         click.style(event.WhichOneof("body") or "unknown", bold=True),
         *(part for part in (event.request_id, event_peer(event)) if part and part != words.NONE),
     ]
-    return f"{'  '.join(parts)}  {event_words(event)}"
+    return words.printable(f"{'  '.join(parts)}  {event_words(event)}")
