@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert
+from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import last_failures, peer_summaries
 from penstock.agent.admin.targets import selected_views, selection_of, targets
 from penstock.proto.v1 import admin_pb2 as admin
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.admin.context import AgentContext
-    from penstock.agent.admin.peers import PeerKey
     from penstock.agent.model import Source
     from penstock.agent.policy.subscriber import Subscriber
     from penstock.agent.registry import EngineView, LiveSource
@@ -40,12 +39,7 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
         for row in agent.fold.engines()
         if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
     ]
-
-    def read() -> dict[PeerKey, int]:
-        with agent.journal.reader() as reader:
-            return last_failures(reader)
-
-    failures = await asyncio.to_thread(read)
+    failures = await with_reader(agent, last_failures)
     return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures))
 
 
