@@ -8,6 +8,7 @@ from penstock.agent.traces import ids, names
 from penstock.agent.traces.explain import explain
 from penstock.agent.traces.query import get_trace
 from penstock.proto.v1 import common_pb2
+from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED
 
 from tests.support.batches import PEER, TIME, deferral_start, event, transfer_failure
 from tests.support.stories import (
@@ -255,6 +256,13 @@ DELAY = event(
     delay_nano=5 * SECOND,
     caused_by_peer={"address": "10.0.0.9:5600"},
 )
+
+
+def timeless(kind, **fields):
+    """Build an event that does not know when what it ends has begun."""
+    return event(kind, DECODE, **fields)
+
+
 REHEARSED = failed_load()
 REHEARSED.rehearsal = True
 
@@ -270,6 +278,14 @@ REHEARSED.rehearsal = True
         ([outcome(DECODE)], f"did without its KV load from {PEER} (handshake, refused): 400 tokens were"),
         ([DELAY], f"waited 5.0 s longer for {PEER} because the handshake with 10.0.0.9:5600 was in the way"),
         ([slow_wait()], f"was deferred for 3.0 s (remote_kv, {PEER}); it ended (stop) after"),
+        (
+            [timeless("deferral_end", reason=1, ending=1)],
+            "computed 412 prompt tokens, without trouble; it ended (stop)",
+        ),
+        (
+            [timeless("lease_closed", blocks=3, ending=LEASE_ENDING_EXPIRED)],
+            "kept 3 blocks for a reader that did not come in an unknown time",
+        ),
         ([lease(DECODE, expired=True)], "kept 26 blocks for a reader that did not come in 300 ms"),
         ([], "computed 412 prompt tokens, without trouble; it ended (stop) after 500 ms"),
     ],
