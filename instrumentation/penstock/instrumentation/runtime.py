@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.emitter import Emitter
+from penstock.instrumentation.emitter import CAPACITY, Emitter
 from penstock.instrumentation.fork import wait_for_grpc_to_end
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import registry
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from penstock.instrumentation.settings import Settings
 
 logger = logging.getLogger("penstock")
+
+START_AGAIN: Final = 512
+"""Entries of one kind after which an exporter that could not be started is tried again."""
 
 STOP_DEADLINE: Final = 1.0
 """Seconds that the end of the process may wait for the last batches."""
@@ -253,6 +256,9 @@ class Runtime:
                 exporter = self._start_exporter()
         if exporter is not None:
             exporter.ring()
+        elif not self._off():
+            # The system had no thread left: ask again when as much has come again, not at every entry.
+            self.emitter.mark = min(self.emitter.longest() + START_AGAIN, CAPACITY)
 
     def _start_exporter(self) -> Exporter | None:
         with self._lock:
