@@ -80,7 +80,7 @@ class TraceExporter:
             else None
         )
         self._saved: tuple[int, int] | None = None
-        self._status = ExportStatus(endpoint=settings.endpoint)
+        self._status = ExportStatus(endpoint=settings.shown)
         self._thread = threading.Thread(target=self._run, name="penstock-traces", daemon=True)
 
     def start(self) -> None:
