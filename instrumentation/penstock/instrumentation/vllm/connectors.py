@@ -39,13 +39,12 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         result = host.get_num_new_matched_tokens(request, *args, **kwargs)
         observer = self._penstock_scheduler
         if observer is not None:
-            if result[0] is None:
-                if runtime.active:
-                    with _GUARD:
-                        observer.deferred(request, c.DEFERRAL_REASON_KV_LOOKUP)
-            elif observer.is_deferred(request.request_id):
-                with _GUARD:
-                    observer.ready(request.request_id, c.DEFERRAL_REASON_KV_LOOKUP)
+            with _GUARD:
+                if result[0] is not None:
+                    if observer.is_deferred(request.request_id):
+                        observer.ready(request.request_id, c.DEFERRAL_REASON_KV_LOOKUP)
+                elif runtime.active:
+                    observer.deferred(request, c.DEFERRAL_REASON_KV_LOOKUP)
         return result
 
     def update_state_after_alloc(
@@ -62,7 +61,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     def update_connector_output(self, connector_output: Any) -> Any:
         """Give the connector its own worker metadata, without our report around it."""
         host: Any = super()
-        metadata = connector_output.kv_connector_worker_meta
+        metadata = getattr(connector_output, "kv_connector_worker_meta", None)
         if isinstance(metadata, WorkerReport):
             connector_output.kv_connector_worker_meta = metadata.inner
         return host.update_connector_output(connector_output)
@@ -88,7 +87,10 @@ class WorkerSideMixin(ABC):  # noqa: B024  (see above)
         host: Any = super()
         metadata = host.build_connector_worker_meta()
         observer = self._penstock_worker
-        return metadata if observer is None else observer.report(metadata)
+        with _GUARD:
+            if observer is not None:
+                return observer.report(metadata)
+        return metadata
 
 
 class KvConnectorHook:

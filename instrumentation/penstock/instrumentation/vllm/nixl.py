@@ -80,13 +80,15 @@ class NixlWorkerMixin:
         observer = self._penstock
         if observer is not None and future is not None and runtime.active:
             with _GUARD:
-                peer = Peer(peers.address(host, port), engine_id)
+                peer = peers.named(host, port, engine_id)
                 new = observer.handshakes.join(peer, getattr(observer.here, "waiter", ""), future, queued_ns)
                 if new is not None:
 
                     def ended(done: Any) -> None:
                         with _GUARD:
-                            run = observer.handshakes.run_of(engine_id)
+                            # vLLM forgets it now; it would hold the exception, and with it whole frames.
+                            new.future = None
+                            run = observer.handshakes.run_of(peer.engine_id)
                             observer.handshake_ended(new, run, done.exception())
 
                     future.add_done_callback(ended)
@@ -108,7 +110,8 @@ class NixlWorkerMixin:
             if observer is not None and runtime.active:
                 with _GUARD:
                     offset_ns = None if offset is None else int(offset * _SECOND)
-                    observer.handshakes.ran(expected_engine_id, Run(start_ns, time.time_ns(), offset_ns))
+                    run = Run(start_ns, time.time_ns(), offset_ns)
+                    observer.handshakes.ran(peers.identifier(expected_engine_id), run)
 
     def _background_nixl_handshake(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
         return self._penstock_for(req_id, "_background_nixl_handshake", req_id, *args, **kwargs)
@@ -155,7 +158,7 @@ class NixlWorkerMixin:
         finally:
             observer.here.transfer = ("", Peer())
 
-    def _read_blocks_for_req(self, req_id: str, meta: Any) -> Any:
+    def _read_blocks_for_req(self, req_id: str, meta: Any, *args: Any, **kwargs: Any) -> Any:
         upstream: Any = super()
         observer = self._penstock
         if observer is not None:
@@ -163,7 +166,7 @@ class NixlWorkerMixin:
             if runtime.active:
                 with _GUARD:
                     self._penstock_invalid_peer(observer, req_id, meta)
-        return upstream._read_blocks_for_req(req_id, meta)
+        return upstream._read_blocks_for_req(req_id, meta, *args, **kwargs)
 
     def _penstock_invalid_peer(self, observer: NixlObserver, req_id: str, meta: Any) -> None:
         """Report a read that vLLM is about to give up without a word, because it holds the peer for invalid."""
@@ -173,9 +176,9 @@ class NixlWorkerMixin:
             )
             observer.failed(failure, req_id, meta=meta)
 
-    def _is_turn2_read_expired(self, meta: Any) -> Any:
+    def _is_turn2_read_expired(self, meta: Any, *args: Any, **kwargs: Any) -> Any:
         upstream: Any = super()
-        expired = upstream._is_turn2_read_expired(meta)
+        expired = upstream._is_turn2_read_expired(meta, *args, **kwargs)
         observer = self._penstock
         if expired and observer is not None and runtime.active:
             with _GUARD:
@@ -227,10 +230,12 @@ class NixlWorkerMixin:
         upstream: Any = super()
         results = upstream.get_transfer_results()
         observer = self._penstock
-        if observer is not None and (results.finished_recving or results.finished_sending):
+        if observer is not None:
             with _GUARD:
-                observer.done(results.finished_recving, received=True)
-                observer.done(results.finished_sending, received=False)
+                if results.finished_recving:
+                    observer.done(results.finished_recving, received=True)
+                if results.finished_sending:
+                    observer.done(results.finished_sending, received=False)
         return results
 
     def shutdown(self) -> None:

@@ -170,7 +170,9 @@ class NixlObserver:
         }
         if meta is not None:
             fields["blocks"] = sum(len(group) for group in meta.local_block_ids)
-            fields["remote_request_id"] = str(meta.remote.request_id) if meta.remote is not None else ""
+            fields["remote_request_id"] = (
+                peers.identifier(meta.remote.request_id) if meta.remote is not None else ""
+            )
         self._emit("transfer_failure", fields, request_id)
         if awaited and direction == c.DIRECTION_RECEIVE and mode not in _HARMLESS:
             self._failures.append(LoadFailure(request_id, mode, failure.error_type, peer, self.rank))
@@ -178,9 +180,9 @@ class NixlObserver:
     def peer_of(self, meta: Any, context: Mapping[str, Any]) -> Peer:
         """Return the peer that a load or vLLM's context names; its address as the last handshake knew it."""
         remote = getattr(meta, "remote", None)
-        engine_id = str(context.get("dst_engine_id") or context.get("remote_engine_id") or "")
+        engine_id = peers.identifier(context.get("dst_engine_id") or context.get("remote_engine_id"))
         if remote is not None:
-            named = Peer(peers.address(remote.host, remote.port), str(remote.engine_id))
+            named = peers.named(remote.host, remote.port, remote.engine_id)
             if named.address != peers.UNKNOWN:
                 return named
             engine_id = engine_id or named.engine_id

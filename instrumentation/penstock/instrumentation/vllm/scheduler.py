@@ -69,16 +69,17 @@ class SchedulerMixin:
         with runtime.policy.step():
             output = host.schedule(*args, **kwargs)
         observer = self._penstock
-        if observer is not None and runtime.active and output.scheduled_new_reqs:
+        if observer is not None and runtime.active:
             with _GUARD:
-                observer.scheduled(output.scheduled_new_reqs, self.requests)
+                if output.scheduled_new_reqs:
+                    observer.scheduled(output.scheduled_new_reqs, self.requests)
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Apply the policy to the loads that failed in this step, and only for its length."""
         host: Any = super()
         with runtime.policy.step():
-            decision = self._penstock_decide(model_runner_output.kv_connector_output)
+            decision = self._penstock_decide(model_runner_output)
             if decision is None:
                 outputs = host.update_from_output(scheduler_output, model_runner_output)
             else:
@@ -96,12 +97,15 @@ class SchedulerMixin:
                 observer.stepped()
         return outputs
 
-    def _penstock_decide(self, output: Any) -> Decision | None:
-        """Return what is done about the failed loads in *output*, or None if there are none or we are passive."""
+    def _penstock_decide(self, model_runner_output: Any) -> Decision | None:
+        """Return what is done about the failed loads of this step, or None if there are none or we are passive."""
         observer = self._penstock
-        if output is None or observer is None or not runtime.active:
+        if observer is None or not runtime.active:
             return None
         with _GUARD:
+            output = model_runner_output.kv_connector_output
+            if output is None:
+                return None
             if output.kv_connector_worker_meta is not None:
                 observer.reported(output.kv_connector_worker_meta)
             if output.failed_recving or output.invalid_block_ids:
@@ -252,10 +256,11 @@ class SchedulerMixin:
         host: Any = super()
         result = host._connector_finished(request)
         observer = self._penstock
-        if observer is not None and result[0] and runtime.active:
+        if observer is not None and runtime.active:
             with _GUARD:
-                groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
-                observer.leased(request.request_id, sum(len(group) for group in groups))
+                if result[0]:
+                    groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
+                    observer.leased(request.request_id, sum(len(group) for group in groups))
         return result
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
