@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from demo.receiver import Span
 
+# The span that the tests' caller says it is in; the caller would export it.
+CALLER_SPAN = "00f067aa0ba902b7"
+
 
 @contextmanager
 def variant_stack(variant: Variant, *, logs: Path) -> Iterator[Stack]:
