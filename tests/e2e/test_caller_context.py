@@ -10,6 +10,7 @@ import pytest
 from demo.client import prefill_decode
 from demo.steps import PROMPT, until
 from tests.support.engines import CPU_DEFAULTS
+from tests.support.stacks import CALLER_SPAN
 
 if TYPE_CHECKING:
     from demo.receiver import Span
@@ -29,17 +30,17 @@ def _requests_of(stack: Stack, trace_id: str) -> list[Span]:
 
 def test_one_search_finds_both_servers_below_the_caller(stack: Stack) -> None:
     """With a sampled traceparent both request spans are in its trace, children of the caller's span."""
-    trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
+    trace_id = secrets.token_hex(16)
 
     prefill_decode(
         stack.prefill.url,
         stack.decode.url,
         PROMPT + trace_id,
-        headers={"traceparent": f"00-{trace_id}-{span_id}-01"},
+        headers={"traceparent": f"00-{trace_id}-{CALLER_SPAN}-01"},
     )
 
     found = until(lambda: _requests_of(stack, trace_id), f"Trace {trace_id} does not hold both servers")
-    assert {span.parent_id for span in found} == {span_id}
+    assert {span.parent_id for span in found} == {CALLER_SPAN}
 
 
 def test_the_clients_request_id_is_an_attribute(stack: Stack) -> None:
@@ -56,8 +57,7 @@ def test_the_clients_request_id_is_an_attribute(stack: Stack) -> None:
         return [
             span
             for span in stack.receiver.spans()
-            if span.name == "penstock.request"
-            and name in str(span.attributes.get("penstock.client_request_id", ""))
+            if span.name == "penstock.request" and name in span.attributes["gen_ai.request.id"]
         ]
 
     until(lambda: len(named_spans()) >= 2, f"Fewer than two request spans carry {name}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from demo.client import complete, prefill_decode
 from demo.model import tiny_model
 from demo.servers import ROOT, Server, ServerSpec
 from demo.steps import PROMPT
+from tests.support.agent import short_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,63 +21,73 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engine
 
 
+@dataclass(frozen=True)
+class Lonely:
+    """A prefill server without Penstock, and a decode server whose agent is not there."""
+
+    prefill: Server
+    decode: Server
+    nobody: Path
+
+
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
-    """Start a prefill server without Penstock, and a decode server whose agent is not there."""
+def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lonely]:
+    """Start both."""
     logs = tmp_path_factory.mktemp("without")
     model = tiny_model(ROOT / ".cache" / "models")
-    specs = (
-        ServerSpec("prefill", "kv_producer"),
-        ServerSpec(
-            "decode",
-            "kv_consumer",
-            "fail",
-            env={
-                "PENSTOCK_ENDPOINT": f"unix://{logs}/nobody.sock",
-                "PENSTOCK_LABELS": "role=decode",
-                # The real one, which contains: this is what production runs.
-                "PENSTOCK_GUARD": "",
-            },
-        ),
-    )
     started: list[Server] = []
+    with short_directory() as directory:
+        nobody = directory / "nobody.sock"
+        environment = {"PENSTOCK_ENDPOINT": f"unix://{nobody}", "PENSTOCK_LABELS": "role=decode"}
+        specs = (
+            ServerSpec("prefill", "kv_producer"),
+            ServerSpec("decode", "kv_consumer", "fail", env=environment),
+        )
+        try:
+            started.extend(Server(spec, model=model, logs=logs) for spec in specs)
+            for server in started:
+                server.wait_ready()
+            yield Lonely(*started, nobody)
+        finally:
+            for server in started:
+                server.stop()
+
+
+def _threads(server: Server) -> set[str]:
+    """Return the names of all threads of all processes of a server, which are one process group."""
+    processes = Path("/proc").glob("[0-9]*")
+    return {name for process in processes for name in _threads_of(process, server.child.pid)}
+
+
+def _threads_of(process: Path, group: int) -> list[str]:
     try:
-        started.extend(Server(spec, model=model, logs=logs) for spec in specs)
-        for server in started:
-            server.wait_ready()
-        yield started[0], started[1]
-    finally:
-        for server in started:
-            server.stop()
+        # After the command, which is in brackets: state, parent, group.
+        if int(process.joinpath("stat").read_text().rpartition(")")[2].split()[2]) != group:
+            return []
+        return [task.joinpath("comm").read_text().strip() for task in process.glob("task/*")]
+    except OSError:
+        # It ended while we looked.
+        return []
 
 
-def _maps(server: Server) -> str:
-    """Return what all processes of a server have mapped."""
-    texts = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                group = entry.joinpath("stat").read_text().rpartition(")")[2].split()[2]
-                if int(group) == server.child.pid:
-                    texts.append(entry.joinpath("maps").read_text())
-            except OSError:
-                # It ended while we looked.
-                continue
-    return "\n".join(texts)
-
-
-def test_requests_are_served(servers: tuple[Server, Server]) -> None:
+def test_requests_are_served(lonely: Lonely) -> None:
     """A transfer between the two, and the same text as without it."""
-    prefill, decode = servers
     for number in range(4):
         prompt = f"{PROMPT * 3}{number}"
-        _, answer = prefill_decode(prefill.url, decode.url, prompt)
-        assert answer.completion == complete(prefill.url, prompt).completion
+        _, answer = prefill_decode(lonely.prefill.url, lonely.decode.url, prompt)
+        assert answer.completion == complete(lonely.prefill.url, prompt).completion
 
 
-def test_without_an_endpoint_nothing_is_loaded(servers: tuple[Server, Server]) -> None:
-    """No process of that server has gRPC in it; one with an endpoint has."""
-    prefill, decode = servers
+def test_without_an_endpoint_no_channel_is_opened(lonely: Lonely) -> None:
+    """No process of that server runs gRPC's threads."""
+    assert not {"event_engine", "grpc_global_tim", "lifeguard"} & _threads(lonely.prefill)
 
-    assert "cygrpc" not in _maps(prefill)
-    assert "cygrpc" in _maps(decode)
+
+def test_an_engine_goes_on_looking_for_its_agent(lonely: Lonely) -> None:
+    """Whoever listens there at last is found."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(lonely.nobody))
+        listener.listen()
+        listener.settimeout(60)
+        connection, _ = listener.accept()
+        connection.close()

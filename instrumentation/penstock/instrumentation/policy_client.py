@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.backoff import Backoff
 from penstock.instrumentation.constants import COMPONENT_SCHEDULER
 from penstock.instrumentation.directives import NO_DIRECTIVES
+from penstock.instrumentation.guard import guard
 from penstock.instrumentation.policy_model import NO_POLICY
 from penstock.instrumentation.policy_schedule import Schedule
 from penstock.instrumentation.service import Message, Service, Tag
@@ -69,6 +70,7 @@ class PolicyClient(Service):
         self._fields = frozenset(fields)
         self._clock = clock
         self._schedule = Schedule((), clock())
+        self._directives = NO_DIRECTIVES
         self._accepted: Policy = NO_POLICY
         self._paused = False
         self._stream: Stream[Push] | None = None
@@ -196,7 +198,7 @@ class PolicyClient(Service):
     def _take_push(self, push: Push) -> None:
         from penstock.instrumentation.directives_decode import decode_directives  # noqa: PLC0415  (protobuf)
         from penstock.instrumentation.policy_decode import RefusedError, decode  # noqa: PLC0415
-        from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyNack  # noqa: PLC0415
+        from penstock.proto.v1.policy_pb2 import PolicyAck  # noqa: PLC0415
 
         received_ns = time.time_ns()
         self._heard = True
@@ -209,24 +211,32 @@ class PolicyClient(Service):
             directives = decode_directives(
                 push, faults_allowed=self._settings.allow_faults, now_ns=time.monotonic_ns()
             )
-            if not self._put_in_force(schedule, directives, push.paused, received_ns):
-                raise RefusedError("", f"no step of the engine ended within {STEP_DEADLINE:g} s; it hangs")  # noqa: TRY301
-        except RefusedError as refused:
-            self._last_error = str(refused)
-            logger.warning("penstock refused a policy: %s", refused)
-            hash_refused = push.schedule[0].hash if push.schedule else ""
-            self._note(hash_refused, self._runtime.policy.current.hash, "push", received_ns, str(refused))
-            self._send(
-                nack=PolicyNack(
-                    nonce=push.nonce,
-                    field=refused.field,
-                    error=str(refused),
-                    hash_in_force=self._accepted.hash,
-                )
-            )
+        except Exception as error:  # noqa: BLE001  (a bug of ours in reading it is answered too, not looped over)
+            # The switch is refused in neither direction: held, or lifted to the last good policy.
+            self._put_in_force(self._schedule, self._directives, push.paused, received_ns)
+            if isinstance(error, RefusedError):
+                self._refuse(push, error.field, str(error), received_ns)
+            else:
+                guard.record(self.name, error)
+                self._refuse(push, "", f"this engine failed to read the push: {error!r:.200}", received_ns)
+            return
+        if not self._put_in_force(schedule, directives, push.paused, received_ns):
+            text = f"no step of the engine ended within {STEP_DEADLINE:g} s; it hangs"
+            self._refuse(push, "", text, received_ns)
             return
         self._last_error = ""
         self._send(ack=PolicyAck(nonce=push.nonce, hash=self._accepted.hash, paused=self._paused))
+
+    def _refuse(self, push: Push, field: str, error: str, received_ns: int) -> None:
+        from penstock.proto.v1.policy_pb2 import PolicyNack  # noqa: PLC0415  (protobuf)
+
+        self._last_error = error
+        logger.warning("penstock refused a policy: %s", error)
+        hash_refused = push.schedule[0].hash if push.schedule else ""
+        self._note(hash_refused, self._runtime.policy.current.hash, "push", received_ns, error)
+        self._send(
+            nack=PolicyNack(nonce=push.nonce, field=field, error=error, hash_in_force=self._accepted.hash)
+        )
 
     def _put_in_force(
         self, schedule: Schedule, directives: Directives, paused: bool, received_ns: int
@@ -239,7 +249,8 @@ class PolicyClient(Service):
         ):
             return False
         cause = "push" if paused == self._paused else ("pause" if paused else "resume")
-        self._schedule, self._accepted, self._paused = schedule, accepted, paused
+        self._schedule, self._directives = schedule, directives
+        self._accepted, self._paused = accepted, paused
         self._runtime.pause("policy", paused=paused)
         current = self._runtime.policy.current
         if current != previous or cause != "push":

@@ -314,3 +314,14 @@ def test_schedule_runs_down_while_paused(agent: FakeAgent, runtime: Runtime) -> 
     agent.push(Push(schedule=schedule[1:]))
     agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement")
     assert runtime.policy.current.hash == "h-2"
+
+
+def test_resume_is_never_refused(agent: FakeAgent, subscribed: Runtime) -> None:
+    """The kill switch is lifted also by a push whose policy is refused; the last good one is in force again."""
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "ack") == 1, "an ACK")
+    for number, paused in enumerate((True, False), 1):
+        agent.push(Push(schedule=[entry("", FAILURE_ACTION_FAIL)], paused=paused))
+        agent.wait(lambda want=number: count(agent, "nack") == want, "a NACK")
+        assert subscribed.paused is paused
+        assert subscribed.policy.current.hash == ("" if paused else "h-fail")

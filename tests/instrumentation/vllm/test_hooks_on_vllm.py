@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.vllm import install as installer
 from penstock.instrumentation.vllm.scheduler import SchedulerMixin
@@ -121,3 +122,19 @@ def test_factory_for_scheduler_cls(kind: str, tmp_path: Path) -> None:
     assert isinstance(built, SchedulerMixin)
     assert config.scheduler_config.scheduler_cls == name
     built.shutdown()
+
+
+def test_a_class_that_refuses_to_be_derived_from_stays(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler class that raises when it is derived from is used as it is, and the error is counted."""
+    del recorder
+
+    class Final(Scheduler):
+        def __init_subclass__(cls) -> None:
+            raise TypeError("this scheduler is final")
+
+    monkeypatch.setattr(guard, "raising", False)
+    guard.reset()
+    assert instrument(Final) is Final
+    assert guard.counts.take() == {("scheduler_class", "TypeError"): 1}

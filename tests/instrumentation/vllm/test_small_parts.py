@@ -194,7 +194,7 @@ def test_handshakes_are_bounded() -> None:
     handshakes = Handshakes()
     for index in range(ENGINES + 10):
         handshakes.join(Peer(engine_id=str(index)), "r", object(), 1)
-    assert len(handshakes.peers()) == ENGINES
+    assert len(handshakes.recent(ENGINES + 10)) == ENGINES
     assert handshakes.last("0") is None
     future = object()
     shared = handshakes.join(Peer("p:1", "shared"), "first", future, 1)
@@ -323,3 +323,24 @@ def test_patch_of_somebody_else_over_ours() -> None:
     patch.undo()
     assert Patched().plain() == "theirs"
     Patched.plain = original  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "address"),
+    [
+        ("10.0.0.7", "5600", "10.0.0.7:5600"),
+        ("prefill_1.ns.svc", 5600, "prefill_1.ns.svc:5600"),
+        ("h" * 254, 5600, "unknown"),
+        ("two words", 5600, "unknown"),
+        ("line\nbreak", 5600, "unknown"),
+        (["10.0.0.7"], 5600, "unknown"),
+        ("10.0.0.7", {"a": 1}, "unknown"),
+        ("10.0.0.7", "9" * 5_000, "unknown"),
+        ("10.0.0.7", 65_536, "unknown"),
+        ("10.0.0.7", -1, "unknown"),
+    ],
+)
+def test_a_clients_words_are_an_address_or_nothing(host: Any, port: Any, address: str) -> None:
+    """What cannot be an address is no label; ids that are none are empty, long ones are cut."""
+    assert peers.named(host, port, ["e"]) == Peer(address)
+    assert peers.named(host, port, "e" * 5_000_000).engine_id == "e" * peers.TEXT_MAX

@@ -104,7 +104,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     def update_connector_output(self, connector_output: Any) -> Any:
         """Give the connector its own worker metadata, without our report around it."""
         host: Any = super()
-        metadata = connector_output.kv_connector_worker_meta
+        metadata = getattr(connector_output, "kv_connector_worker_meta", None)
         if isinstance(metadata, WorkerReport):
             connector_output.kv_connector_worker_meta = metadata.inner
         return host.update_connector_output(connector_output)
@@ -130,7 +130,10 @@ class WorkerSideMixin(ABC):  # noqa: B024  (see above)
         host: Any = super()
         metadata = host.build_connector_worker_meta()
         observer = self._penstock_worker
-        return metadata if observer is None else observer.report(metadata)
+        with _GUARD:
+            if observer is not None:
+                return observer.report(metadata)
+        return metadata
 
 
 class KvConnectorHook:

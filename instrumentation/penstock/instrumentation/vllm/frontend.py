@@ -72,7 +72,9 @@ class TraceContextHook:
             try:
                 return await add_request(engine, *args, **{**kwargs, "trace_headers": None})
             finally:
-                _CONTEXT.reset(token)
+                # A coroutine that is finalized in another task's context must not raise for our sake.
+                with _GUARD:
+                    _CONTEXT.reset(token)
 
         @functools.wraps(assign_request_id)
         def attach(*args: Any, **kwargs: Any) -> Any:

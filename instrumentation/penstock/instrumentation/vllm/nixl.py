@@ -75,16 +75,16 @@ class NixlWorkerMixin(NixlPushMixin):
             nixl_sizes.bytes_of(self, groups),
         )
 
-    def _read_blocks_for_req(self, req_id: str, meta: Any) -> Any:
+    def _read_blocks_for_req(self, req_id: str, meta: Any, *args: Any, **kwargs: Any) -> Any:
         upstream: Any = super()
         observer = self._penstock
         if observer is None or not runtime.active or is_cancelled(meta):
-            return upstream._read_blocks_for_req(req_id, meta)
+            return upstream._read_blocks_for_req(req_id, meta, *args, **kwargs)
         observer.here.reading = (req_id, meta)
         with _GUARD:
             self._penstock_invalid_peer(observer, req_id, meta)
         try:
-            return upstream._read_blocks_for_req(req_id, meta)
+            return upstream._read_blocks_for_req(req_id, meta, *args, **kwargs)
         except Exception as error:
             # Nothing catches it: the worker ends by it, and this says why.
             with _GUARD:
@@ -99,9 +99,9 @@ class NixlWorkerMixin(NixlPushMixin):
             )
             observer.failed(failure, req_id, meta=meta)
 
-    def _is_turn2_read_expired(self, meta: Any) -> Any:
+    def _is_turn2_read_expired(self, meta: Any, *args: Any, **kwargs: Any) -> Any:
         upstream: Any = super()
-        expired = upstream._is_turn2_read_expired(meta)
+        expired = upstream._is_turn2_read_expired(meta, *args, **kwargs)
         observer = self._penstock
         if expired and observer is not None and runtime.active:
             with _GUARD:

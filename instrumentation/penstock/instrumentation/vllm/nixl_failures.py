@@ -158,9 +158,9 @@ class NixlFailures:
     def peer_of(self, meta: Any, context: Mapping[str, Any]) -> Peer:
         """Return the peer that a load or vLLM's context names; its address as the last handshake knew it."""
         remote = getattr(meta, "remote", None)
-        engine_id = str(context.get("dst_engine_id") or context.get("remote_engine_id") or "")
+        engine_id = peers.identifier(context.get("dst_engine_id") or context.get("remote_engine_id"))
         if remote is not None:
-            named = Peer(peers.address(remote.host, remote.port), str(remote.engine_id))
+            named = peers.named(remote.host, remote.port, remote.engine_id)
             if named.address != peers.UNKNOWN:
                 return named
             engine_id = engine_id or named.engine_id
@@ -193,7 +193,8 @@ class NixlFailures:
         size = nixl_sizes.bytes_of(self._worker(), meta.local_physical_block_ids)
         if size is not None:
             fields["bytes"] = size
-        fields["remote_request_id"] = str(meta.remote.request_id) if meta.remote is not None else ""
+        remote = meta.remote
+        fields["remote_request_id"] = peers.identifier(remote.request_id) if remote is not None else ""
         return fields
 
     def _first(self, request_id: str, kind: str) -> bool:

@@ -171,10 +171,10 @@ class Handshakes:
         with self._lock:
             return self._last.get(engine_id)
 
-    def peers(self) -> list[Peer]:
-        """Return the peers whose handshakes are remembered."""
+    def recent(self, most: int) -> list[Handshake]:
+        """Return at most so many handshakes, each the last with its peer, the oldest first."""
         with self._lock:
-            return [handshake.peer for handshake in self._last.values()]
+            return list(self._last.values())[-most:]
 
     @staticmethod
     def _keep(table: OrderedDict[str, Any], key: str, value: Any) -> None:

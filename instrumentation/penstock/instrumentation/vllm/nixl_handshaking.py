@@ -10,7 +10,6 @@ from penstock.instrumentation.guard import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import failures, nixl_compatibility, nixl_reach, peers
 from penstock.instrumentation.vllm.nixl_handshakes import Run
-from penstock.instrumentation.vllm.peers import Peer
 
 if TYPE_CHECKING:
     from penstock.instrumentation.drills import Drill
@@ -32,13 +31,15 @@ class NixlHandshakeMixin:
         observer = self._penstock
         if observer is not None and future is not None and runtime.active:
             with _GUARD:
-                peer = Peer(peers.address(host, port), engine_id)
+                peer = peers.named(host, port, engine_id)
                 new = observer.handshakes.join(peer, observer.here.waiter, future, queued_ns)
                 if new is not None:
 
                     def ended(done: Any) -> None:
                         with _GUARD:
-                            run = observer.handshakes.run_of(engine_id)
+                            # vLLM forgets it now; it would hold the exception, and with it whole frames.
+                            new.future = None
+                            run = observer.handshakes.run_of(peer.engine_id)
                             observer.handshake_ended(new, run, done.exception())
 
                     future.add_done_callback(ended)
@@ -69,7 +70,7 @@ class NixlHandshakeMixin:
             if runtime.active:
                 with _GUARD:
                     run = Run(start_ns, time.time_ns(), _clock_offset_ns(result), drill is not None)
-                    observer.handshakes.ran(expected_engine_id, run)
+                    observer.handshakes.ran(peers.identifier(expected_engine_id), run)
         return result
 
     def _penstock_look_into(self, error: Exception, host: str, port: int) -> None:

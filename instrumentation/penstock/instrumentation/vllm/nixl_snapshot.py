@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 _SECOND = 1_000_000_000
 
+PEERS = 512
+"""Peers that are told, the last used first; those of earlier lives, and what clients made up, are not for ever."""
+
+FORGOTTEN = 3_600 * _SECOND
+"""Since the last handshake of a peer that vLLM has let go; it is no gauge any more."""
+
 
 class NixlSnapshot:
     """Reads a worker from the exporter's thread: it copies vLLM's tables whole before it looks into them."""
@@ -46,7 +52,15 @@ class NixlSnapshot:
         last_active = worker._engine_last_active.copy()
         invalid = worker._invalid_remote_engines.copy()
         wall_minus_monotonic = time.time() - time.perf_counter()
-        for peer in self._observer.handshakes.peers():
+        old = time.time_ns() - FORGOTTEN
+        for handshake in reversed(self._observer.handshakes.recent(PEERS)):
+            peer = handshake.peer
+            if (
+                handshake.queued_ns < old
+                and peer.engine_id not in connected
+                and peer.engine_id not in invalid
+            ):
+                continue
             status = snapshot.peers.add(
                 peer=peer.fields(),
                 connected=peer.engine_id in connected,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Final
 
 UNKNOWN: Final = "unknown"
+
+TEXT_MAX: Final = 256
+"""Characters of an id that are kept: clients name peers, and a name is kept as long as its handshake is."""
+
+_PORT_MAX: Final = 65_535
+
+# Host names and addresses with and without a scope; nothing else is an address to look for.
+_HOST: Final = re.compile(r"[A-Za-z0-9._:%\[\]-]{1,253}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +34,29 @@ class Peer:
 
 
 def address(host: object, port: object) -> str:
-    """Return ``host:port`` (IPv6 in brackets), or ``unknown`` unless both are there."""
-    if not host or not port:
+    """Return ``host:port`` (IPv6 in brackets), or ``unknown`` unless both are there and can be one."""
+    if not isinstance(host, str) or _HOST.fullmatch(host) is None:
         return UNKNOWN
-    name = str(host)
-    return f"[{name}]:{port}" if ":" in name and not name.startswith("[") else f"{name}:{port}"
+    if isinstance(port, str) and len(port) <= len(str(_PORT_MAX)) and port.isascii() and port.isdigit():
+        port = int(port)
+    if not isinstance(port, int) or not 0 < port <= _PORT_MAX:
+        return UNKNOWN
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def identifier(value: object) -> str:
+    """Return an id that somebody else gave, cut; empty for what is none."""
+    return value[:TEXT_MAX].encode(errors="replace").decode() if isinstance(value, str) else ""
+
+
+def named(host: object, port: object, engine_id: object) -> Peer:
+    """Return the peer of that name, whatever its parts are."""
+    return Peer(address(host, port), identifier(engine_id))
 
 
 def from_params(params: Mapping[str, Any] | None) -> Peer | None:
     """Return the peer that a request's ``kv_transfer_params`` name, or None if they name none."""
-    if not params:
+    if not isinstance(params, Mapping):
         return None
-    peer = Peer(
-        address(params.get("remote_host"), params.get("remote_port")),
-        str(params.get("remote_engine_id") or ""),
-    )
+    peer = named(params.get("remote_host"), params.get("remote_port"), params.get("remote_engine_id"))
     return None if peer == Peer() else peer

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +14,6 @@ from penstock.instrumentation import constants as c
 from penstock.instrumentation.vllm import peers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from penstock.instrumentation.vllm.peers import Peer
     from penstock.instrumentation.vllm.reports import LoadFailure
 
@@ -122,13 +121,15 @@ class RequestRecord:
 
 def capture(request: Any) -> RequestRecord:
     """Return the record of a vLLM ``Request`` that arrives."""
-    params: Mapping[str, Any] = request.kv_transfer_params or {}
+    given = request.kv_transfer_params
+    # The client says them: vllm_xargs can put anything there.
+    params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     headers: Mapping[str, str] = request.trace_headers or {}
     return RequestRecord(
         request_id=request.request_id,
         kv_role=kv_role(params),
         peer=peers.from_params(params),
-        remote_request_id=str(params.get("remote_request_id") or ""),
+        remote_request_id=peers.identifier(params.get("remote_request_id")),
         traceparent=headers.get("traceparent", ""),
         tracestate=headers.get("tracestate", ""),
         arrival_ns=int(request.arrival_time * _SECOND),

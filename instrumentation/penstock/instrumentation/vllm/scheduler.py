@@ -69,9 +69,10 @@ class SchedulerMixin:
                     loads.check_deadlines()
             output = host.schedule(*args, **kwargs)
         observer = self._penstock
-        if observer is not None and runtime.active and output.scheduled_new_reqs:
+        if observer is not None and runtime.active:
             with _GUARD:
-                observer.scheduled(output.scheduled_new_reqs, self.requests)
+                if output.scheduled_new_reqs:
+                    observer.scheduled(output.scheduled_new_reqs, self.requests)
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -187,10 +188,11 @@ class SchedulerMixin:
         host: Any = super()
         result = host._connector_finished(request)
         observer = self._penstock
-        if observer is not None and result[0] and runtime.active:
+        if observer is not None and runtime.active:
             with _GUARD:
-                groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
-                observer.leased(request.request_id, sum(len(group) for group in groups))
+                if result[0]:
+                    groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
+                    observer.leased(request.request_id, sum(len(group) for group in groups))
         return result
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import Requirement, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.patch import Patch
@@ -93,11 +94,14 @@ def instrument(scheduler_class: Any) -> Any:
     if not isinstance(scheduler_class, type):
         return scheduler_class
     settings = runtime.settings
-    if not registry.install(SchedulerHook(scheduler_class), settings.hooks_disabled if settings else ()):
-        return scheduler_class
-    from penstock.instrumentation.vllm.scheduler import SchedulerMixin
+    made: Any = scheduler_class
+    with guard("scheduler_class"):
+        if registry.install(SchedulerHook(scheduler_class), settings.hooks_disabled if settings else ()):
+            from penstock.instrumentation.vllm.scheduler import SchedulerMixin
 
-    return instrumented(SchedulerMixin, scheduler_class)
+            # A class may refuse to be derived from: __init_subclass__, a metaclass.
+            made = instrumented(SchedulerMixin, scheduler_class)
+    return made
 
 
 def create_scheduler(*args: Any, **kwargs: Any) -> Any:
