@@ -56,8 +56,7 @@ def test_the_clients_request_id_is_an_attribute(stack: Stack) -> None:
         return [
             span
             for span in stack.receiver.spans()
-            if span.name == "penstock.request"
-            and name in str(span.attributes.get("penstock.client_request_id", ""))
+            if span.name == "penstock.request" and name in span.attributes["gen_ai.request.id"]
         ]
 
     until(lambda: len(named_spans()) >= 2, f"Fewer than two request spans carry {name}")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.model import API_VERSION, KIND, Manifest, parse_manifest
 from penstock.agent.selector import Target
 
-NOW = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
 
 def document(name: str = "decode-default", *, reason: str = "", **spec: Any) -> dict[str, Any]:

@@ -42,11 +42,13 @@ class FeedServer:
 
 
 @asynccontextmanager
-async def running_feed(directory: Path, *, patience: float = 10.0) -> AsyncIterator[FeedServer]:
+async def running_feed(
+    directory: Path, *, patience: float = 10.0, clock: Callable[[], float] = time.time
+) -> AsyncIterator[FeedServer]:
     """Serve a feed whose state is below *directory*."""
     database = PolicyDatabase.open(directory)
-    store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
-    feed = PolicyFeed(store, pauses, orders, patience=patience)
+    store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database, clock=clock)
+    feed = PolicyFeed(store, pauses, orders, patience=patience, clock=clock)
     server = grpc.aio.server()
     add_PolicyFeedServicer_to_server(feed, server)
     address = f"unix://{directory}/feed.sock"

@@ -10,7 +10,7 @@ from demo.receiver import Receiver
 from demo.stack import Stack
 from demo.steps import POLICY
 from tests.support.agent import short_directory
-from tests.support.engines import CPU_DEFAULTS, Variant, running_pair
+from tests.support.engines import Variant, running_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def variant_stack(variant: Variant, *, logs: Path) -> Iterator[Stack]:
-    """Run all parts; the instrumentation raises what it contains in production."""
+    """Run all parts; at the end, see that the instrumentation had nothing to contain."""
     with short_directory() as directory:
         receiver = Receiver()
         receiver.start()
@@ -30,6 +30,8 @@ def variant_stack(variant: Variant, *, logs: Path) -> Iterator[Stack]:
             agent.start()
             with running_pair(variant, logs=logs, endpoint=agent.endpoint) as pair:
                 yield Stack(agent, receiver.endpoint, receiver, pair.prefill, pair.decode)
+                contained = agent.metrics().select("penstock_guard_errors_total")
+                assert not contained, [str(sample) for sample in contained]
         finally:
             agent.stop()
             receiver.stop()
@@ -46,6 +48,3 @@ def forget_policy(stack: Stack) -> None:
 def named(spans: tuple[Span, ...], name: str, service: str = "vllm-decode") -> list[Span]:
     """Return the spans of one name and service."""
     return [span for span in spans if span.name == name and span.service == service]
-
-
-__all__ = ["CPU_DEFAULTS", "forget_policy", "named", "variant_stack"]

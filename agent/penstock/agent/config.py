@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,11 +13,6 @@ from penstock.agent.traces.settings import ExportSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ENVIRONMENT_PREFIX = "PENSTOCK_AGENT_"
 

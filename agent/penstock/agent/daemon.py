@@ -28,6 +28,8 @@ from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc, policy_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.agent.config import Config
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
@@ -116,7 +118,6 @@ class Daemon:
         journal.on_commit(lambda _, source, batch: registry.committed(source.epoch, batch))
 
         exemplars = Exemplars()
-        exporter = self._exporter = self._start_export(journal, policies, exemplars)
         own = AgentMetrics(
             journal.created_unix_nano,
             self._config.engines_expected,
@@ -124,6 +125,7 @@ class Daemon:
             export_backlog=lambda: max(0, keeper.at - exporter.status().position),
         )
         journal.observe_commits(own.commit.observe)
+        exporter = self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
         self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
 
         losses = self._watch_losses(journal, registry)
@@ -178,11 +180,14 @@ class Daemon:
         store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
         return _Policies(store, pauses, orders, PolicyFeed(store, pauses, orders))
 
-    def _start_export(self, journal: Journal, policies: _Policies, exemplars: Exemplars) -> TraceExporter:
+    def _start_export(
+        self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]
+    ) -> TraceExporter:
         exporter = TraceExporter(
             journal,
             self._config.export,
             on_exported=exemplars.note,
+            observe=observe,
             sample_ratio=SampleRatios(policies.store, policies.feed),
         )
         exporter.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -11,6 +12,8 @@ from penstock.agent.errors import StateError
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from penstock.agent.journal import Journal
     from penstock.agent.model import Source
 
@@ -19,6 +22,8 @@ _log = structlog.get_logger(__name__)
 SAVE_SECONDS = 30.0
 SAVE_BATCHES = 10_000
 POLL_SECONDS = 1.0
+# Batches that are committed while the fold is dumped; with more, the loop waits for the dump's end.
+MAX_WAITING = 1_024
 
 
 class Fold(Protocol):
@@ -46,6 +51,8 @@ class FoldKeeper:
         self._journal = journal
         self._fold = fold
         self._saved = 0
+        self._dump: Future[bytes] | None = None
+        self._waiting: list[tuple[int, Source, Batch]] = []
         self.at = 0
 
     async def restore(self) -> int:
@@ -75,8 +82,17 @@ class FoldKeeper:
                 replayed += len(rows)
                 # Health answers meanwhile.
                 await asyncio.sleep(0)
-        self._journal.on_commit(self._apply)
+        self._journal.on_commit(self._committed)
         return replayed
+
+    def _committed(self, batch_id: int, source: Source, batch: Batch) -> None:
+        if self._dump is None:
+            self._apply(batch_id, source, batch)
+            return
+        # The fold stands still while it is dumped, so that the dump is that of one place in the log.
+        self._waiting.append((batch_id, source, batch))
+        if len(self._waiting) >= MAX_WAITING:
+            self._take_dump()
 
     def _apply(self, batch_id: int, source: Source, batch: Batch) -> None:
         # First, so that a batch that the fold cannot take is not tried for ever.
@@ -87,16 +103,44 @@ class FoldKeeper:
             _log.exception("a batch could not be counted", batch=batch_id, epoch=source.epoch)
 
     def save(self) -> None:
-        """Queue the state for the journal, if it has changed."""
+        """Queue the state for the journal, if it has changed. Blocks while it is dumped."""
+        self._take_dump()
         if self.at > self._saved:
-            self._journal.save_fold(self.at, self._fold.dump())
-            self._saved = self.at
+            self._put(self._fold.dump())
+
+    def _put(self, blob: bytes) -> None:
+        self._journal.save_fold(self.at, blob)
+        self._saved = self.at
+
+    def _take_dump(self) -> None:
+        """Wait for the dump that is under way, if there is one, and apply what was committed meanwhile."""
+        if self._dump is None:
+            return
+        try:
+            self._put(self._dump.result())
+        finally:
+            self._dump = None
+            waiting, self._waiting = self._waiting, []
+            for entry in waiting:
+                self._apply(*entry)
+
+    async def _save_beside(self, pool: ThreadPoolExecutor) -> None:
+        if self.at > self._saved:
+            dump = self._dump = pool.submit(self._fold.dump)
+            try:
+                await asyncio.shield(asyncio.wrap_future(dump))
+            finally:
+                self._take_dump()
 
     async def keep_saving(self) -> None:
-        """Save every 30 seconds, or after 10,000 batches; for ever."""
+        """Save every 30 seconds, or after 10,000 batches, beside the loop; for ever."""
         last = time.monotonic()
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            if self.at - self._saved >= SAVE_BATCHES or time.monotonic() - last >= SAVE_SECONDS:
-                self.save()
-                last = time.monotonic()
+        with ThreadPoolExecutor(1, "penstock-fold") as pool:
+            while True:
+                await asyncio.sleep(POLL_SECONDS)
+                if self.at - self._saved >= SAVE_BATCHES or time.monotonic() - last >= SAVE_SECONDS:
+                    last = time.monotonic()
+                    try:
+                        await self._save_beside(pool)
+                    except Exception:  # noqa: BLE001  (a save that fails costs a longer replay, no more)
+                        _log.exception("the metrics could not be saved; a restart replays more of the log")

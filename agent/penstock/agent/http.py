@@ -75,13 +75,25 @@ class HttpServer:
     async def _metrics(self, request: web.Request) -> web.Response:
         accept = request.headers.get("Accept", "")
         try:
-            async with self._turn:
-                body, content_type = await asyncio.wait_for(
-                    asyncio.get_running_loop().run_in_executor(None, self._render, accept), _RENDER_DEADLINE
-                )
+            async with asyncio.timeout(_RENDER_DEADLINE):
+                body, content_type = await self._render_alone(accept)
+        except TimeoutError:
+            return _answer(f"the metrics were not ready within {_RENDER_DEADLINE:g} s; scrape less often")
         except PenstockError as error:
             return _answer(str(error))
         return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _render_alone(self, accept: str) -> tuple[bytes, str]:
+        """Render on a thread; one that is given up keeps its turn to its end, so that threads do not pile up."""
+        await self._turn.acquire()
+        rendering = asyncio.get_running_loop().run_in_executor(None, self._render, accept)
+        rendering.add_done_callback(self._rendered)
+        return await asyncio.shield(rendering)
+
+    def _rendered(self, rendering: asyncio.Future[tuple[bytes, str]]) -> None:
+        self._turn.release()
+        if not rendering.cancelled():
+            rendering.exception()  # It was waited for, or was given up: either way nobody else asks.
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return _answer(self._health())

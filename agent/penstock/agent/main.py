@@ -50,7 +50,7 @@ def main() -> None:
     try:
         code = _command().main(standalone_mode=False)
     except click.ClickException as error:
-        sys.stderr.write(f"penstock-agent: {error.format_message()}\n")
+        sys.stderr.write(f"penstock-agent: {error.format_message().rstrip('.')}; see penstock-agent --help\n")
         sys.exit(_WRONG_USE)
     except PenstockError as error:
         sys.stderr.write(f"penstock-agent: {error}\n")

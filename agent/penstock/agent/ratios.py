@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.agent.policy import effective
@@ -48,5 +48,5 @@ class SampleRatios:
         # An engine says more about itself when it subscribes; before that its Hello has to do.
         target = Target(source.key, source.model, source.labels) if subscriber is None else subscriber.target
         manifests = [policy.manifest for policy in self._store.policies()]
-        step = effective(manifests, target, datetime.fromtimestamp(now, timezone.utc))[0]
+        step = effective(manifests, target, datetime.fromtimestamp(now, UTC))[0]
         return float(step.merged.leaves().get(FIELD, 1.0))

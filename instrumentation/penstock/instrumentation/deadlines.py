@@ -7,7 +7,7 @@ hit requests that merely queue (TensorRT-LLM#13824).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SECOND: Final = 1_000_000_000
 
 
-class Wait(str, Enum):
+class Wait(StrEnum):
     """What a request waits for, by the name of the policy's field that bounds it."""
 
     START = "maxStartWait"

@@ -83,7 +83,8 @@ def text(value: str, limit: int = TEXT_MAX) -> str:
     """Return *value* cut to *limit* bytes of UTF-8; what is not Unicode in it is replaced."""
     if len(value) * 4 <= limit and value.isascii():
         return value
-    return value.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
+    # A character is a byte or more: what is not looked at is not paid for.
+    return value[:limit].encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
 
 
 def _seal(

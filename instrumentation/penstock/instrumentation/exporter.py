@@ -31,6 +31,9 @@ ANSWER_DEADLINE: Final = 5.0
 
 SNAPSHOT_INTERVAL: Final = 1.0
 
+SNAPSHOT_REFUSED: Final = 60.0
+"""Seconds without snapshots after the agent has called one invalid: the next would end the stream again."""
+
 PROVEN: Final = 10.0
 """Seconds after which a stream counts as good, even if there was nothing to acknowledge."""
 
@@ -62,6 +65,7 @@ class Exporter(Service):
         self._proven_at = NEVER
         self._connect_at = 0.0
         self._snapshot_at = 0.0
+        self._snapshots_from = 0.0
         self._stopping = False
         self._stop_by = NEVER
         self._sent = 0
@@ -176,7 +180,10 @@ class Exporter(Service):
         guard.record("exporter.rejected", RejectedError(ended.details))
         if not in_flight or not greeted:
             # A snapshot, or the Hello.
-            self._connect_at = time.monotonic() + self._backoff.longest()
+            now = time.monotonic()
+            self._connect_at = now + self._backoff.longest()
+            if greeted:
+                self._snapshots_from = now + SNAPSHOT_REFUSED
         elif self._suspect:
             self._outbox.reject()
             self._suspect = False
@@ -197,11 +204,14 @@ class Exporter(Service):
             self._greeted = True
             self._answer_by = NEVER
             self._proven_at = now + PROVEN
-            self._snapshot_at = now
+            self._snapshot_at = max(now, self._snapshots_from)
         elif self._in_flight and ack.durable_watermark >= self._in_flight:
             self._in_flight = 0
             self._answer_by = NEVER
-            self._suspect = False
+            if self._suspect:
+                # Alone it was good: it was the snapshot beside it.
+                self._suspect = False
+                self._snapshot_at = self._snapshots_from = now + SNAPSHOT_REFUSED
             self._prove()
 
     # What is sent.
@@ -226,7 +236,8 @@ class Exporter(Service):
         # An agent that does not read gets no more of them, and a suspected batch is judged without.
         if self._stream is None or self._stream.backlog or self._suspect:
             return
-        from penstock.instrumentation.encode import BATCH_BYTES  # noqa: PLC0415  (not before the first emit)
+        from penstock.instrumentation.bounds import bound  # noqa: PLC0415  (not before the first emit)
+        from penstock.instrumentation.encode import BATCH_BYTES  # noqa: PLC0415
         from penstock.proto.v1.ingest_pb2 import Batch  # noqa: PLC0415
 
         batch = Batch(epoch=self._runtime.epoch)
@@ -240,6 +251,9 @@ class Exporter(Service):
         snapshot.emitter.reconnects = max(0, self._connections - 1)
         registry.fill(snapshot)
         self._runtime.snapshots.collect(snapshot)
+        lost = bound(snapshot)
+        if lost:
+            self._emitter.drops.add("oversize", "snapshot_row", lost)
         content = batch.SerializeToString()
         if len(content) > BATCH_BYTES:
             self._emitter.drops.add("oversize", "snapshot")

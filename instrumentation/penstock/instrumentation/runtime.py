@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.emitter import Emitter
+from penstock.instrumentation.emitter import CAPACITY, Emitter
 from penstock.instrumentation.fork import wait_for_grpc_to_end
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import registry
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from penstock.instrumentation.settings import Settings
 
 logger = logging.getLogger("penstock")
+
+START_AGAIN: Final = 512
+"""Entries of one kind after which an exporter that could not be started is tried again."""
 
 STOP_DEADLINE: Final = 1.0
 """Seconds that the end of the process may wait for the last batches."""
@@ -73,6 +76,7 @@ class Runtime:
         self._exit_registered = False
         self._fork_lock = threading.RLock()
         self._forks_clean = False
+        self._grpc_stays = False
         self._grpc_forbidden = False
         # Objects of a parent's grpc: their destructors would talk to threads that this process does not have.
         self._inherited: list[object] = []
@@ -185,7 +189,10 @@ class Runtime:
                 client.join(by - time.monotonic())
 
     def before_fork(self) -> None:
-        """Close all streams, so that the child finds no trace of grpc; waits about 10 ms, at most two seconds."""
+        """Close all streams, so that the child finds no trace of grpc; waits about 10 ms, at most two seconds.
+
+        Without streams it waits for nothing: a fork of an engine where Penstock is off costs nothing.
+        """
         deadline = time.monotonic() + FORK_DEADLINE
         self._forks_clean = self._fork_lock.acquire(timeout=FORK_DEADLINE)
         services = self._services()
@@ -193,7 +200,11 @@ class Runtime:
             service.request_park()
         for service in services:
             self._forks_clean &= service.wait_parked(deadline - time.monotonic())
-        self._forks_clean &= wait_for_grpc_to_end(deadline)
+        # With no stream of ours, or after it has been in vain, threads of grpc are the host's and will not end.
+        patience = deadline if services and not self._grpc_stays else 0.0
+        grpc_ended = wait_for_grpc_to_end(patience)
+        self._grpc_stays |= bool(services) and not grpc_ended
+        self._forks_clean &= grpc_ended
 
     def after_fork_in_parent(self) -> None:
         """Go on as before."""
@@ -215,6 +226,8 @@ class Runtime:
         self.emitter.reset()
         self.snapshots.reset()
         self.policy.reset()
+        # A child may have no policy stream to lift the parent's pause by; its own greeting settles it.
+        self._paused_by = frozenset({"ingest"} if self._paused_by else ())
         guard.reset()
         registry.reset_lock()
         if not self._forks_clean and self.settings is not None:
@@ -243,6 +256,9 @@ class Runtime:
                 exporter = self._start_exporter()
         if exporter is not None:
             exporter.ring()
+        elif not self._off():
+            # The system had no thread left: ask again when as much has come again, not at every entry.
+            self.emitter.mark = min(self.emitter.longest() + START_AGAIN, CAPACITY)
 
     def _start_exporter(self) -> Exporter | None:
         with self._lock:

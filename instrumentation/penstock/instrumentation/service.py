@@ -101,7 +101,7 @@ class Service:
         while not self.finished:
             try:
                 self._turn()
-            except Exception as error:  # noqa: BLE001, PERF203  (the thread never dies)
+            except Exception as error:  # noqa: BLE001  (the thread never dies)
                 guard.record(self.name, error)
                 self._recover()
         try:

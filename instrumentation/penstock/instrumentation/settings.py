@@ -125,7 +125,12 @@ def _server(value: str) -> str:
 
 def _labels(environ: Mapping[str, str]) -> Mapping[str, str]:
     raw = environ.get("PENSTOCK_LABELS", "")
-    labels = {name: environ[name][:253] for name in DOWNWARD_API if environ.get(name)}
+    # What is not UTF-8 in the environment arrives as surrogates, which nothing may send on.
+    labels = {
+        name: environ[name][:253].encode("utf-8", "replace").decode()
+        for name in DOWNWARD_API
+        if environ.get(name)
+    }
     for item in filter(None, (part.strip() for part in raw.split(","))):
         key, equals, value = item.partition("=")
         if not equals or _LABEL_KEY.fullmatch(key) is None or _LABEL_VALUE.fullmatch(value) is None:

@@ -57,14 +57,23 @@ class Stream(Generic[T]):
     def __init__(
         self, endpoint: str, method: str, parse: Callable[[bytes], T], inbox: queue.SimpleQueue[Message]
     ) -> None:
-        """Open a channel to *endpoint* and call *method*; does not wait for the connection."""
+        """Open a channel to *endpoint* and call *method*; does not wait for the connection.
+
+        Raises RuntimeError if the system has no thread left.
+        """
         self._inbox = inbox
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
         call: Any = self._channel.stream_stream(method, response_deserializer=parse)
-        self._call: Any = call(iter(self._requests.get, None))
         self._reader = threading.Thread(target=self._read, name="penstock-reader", daemon=True)
-        self._reader.start()
+        try:
+            self._call: Any = call(iter(self._requests.get, None))
+            self._reader.start()
+        except BaseException:
+            # No thread was to be had: leave none behind that waits for requests.
+            self._requests.put(None)
+            self._channel.close()
+            raise
 
     @property
     def backlog(self) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
+from penstock.agent.admin.events import Filter, _events_of
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,
@@ -26,6 +30,7 @@ from tests.support.batches import (
     add_transfers,
     deferral_end,
     deferral_start,
+    event,
     sample_batch,
     transfer_failure,
 )
@@ -222,3 +227,29 @@ def test_the_agent_says_how_it_is(harness: AdminHarness) -> None:
     assert status.state_bytes > 0
     assert status.version
     assert status.now.ToSeconds() > TIME // 10**9
+
+
+def test_a_watch_of_a_request_yields_what_a_listing_does(harness: AdminHarness) -> None:
+    """Also the events of the other side, which name it as the remote one, and handshakes that it waits for."""
+    core = harness.source("0")
+    harness.append(
+        core,
+        transfer_failure("decode-1", remote_request_id="prefill-1"),
+        event("handshake", "", waiting_request_ids=["prefill-1"]),
+        transfer_failure("other"),
+    )
+    request = admin.ListEventsRequest(request_id="prefill-1")
+    listed = [item.index for item in harness.stub.ListEvents(request).events]
+    with harness.journal.reader() as reader:
+        watched = _events_of(reader, reader.batches(0), Filter.of(request))
+    assert [item.index for item in watched] == listed == [0, 1]
+
+
+def test_a_journal_that_cannot_be_read_is_a_sentence(harness: AdminHarness) -> None:
+    """Not the name of an exception."""
+    with contextlib.closing(sqlite3.connect(harness.journal.path)) as database:
+        database.execute("DROP TABLE events")
+    with pytest.raises(grpc.RpcError) as caught:
+        harness.stub.ListEvents(admin.ListEventsRequest())
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert caught.value.details().endswith("journal.db' cannot be used: no such table: events")

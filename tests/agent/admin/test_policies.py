@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -131,7 +131,7 @@ def test_errors_have_their_status(harness: AdminHarness) -> None:
 def test_the_effective_policy_has_its_schedule_and_where_it_comes_from(harness: AdminHarness) -> None:
     """What holds now, from whom, and what holds later."""
     harness.engine("0")
-    ends = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
+    ends = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     _apply(harness, "base", kvLoadFailure={"action": "recompute", "maxRecomputeTokens": 5})
     _apply(harness, "overlay", priority=200, expiresAt=ends, kvLoadFailure=action("fail"))
     effective = harness.stub.GetEffectivePolicy(admin.GetEffectivePolicyRequest(key={"engine": "0"}))
@@ -214,3 +214,14 @@ def test_a_pause_is_followed_into_the_engines(harness: AdminHarness) -> None:
     assert not harness.pauses.is_paused(EngineKey("", ""))
     names = [(entry.action, entry.name) for entry in stub.ListAudit(admin.ListAuditRequest()).entries]
     assert names == [("resume", "engine 1"), ("pause", "all engines")]
+
+
+def test_a_pause_holds_in_an_engine_that_refuses_its_policy(harness: AdminHarness) -> None:
+    """It is paused at once, and its refusal is told beside that."""
+    harness.source("0")
+    harness.engine("0", refuse=lambda push: "not with me" if push.schedule else "")
+    _apply(harness)
+    last = list(harness.stub.SetPaused(admin.SetPausedRequest(paused=True, author="me")))[-1]
+    assert [(e.state, e.error) for e in last.engines] == [("acknowledged", "not with me")]
+    (engine,) = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
+    assert (engine.paused, engine.in_sync) == (True, False)

@@ -248,3 +248,22 @@ def test_pause_and_resume(harness: AdminHarness, agentctl: Agentctl) -> None:
         1,
         "agentctl: no engine fits the selector; 'agentctl get engines -o wide' shows labels\n",
     )
+
+
+def test_a_pause_with_a_refused_policy(agentctl: Agentctl, harness: AdminHarness) -> None:
+    """The engine is paused: that is no failure, and the line says what it refuses."""
+    harness.engine("0", refuse=lambda push: "cannot do that" if push.schedule else "")
+    agentctl("set-policy", "p", "--kv-load-failure", "fail", "-l", "role=decode")
+    paused = agentctl("pause")
+    assert paused.exit_code == 0, paused.stderr
+    assert paused.stdout.splitlines()[-1].endswith(
+        ", paused (its policy is refused: kvLoadFailure.action: cannot do that)"
+    )
+    resumed = agentctl("resume")
+    assert (
+        resumed.exit_code,
+        resumed.stderr.startswith("agentctl: the end of the pause is not in force"),
+    ) == (
+        1,
+        True,
+    )

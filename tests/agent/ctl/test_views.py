@@ -73,7 +73,11 @@ def test_the_table_of_engines(filled: AdminHarness, agentctl: Agentctl) -> None:
     assert "tiny" in agentctl("get", "engine", "-o", "wide").stdout
     assert "\x1b" not in line
     empty = agentctl("get", "engines", "-l", "role=none")
-    assert (empty.exit_code, empty.stdout, empty.stderr) == (0, "", "no engine has connected yet\n")
+    assert (empty.exit_code, empty.stdout, empty.stderr) == (
+        0,
+        "",
+        "no engine fits 'role=none'; without --selector all are listed\n",
+    )
 
 
 def test_json_has_words_for_enums_and_plain_numbers(filled: AdminHarness, agentctl: Agentctl) -> None:
@@ -190,3 +194,25 @@ def test_every_kind_of_event_has_its_words(filled: AdminHarness, agentctl: Agent
     lines = agentctl("get", "events", "--limit", str(len(kinds))).stdout.splitlines()[1:]
     assert [line.split()[2] for line in lines] == kinds
     assert all("[rehearsal]" in line for line in lines)
+
+
+def test_a_selector_that_fits_no_engine(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """It is not said that there is none at all."""
+    for what in ("engines", "peers"):
+        result = agentctl("get", what, "-l", "role=nope")
+        assert result.stderr == "no engine fits 'role=nope'; without --selector all are listed\n"
+
+
+def test_a_request_id_with_control_characters(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """It cannot forge lines or send codes to the terminal, in any view."""
+    filled.append(filled.source("0"), transfer_failure("evil\n\x1b[2J"))
+    for command in (("get", "events"), ("trace", "evil"), ("explain", "evil")):
+        out = agentctl(*command).stdout
+        assert "\x1b[2J" not in out
+        assert "evil\n" not in out
+
+
+def test_any_time_ago_is_a_time(filled: AdminHarness, agentctl: Agentctl) -> None:
+    """Also one before the clock began."""
+    result = agentctl("get", "events", "--since", "99999999d")
+    assert (result.exit_code, result.stderr, "req-1" in result.stdout) == (0, "", True)

@@ -119,3 +119,19 @@ def test_a_trace_is_a_tree() -> None:
         "└─ \x1b[1morphan\x1b[0m  [vllm-decode 0]  +9.0ms  1.0ms",
         "\x1b[1mcircle\x1b[0m  [vllm-decode 0]  +9.5ms  1.0ms",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cmpl-1 ümläut 日本", "cmpl-1 ümläut 日本"),
+        ("a\x1b[2Jb\x1b]0;t\x07", r"a\x1b[2Jb\x1b]0;t\x07"),
+        ("one\ntwo\r\0", r"one\ntwo\r\x00"),
+        ("\u202eabc\x9b", r"\u202eabc\x9b"),
+        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
+    ],
+)
+def test_what_a_client_chose_cannot_move_the_cursor(text: str, shown: str) -> None:
+    """Control characters are escaped; colours stay."""
+    assert words.printable(text) == shown
+    assert table(("ID",), [(text,)]).splitlines()[1:] == [shown]

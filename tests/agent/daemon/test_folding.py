@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from penstock.agent.errors import StateError
@@ -105,5 +106,73 @@ async def test_saving_goes_on_by_itself(tmp_path, monkeypatch):
             break
         await asyncio.sleep(0.001)
     assert journal.load_fold() == (2, b"\x01\x02")
+    saving.cancel()
+    await journal.close()
+
+
+class SlowFold(ListFold):
+    """Dumps only when it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def dump(self) -> bytes:
+        """Return the numbers as they are at the end: nothing may have changed them meanwhile."""
+        self.begun.set()
+        assert self.go_on.wait(10)
+        return super().dump()
+
+
+@pytest.mark.parametrize("most", [1024, 2], ids=["beside", "too many wait"])
+async def test_commits_go_on_while_the_state_is_dumped(tmp_path, monkeypatch, most):
+    """They are applied after it, in order, and the saved state is that of one place in the log."""
+    monkeypatch.setattr("penstock.agent.folding.SAVE_BATCHES", 2)
+    monkeypatch.setattr("penstock.agent.folding.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.agent.folding.MAX_WAITING", most)
+    journal = Journal.open(tmp_path)
+    keeper = FoldKeeper(journal, fold := SlowFold())
+    await keeper.restore()
+    saving = asyncio.ensure_future(keeper.keep_saving())
+    await append(journal, 1, 2)
+    assert await asyncio.to_thread(fold.begun.wait, 10)
+    await append(journal, 3)
+    assert (fold.seqs, keeper.at) == ([1, 2], 2)
+    fold.go_on.set()
+    await append(journal, 4)
+    saving.cancel()
+    await asyncio.wait([saving])
+    keeper.save()
+    assert (fold.seqs, keeper.at) == ([1, 2, 3, 4], 4)
+    await journal.close()
+
+    journal = Journal.open(tmp_path)
+    assert journal.load_fold() == (4, b"\x01\x02\x03\x04")
+    await journal.close()
+
+
+async def test_a_dump_that_fails_is_tried_again(tmp_path, monkeypatch):
+    """What was committed meanwhile is applied all the same."""
+    monkeypatch.setattr("penstock.agent.folding.SAVE_BATCHES", 2)
+    monkeypatch.setattr("penstock.agent.folding.POLL_SECONDS", 0.001)
+    journal = Journal.open(tmp_path)
+    keeper = FoldKeeper(journal, fold := SlowFold())
+    await keeper.restore()
+    saving = asyncio.ensure_future(keeper.keep_saving())
+    errors = iter([RuntimeError("boom")])
+
+    def dump() -> bytes:
+        for error in errors:
+            raise error
+        return bytes(fold.seqs)
+
+    monkeypatch.setattr(fold, "dump", dump)
+    await append(journal, 1, 2)
+    await append(journal, 3)
+    for _ in range(5000):
+        if keeper._saved == 3:
+            break
+        await asyncio.sleep(0.001)
+    assert (keeper._saved, fold.seqs, next(errors, None)) == (3, [1, 2, 3], None)
     saving.cancel()
     await journal.close()

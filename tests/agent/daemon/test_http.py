@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import aiohttp
 import pytest
 from penstock.agent.config import TcpAddress
@@ -16,11 +18,14 @@ class Agent:
         self.health = ""
         self.readiness = ""
         self.replaying = False
+        self.hold = None
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Answer with the Accept header."""
         if self.replaying:
             raise StateError("the log is being replayed")
+        if self.hold is not None:
+            return self.hold(accept)
         return f"for {accept}".encode(), "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -77,3 +82,25 @@ async def test_other_paths_are_not_there(served):
     """404."""
     _, get = served
     assert (await get("/"))[0] == 404
+
+
+async def test_a_scrape_that_takes_too_long_is_given_up(served, monkeypatch):
+    """It answers 503 and so does the next, which waits its turn: threads do not pile up. Then all is well again."""
+    monkeypatch.setattr("penstock.agent.http._RENDER_DEADLINE", 0.05)
+    agent, get = served
+    go_on, rendered = threading.Event(), []
+
+    def slow(accept):
+        rendered.append(accept)
+        assert go_on.wait(10)
+        return b"late", "text/plain"
+
+    monkeypatch.setattr(agent, "hold", slow)
+    for _ in range(2):
+        status, text, _ = await get("/metrics")
+        assert (status, text) == (503, "the metrics were not ready within 0.05 s; scrape less often\n")
+    assert len(rendered) == 1
+    monkeypatch.setattr("penstock.agent.http._RENDER_DEADLINE", 10.0)
+    monkeypatch.setattr(agent, "hold", None)
+    go_on.set()
+    assert (await get("/metrics", Accept="x/y"))[:2] == (200, "for x/y")

@@ -112,3 +112,35 @@ def test_a_loss_is_written_when_the_disk_has_room_again(hasty, monkeypatch):
         pass
     wait_until(lambda: own_batches(hasty), "the loss is in the log")
     assert next(failures, None) is None
+
+
+def test_a_source_that_did_not_wait_for_its_goodbyes_acknowledgement_is_not_lost(ingest):
+    """Its stream broke off, but the log has its goodbye."""
+    engine = FakeEngine(ingest.address)
+    engine.connect()
+    source = ingest.call(ingest.registry.get, engine.epoch).source
+    engine.goodbye()
+    wait_until(lambda: not ingest.call(ingest.registry.get, engine.epoch).connected, "it is away")
+    ingest.run(ingest.losses._lose(source, 1))
+    assert own_batches(ingest) == []
+
+
+def test_a_source_that_comes_back_is_not_lost_while_its_hello_waits_for_the_disk(hasty, monkeypatch):
+    """The wait ends before that of the disk begins: a loss in between would close the source that is here."""
+    engine = FakeEngine(hasty.address)
+    waiting_at_open = []
+    open_source = hasty.journal.open_source
+
+    async def watched(source: Source) -> int:
+        if source.process != "agent":
+            waiting_at_open.append(engine.epoch in hasty.losses._waiting)
+        return await open_source(source)
+
+    monkeypatch.setattr(hasty.losses, "_grace", 30.0)
+    monkeypatch.setattr(hasty.journal, "open_source", watched)
+    engine.connect()
+    engine.disconnect()
+    wait_until(lambda: engine.epoch in hasty.losses._waiting, "the wait has begun")
+    engine.connect()
+    engine.disconnect()
+    assert waiting_at_open == [False, False]

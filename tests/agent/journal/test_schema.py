@@ -96,3 +96,15 @@ async def test_the_state_of_another_pod_is_put_aside(tmp_path, source):
     database = sqlite3.connect(archive)
     assert database.execute("SELECT count(*) FROM batches").fetchone() == (1,)
     database.close()
+
+
+async def test_the_state_is_its_owners_alone(tmp_path):
+    """It names requests and peers; that holds for a file of an older agent, too."""
+    (tmp_path / "journal.db").touch(0o644)
+    journal = Journal.open(tmp_path)
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == {
+        "journal.db": "0o600",
+        "journal.db-wal": "0o600",
+        "journal.db-shm": "0o600",
+    }
+    await journal.close()

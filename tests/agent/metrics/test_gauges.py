@@ -122,6 +122,13 @@ def test_no_policy_is_none_and_in_sync_with_nothing_wanted() -> None:
     assert shown["penstock_policy_in_sync"] == {(): 1}
     assert not {"penstock_policy_action", "penstock_policy_expiry_timestamp_seconds"} & set(shown)
     assert gauges(live(CORE, Snapshot(policy={})), wanted=lambda _: "x")["penstock_policy_in_sync"] == {(): 0}
+
+
+def test_whether_a_policy_is_in_sync_is_absent_until_the_engine_has_subscribed() -> None:
+    """Neither yes nor no: the agent does not know yet what it is to have."""
+    shown = gauges(live(CORE, Snapshot(policy={"hash": "abc"})), wanted=lambda _: None)
+    assert shown["penstock_policy_info"] == {("abc",): 1}
+    assert "penstock_policy_in_sync" not in shown
     assert "penstock_policy_in_sync" not in gauges(live(CORE, Snapshot(policy={})))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -172,6 +173,15 @@ CASES = {
             (c.EPLB_EXPERTS, ("unchanged",), 5),
             (c.EPLB_EXPERTS, ("local",), 1),
             (c.EPLB_EXPERTS, ("remote",), 2),
+        ],
+    ),
+    "rebalance without a token": (
+        event("eplb_rebalance", balancedness_before=math.nan, balancedness_after=math.inf),
+        [
+            (c.EPLB_REBALANCES, ("unspecified", "unspecified"), 1),
+            (c.EPLB_REBALANCE_DURATION, (), 0),
+            (c.EPLB_PAUSE, (), 0),
+            *((c.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")),
         ],
     ),
     "closed request": (event("request_closed", "r", prompt_tokens=5), []),

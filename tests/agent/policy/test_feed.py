@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import grpc
@@ -152,6 +152,49 @@ async def test_a_pause_does_not_wait_for_an_answer(served: FeedServer) -> None:
         assert (await _answered(served, engine)).in_force
 
 
+async def test_an_engine_that_pauses_and_refuses_the_policy_is_paused(served: FeedServer) -> None:
+    """The kill switch works whatever else is in the push; its end and the policy are refused."""
+
+    async def last(*, pausing: bool) -> tuple[str, str]:
+        steps = rollout(served.feed, list, Selection(), within=5, clock=time.time, pausing=pausing)
+        progress = [step async for step in steps][-1]
+        assert progress.done
+        (item,) = progress.engines
+        return item.state, item.error
+
+    async with Engine(served.address) as engine:
+        await engine.ack(await engine.push())
+        await served.store.apply(manifest(kvLoadFailure=_FAIL), author="me")
+        await engine.nack(await engine.push(), "not with me")
+        for paused, state in ((True, "acknowledged"), (False, "refused")):
+            await served.pauses.set(None, paused=paused, author="me", which="all")
+            await engine.nack(await engine.push(), "not with me")
+            assert await last(pausing=paused) == (state, "not with me")
+            assert await last(pausing=False) == ("refused", "not with me")
+
+
+async def test_nothing_is_wanted_of_an_engine_that_never_subscribed(served: FeedServer) -> None:
+    """What selects it is not known before, so neither is whether it has it."""
+    assert served.feed.wanted(EngineKey("", "0")) is None
+    async with Engine(served.address) as engine:
+        await engine.push()
+        assert served.feed.wanted(engine.key) == ""
+
+
+async def test_what_is_wanted_of_an_engine_that_is_away_runs_down(directory: Path) -> None:
+    """A policy that expires meanwhile is not held against the engine, which moves on by itself."""
+    now = [time.time()]
+    async with running_feed(directory, clock=lambda: now[0]) as served:
+        expires = datetime.fromtimestamp(now[0] + 60, UTC).isoformat()
+        await served.store.apply(manifest(kvLoadFailure=_FAIL, expiresAt=expires), author="me")
+        async with Engine(served.address) as engine:
+            push = await engine.push()
+        await eventually(lambda: not _subscriber(served, engine).connected, "the agent noticed")
+        assert served.feed.wanted(engine.key) == hash_of(push) != ""
+        now[0] += 61
+        assert served.feed.wanted(engine.key) == ""
+
+
 async def test_a_hung_engine_holds_nobody_and_gets_the_newest_in_the_end(directory: Path) -> None:
     """After the agent's patience a newer push overtakes the one without an answer."""
     async with (
@@ -197,7 +240,7 @@ async def test_a_second_stream_of_the_same_engine_takes_over(served: FeedServer)
 
 async def test_the_schedule_is_pushed_again_when_a_policy_expires(served: FeedServer) -> None:
     """The agent's own clock takes the step that the engine takes by itself."""
-    expires = (datetime.now(timezone.utc) + timedelta(milliseconds=400)).isoformat()
+    expires = (datetime.now(UTC) + timedelta(milliseconds=400)).isoformat()
     await served.store.apply(manifest(kvLoadFailure=_FAIL, expiresAt=expires), author="me")
     async with Engine(served.address) as engine:
         push = await engine.push()
@@ -262,7 +305,7 @@ async def test_closing_ends_all_streams(served: FeedServer) -> None:
 async def _states(
     served: FeedServer, known: list[Known], seconds: float
 ) -> list[tuple[dict[str, str], bool]]:
-    steps = rollout(served.feed, lambda: known, Selection(), timeout=seconds, clock=time.time)
+    steps = rollout(served.feed, lambda: known, Selection(), within=seconds, clock=time.time)
     return [
         ({str(engine.key): engine.state for engine in progress.engines}, progress.done)
         async for progress in steps

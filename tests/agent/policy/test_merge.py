@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -216,10 +216,10 @@ def test_the_manifest_and_the_wire_know_the_same_fields() -> None:
     assert wire(policy_pb2.PolicyBody.DESCRIPTOR) == manifest_fields
 
 
-@pytest.mark.parametrize("zone", [timezone.utc, timezone(timedelta(hours=9))])
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=9))])
 def test_an_expiry_is_a_moment_whatever_its_zone(zone: timezone) -> None:
     """The zone in which it is written does not move it."""
-    moment = datetime(2026, 11, 20, 12, 30, tzinfo=timezone.utc)
+    moment = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
     policy = manifest(expiresAt=moment.astimezone(zone).isoformat())
     steps = effective([policy], target(), NOW)
     assert steps[1].begins - NOW == parse_duration("30m")

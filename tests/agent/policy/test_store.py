@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -132,7 +132,7 @@ async def test_what_has_expired_does_not_come_back(database: PolicyDatabase) -> 
     """Rolling back to it is refused like applying it."""
     now = [_CLOCK]
     store = PolicyStore(database, clock=lambda: now[0])
-    ends = datetime.fromtimestamp(_CLOCK + 60, timezone.utc).isoformat()
+    ends = datetime.fromtimestamp(_CLOCK + 60, UTC).isoformat()
     await store.apply(manifest(expiresAt=ends), author="a")
     await store.apply(manifest(kvLoadFailure=action("fail")), author="a")
     now[0] += 61

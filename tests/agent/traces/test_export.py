@@ -117,6 +117,37 @@ async def test_exemplars_are_told_of_what_was_delivered(book, backend):
     assert len(failures) == 2
 
 
+async def test_each_call_to_the_backend_is_measured(book, backend):
+    """Also those that fail."""
+    seconds = []
+    backend.stop()
+    await book.tell(prefill_story())
+    async with exporting(book, backend.endpoint, observe=seconds.append):
+        await until(lambda: seconds, "a call failed")
+        backend.start()
+        await asyncio.to_thread(backend.wait_for, 2)
+    assert len(seconds) >= 2
+    assert all(took > 0 for took in seconds)
+
+
+async def test_an_error_of_our_own_shows_and_the_export_goes_on(book, backend, monkeypatch):
+    """The thread outlives it: the walk begins again where it was."""
+    monkeypatch.setattr("penstock.agent.traces.export._AGAIN_SECONDS", 0.01)
+    broken = threading.Event()
+    broken.set()
+
+    def measure(_seconds: float) -> None:
+        if broken.is_set():
+            raise RuntimeError("boom")
+
+    await book.tell(prefill_story())
+    async with exporting(book, backend.endpoint, observe=measure) as exporter:
+        await until(lambda: exporter.status().error == "RuntimeError: boom", "the error shows")
+        broken.clear()
+        await book.tell(decode_story())
+        await until(lambda: exporter.status().spans_exported == GOOD_SPANS, "all spans are exported")
+
+
 async def test_a_backend_that_is_down_loses_nothing(book, backend):
     """Spans wait in the journal while it is away, the status says why, and they come once it is back."""
     backend.stop()

@@ -8,6 +8,7 @@ from penstock.agent.traces import ids, names
 from penstock.agent.traces.explain import explain
 from penstock.agent.traces.query import get_trace
 from penstock.proto.v1 import common_pb2
+from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED
 
 from tests.support.batches import PEER, TIME, deferral_start, event, transfer_failure
 from tests.support.stories import (
@@ -120,7 +121,7 @@ async def test_the_handshake_of_a_victim_is_found(book):
 async def test_nobody_of_that_name(book, text):
     """One sentence names what was asked for and where to look."""
     await book.tell(decode_story())
-    with pytest.raises(NotFoundError, match=f"no request '{text}' in the journal; agentctl get requests"):
+    with pytest.raises(NotFoundError, match=f"no request '{text}' in the journal; 'agentctl get events'"):
         trace_of(book, text)
 
 
@@ -268,6 +269,13 @@ DELAY = event(
     delay_nano=5 * SECOND,
     caused_by_peer={"address": "10.0.0.9:5600"},
 )
+
+
+def timeless(kind, **fields):
+    """Build an event that does not know when what it ends has begun."""
+    return event(kind, DECODE, **fields)
+
+
 REHEARSED = failed_load()
 REHEARSED.rehearsal = True
 
@@ -321,6 +329,14 @@ def pinned(*, released=False, **fields):
         ([pinned(), pinned(released=True)], "may still write to them; they were released after 3.0 s"),
         ([DELAY], f"waited 5.0 s longer for {PEER} because the handshake with 10.0.0.9:5600 was in the way"),
         ([slow_wait()], f"was deferred for 3.0 s (remote_kv, {PEER}); it ended (stop) after"),
+        (
+            [timeless("deferral_end", reason=1, ending=1)],
+            "computed 412 prompt tokens, without trouble; it ended (stop)",
+        ),
+        (
+            [timeless("lease_closed", blocks=3, ending=LEASE_ENDING_EXPIRED)],
+            "kept 3 blocks for a reader that did not come in an unknown time",
+        ),
         ([lease(DECODE, expired=True)], "kept 26 blocks for a reader that did not come in 300 ms"),
         ([], "computed 412 prompt tokens, without trouble; it ended (stop) after 500 ms"),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from penstock.agent.traces import ids, names
 from penstock.agent.traces.assemble import Assembler
+from penstock.agent.traces.spans import EventEntry
+from penstock.agent.traces.standalone import standalone_span
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2, events_pb2
 
@@ -431,3 +433,13 @@ def test_each_entry_is_told_by_one_span():
     found = spans_of(prefill_story(), failed_story())
     told = [id(entry.body) for spans in found.values() for span in spans for entry in span.entries]
     assert len(told) == len(set(told))
+
+
+def test_failures_of_one_moment_are_spans_of_their_own():
+    """A loop over peers or items stamps them alike."""
+    failures = [
+        transfer_failure("", mode=common_pb2.FAILURE_MODE_PROBE, peer=peer, item=item)
+        for peer, item in (("a:1", ""), ("b:1", ""), ("b:1", "image"))
+    ]
+    spans = [standalone_span(EventEntry(DECODE_CORE, failure)) for failure in failures]
+    assert len({span.span_id for span in spans}) == len({span.trace_id for span in spans}) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import grpc
+import pytest
 from penstock.instrumentation import exporter
 from penstock.instrumentation.constants import ROLE_DECODE
 from penstock.instrumentation.guard import guard
@@ -15,7 +16,6 @@ from tests.support.entries import acknowledged, emit_failure, emit_probe, emit_t
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
     from penstock.instrumentation.runtime import Runtime
     from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -172,4 +172,35 @@ def test_rejected_snapshot_costs_no_batch(
         emit_failure(runtime, f"r-{number}")
         agent.wait(lambda want=number: len(agent.received.entries()) > want, f"entry {number}")
     assert ids(agent) == [f"r-{number}" for number in range(5)]
+    assert agent.received.lost() == {}
+
+
+@pytest.mark.parametrize("entries", [0, 1], ids=["alone", "beside-a-batch"])
+def test_rejected_snapshot_is_not_tried_at_every_turn(
+    agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, entries: int
+) -> None:
+    """After a snapshot that the agent refuses the stream stays up without them, and batches flow on it."""
+    monkeypatch.setattr(guard, "raising", False)
+    monkeypatch.setattr("penstock.instrumentation.backoff.MAXIMUM", 0.1)
+    refused = []
+
+    def picky(batch: Batch) -> grpc.StatusCode | None:
+        if not batch.HasField("snapshot"):
+            return None
+        refused.append(batch)
+        return grpc.StatusCode.INVALID_ARGUMENT
+
+    agent.verdict = picky
+    for number in range(entries):
+        emit_failure(runtime, f"r-{number}")
+    runtime.start()
+    wait_until(
+        lambda: runtime._exporter._snapshots_from and runtime._exporter._greeted, "a stream after that"
+    )
+    streams = agent.streams
+    for number in range(5):
+        emit_failure(runtime, f"s-{number}")
+        agent.wait(lambda want=number: f"s-{want}" in ids(agent), f"entry {number}")
+    assert agent.streams == streams
+    assert len(refused) <= 2
     assert agent.received.lost() == {}

@@ -6,7 +6,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation import exporter
+from penstock.instrumentation.bounds import ROWS_MAX
 from penstock.instrumentation.constants import COMPONENT_WORKER
+from penstock.instrumentation.encode import TEXT_MAX
 from penstock.instrumentation.guard import guard
 
 from tests.support.agent import wait_until
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     import pytest
     from penstock.instrumentation.runtime import Runtime
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
 
     from tests.support.fake_agent import FakeAgent
 
@@ -48,10 +51,27 @@ def test_snapshots_hold_what_providers_add(
 
 def test_oversize_snapshot_is_dropped_and_counted(agent: FakeAgent, runtime: Runtime) -> None:
     """A snapshot of more than a message holds is not sent; the account says so."""
-    runtime.snapshots.add("big", lambda snapshot: setattr(snapshot.engine, "model", "x" * (1 << 20)))
+    runtime.snapshots.add("big", lambda snapshot: snapshot.engine.labels.update(role="x" * (1 << 20)))
     runtime.start()
     agent.wait(lambda: ("oversize", "snapshot") in agent.received.lost(), "the account")
     assert agent.received.snapshots == []
+
+
+def test_hostile_names_cost_no_gauges(agent: FakeAgent, runtime: Runtime) -> None:
+    """Peers with names of a megabyte, and too many of them, are cut and counted; the rest of the snapshot arrives."""
+
+    def crowd(snapshot: Snapshot) -> None:
+        snapshot.deferred.add(count=3, peer={"address": "x" * (1 << 20)})
+        for number in range(ROWS_MAX + 5):
+            snapshot.peers.add(peer={"address": f"10.0.0.7:{number}"})
+
+    runtime.snapshots.add("crowd", crowd)
+    runtime.start()
+    agent.wait(lambda: agent.received.snapshots, "a snapshot")
+    snapshot = agent.received.snapshots[0]
+    assert (len(snapshot.peers), snapshot.deferred[0].count) == (ROWS_MAX, 3)
+    assert len(snapshot.deferred[0].peer.address) == TEXT_MAX
+    agent.wait(lambda: ("oversize", "snapshot_row") in agent.received.lost(), "the account")
 
 
 def test_pause_by_acknowledgement(agent: FakeAgent, runtime: Runtime) -> None:

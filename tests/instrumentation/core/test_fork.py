@@ -9,6 +9,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.instrumentation.runtime import Runtime
+from penstock.instrumentation.settings import Settings
 
 if TYPE_CHECKING:
     from tests.support.fake_agent import FakeAgent
@@ -199,3 +201,45 @@ def test_fork_without_penstock_costs_nothing() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_threads_of_the_hosts_own_grpc_delay_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a stream of ours a fork waits for nothing; with one it waits in vain once, not at every fork."""
+    deadlines: list[float] = []
+
+    def never_ends(deadline: float) -> bool:
+        deadlines.append(deadline)
+        return False
+
+    monkeypatch.setattr("penstock.instrumentation.runtime.wait_for_grpc_to_end", never_ends)
+    runtime = Runtime()
+    runtime.before_fork()
+    runtime.after_fork_in_parent()
+    assert deadlines == [0.0]
+    runtime.configure(Settings(endpoint="unix:///nonexistent/penstock.sock"))
+    runtime.start()
+    for _ in range(2):
+        runtime.before_fork()
+        runtime.after_fork_in_parent()
+    runtime.stop(5.0)
+    assert deadlines[1] > 0.0
+    assert deadlines[2] == 0.0
+
+
+@pytest.mark.parametrize("by", ["ingest", "policy"])
+def test_childs_pause_is_settled_by_its_own_greeting(agent: FakeAgent, by: str) -> None:
+    """A child of a paused process stays passive until the agent has greeted it; no policy stream is needed."""
+    host(
+        agent,
+        f"""
+        runtime.pause("{by}", paused=True)
+        def life():
+            assert runtime.paused and not runtime.active
+            runtime.identify(process="worker", key="0")
+            runtime.start()
+            until(lambda: runtime.active)
+            runtime.stop(10)
+        reap(child(life))
+        """,
+    )
+    assert [hello.process for _, hello in agent.received.hellos] == ["worker"]

@@ -91,3 +91,10 @@ def test_settings_are_frozen() -> None:
         found.endpoint = "x"
     with pytest.raises(TypeError):
         found.labels["a"] = "c"
+
+
+def test_names_that_are_not_utf8_can_be_sent() -> None:
+    """Bytes of the environment that are not UTF-8, which Python hands over as surrogates, become plain text."""
+    found = parse({"PENSTOCK_ENDPOINT": SOCKET, "POD_NAME": "pod-\udcff" + "x" * 300})
+    assert found is not None
+    assert found.labels["POD_NAME"] == "pod-?" + "x" * 248

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.agent.policy.merge import effective
@@ -57,7 +57,7 @@ class AgentContext:
     @property
     def now(self) -> datetime:
         """The present."""
-        return datetime.fromtimestamp(self.clock(), timezone.utc)
+        return datetime.fromtimestamp(self.clock(), UTC)
 
     def schedule(self, target: Target) -> tuple[Step, ...]:
         """Return what *target* is to have, now and later."""

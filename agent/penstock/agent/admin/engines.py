@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert
+from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import last_failures, peer_summaries
 from penstock.agent.admin.targets import selected_views, selection_of, targets
 from penstock.proto.v1 import admin_pb2 as admin
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.admin.context import AgentContext
-    from penstock.agent.admin.peers import PeerKey
     from penstock.agent.model import Source
+    from penstock.agent.policy.subscriber import Subscriber
     from penstock.agent.registry import EngineView, LiveSource
     from penstock.agent.selector import Target
     from penstock.proto.v1.snapshot_pb2 import Leases
@@ -39,18 +39,15 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
         for row in agent.fold.engines()
         if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
     ]
-
-    def read() -> dict[PeerKey, int]:
-        with agent.journal.reader() as reader:
-            return last_failures(reader)
-
-    failures = await asyncio.to_thread(read)
+    failures = await with_reader(agent, last_failures)
     return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures))
 
 
 def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engine:
     subscriber = agent.feed.subscriber(view.key)
-    wanted = subscriber.wanted.hash if subscriber is not None else agent.schedule(target)[0].merged.hash
+    wanted = agent.feed.wanted(view.key)
+    if wanted is None:
+        wanted = agent.schedule(target)[0].merged.hash
     in_force = subscriber is not None and subscriber.in_force
     snapshots = [live.snapshot for live in view.sources if live.snapshot is not None]
     engine = admin.Engine(
@@ -64,8 +61,8 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
         policy=view.policy,
         wanted_hash=wanted,
         in_sync=in_force,
-        # An acknowledgement is newer than the last snapshot.
-        paused=subscriber.wanted.paused if subscriber is not None and in_force else view.paused,
+        # An answer is newer than the last snapshot.
+        paused=_paused(subscriber, view),
         sources=map(_source, view.sources),
     )
     if view.policy is not None and subscriber is not None and subscriber.connected:
@@ -77,6 +74,13 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
             engine.eplb.CopyFrom(snapshot.eplb)
     _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
     return engine
+
+
+def _paused(subscriber: Subscriber | None, view: EngineView) -> bool:
+    if subscriber is None or subscriber.answer is None or not (subscriber.connected and subscriber.settled):
+        return view.paused
+    # What a refused push leaves an engine with that it does not pause, only the engine knows.
+    return subscriber.answer.paused or (bool(subscriber.answer.error) and view.paused)
 
 
 def _add_leases(engine: admin.Engine, leases: list[Leases]) -> None:

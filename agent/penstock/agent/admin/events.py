@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.agent.admin import convert
 from penstock.agent.admin.targets import selection_of, source_target
 from penstock.agent.errors import ContractError
+from penstock.agent.journal.connect import describe
+from penstock.agent.journal.index import event_request_ids
 from penstock.agent.policy.notice import Notice
 from penstock.agent.traces.explain import explain
 from penstock.agent.traces.query import get_trace
@@ -33,6 +35,7 @@ _DEFAULT_EVENTS = 100
 _SCANNED = 20_000
 # Batches that a watcher reads at a time, and how often it looks for the end, in seconds.
 _READ_AT_ONCE = 64
+_MAX_NANO = (1 << 63) - 1
 _LOOK_AGAIN = 5.0
 
 
@@ -108,7 +111,7 @@ async def watch_events(
 ) -> AsyncIterator[admin.LoggedEvent]:
     """Yield events as they are committed; those since the request's ``since`` first, if it has one."""
     wanted = Filter.of(request)
-    with agent.journal.reader() as reader:
+    with describe(agent.journal.path), agent.journal.reader() as reader:
         position = await asyncio.to_thread(reader.last)
         if request.HasField("since"):
             limit = min(request.limit or _DEFAULT_EVENTS, MAX_EVENTS)
@@ -137,10 +140,15 @@ async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> adm
 
 
 async def with_reader(agent: AgentContext, read: Callable[[Reader], T]) -> T:
-    """Run *read* on a thread, with a reader of its own."""
+    """Run *read* on a thread, with a reader of its own.
+
+    Raises:
+        StateError: the journal cannot be read.
+
+    """
 
     def run() -> T:
-        with agent.journal.reader() as reader:
+        with describe(agent.journal.path), agent.journal.reader() as reader:
             return read(reader)
 
     return await asyncio.to_thread(run)
@@ -148,7 +156,9 @@ async def with_reader(agent: AgentContext, read: Callable[[Reader], T]) -> T:
 
 def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListEventsResponse:
     request = wanted.request
-    since = int((now - request.since.ToNanoseconds() / 1e9) * 1e9) if request.HasField("since") else 0
+    since = int(now * 1e9) - request.since.ToNanoseconds() if request.HasField("since") else 0
+    # Longer ago than there is time is all of it; SQLite takes no larger numbers either.
+    since = min(max(since, 0), _MAX_NANO)
     asked = limit + 1 if wanted.indexed else _SCANNED
     rows = reader.events(
         kinds=tuple(request.kinds), request_id=request.request_id, since_unix_nano=since, limit=asked
@@ -167,7 +177,11 @@ def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> li
         (logged, index) for logged in batches for index in range(len(Batch.FromString(logged.body).events))
     ]
     request_id = wanted.request.request_id
-    return [event for event in _parse(reader, rows, wanted) if request_id in {"", event.event.request_id}]
+    return [
+        event
+        for event in _parse(reader, rows, wanted)
+        if not request_id or request_id in event_request_ids(event.event)
+    ]
 
 
 def _parse(

@@ -53,20 +53,21 @@ async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> As
         await agent.pauses.set(
             keys, request.paused, author=request.author, which=which, reason=request.reason
         )
-    async for message in _follow(agent, selection, request.timeout):
+    async for message in _follow(agent, selection, request.timeout, pausing=request.paused):
         yield message
 
 
 async def _follow(
-    agent: AgentContext, selection: Selection, timeout: Duration
+    agent: AgentContext, selection: Selection, within: Duration, *, pausing: bool = False
 ) -> AsyncIterator[admin.Rollout]:
-    seconds = timeout.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
+    seconds = within.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
     steps = rollout(
         agent.feed,
         lambda: known(agent),
         selection,
-        timeout=min(seconds, _LONGEST_TIMEOUT),
+        within=min(seconds, _LONGEST_TIMEOUT),
         clock=agent.clock,
+        pausing=pausing,
     )
     async for progress in steps:
         yield rollout_message(agent.store.generation, progress)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.convert import timestamp
+from penstock.agent.admin.events import with_reader
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.version import __version__
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.agent.admin.context import AgentContext
+    from penstock.agent.journal import Reader
 
 
 async def get_status(agent: AgentContext, _: admin.GetStatusRequest) -> admin.AgentStatus:
     """Return version, state and trouble of the agent."""
 
-    def read() -> tuple[int, int, int]:
-        with agent.journal.reader() as reader:
-            return reader.first(), reader.last(), _bytes(agent.state_dir)
+    def read(reader: Reader) -> tuple[int, int, int]:
+        return reader.first(), reader.last(), _bytes(agent.state_dir)
 
-    first, last, state_bytes = await asyncio.to_thread(read)
+    first, last, state_bytes = await with_reader(agent, read)
     status = admin.AgentStatus(
         version=__version__,
         state_dir=str(agent.state_dir),

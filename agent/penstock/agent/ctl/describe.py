@@ -38,7 +38,7 @@ def engine(client: Client, key: EngineKey, output: str) -> None:
         show(engines[0], output)
         return
     peers = client.call("ListPeers", admin.ListPeersRequest(selector=selector)).peers
-    click.echo("\n".join(description(engines[0], list(peers), time.time())))
+    click.echo("\n".join(map(words.printable, description(engines[0], list(peers), time.time()))))
 
 
 def description(item: admin.Engine, peers: list[admin.PeerSummary], now: float) -> Iterator[str]:

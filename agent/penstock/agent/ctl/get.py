@@ -75,6 +75,10 @@ def show_table(message: Message, found: rows.Table, output: str, nothing: str) -
         click.echo(table(shown.headers, shown.rows))
 
 
+def _nothing(selector: str, text: str) -> str:
+    return f"no engine fits {selector!r}; without --selector all are listed" if selector else text
+
+
 @click.command()
 @with_selector
 @with_output("wide", "json", "yaml")
@@ -82,7 +86,12 @@ def show_table(message: Message, found: rows.Table, output: str, nothing: str) -
 def engines(client: Client, selector: str, output: str) -> None:
     """List engines: connected, policy in force, what they wait for."""
     response = client.call("ListEngines", admin.ListEnginesRequest(selector=engine_selector(selector)))
-    show_table(response, rows.engines(response.engines, time.time()), output, "no engine has connected yet")
+    show_table(
+        response,
+        rows.engines(response.engines, time.time()),
+        output,
+        _nothing(selector, "no engine has connected yet"),
+    )
 
 
 @click.command()
@@ -92,7 +101,12 @@ def engines(client: Client, selector: str, output: str) -> None:
 def peers(client: Client, selector: str, output: str) -> None:
     """List peers: transfers, failures, in flight. Counted since the agent's state was created."""
     response = client.call("ListPeers", admin.ListPeersRequest(selector=engine_selector(selector)))
-    show_table(response, rows.peers(response.peers, time.time()), output, "no peer has been seen yet")
+    show_table(
+        response,
+        rows.peers(response.peers, time.time()),
+        output,
+        _nothing(selector, "no peer has been seen yet"),
+    )
 
 
 @click.command()

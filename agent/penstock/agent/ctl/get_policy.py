@@ -129,5 +129,5 @@ def _leaves(document: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
 def _expiry(text: str, now: float) -> str:
     if not text:
         return "never"
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    moment = datetime.fromisoformat(text).timestamp()
     return click.style("expired", fg="red") if moment <= now else words.ago(int(moment * 1e9), now)

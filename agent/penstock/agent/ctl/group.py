@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import click
+from penstock.agent.ctl.words import printable
 
 
 class LazyGroup(click.Group):
@@ -73,7 +74,7 @@ class RootGroup(LazyGroup):
             click.echo(error.format_message())
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            click.echo(f"agentctl: {_sentence(error)}", err=True)
+            click.echo(f"agentctl: {printable(_sentence(error))}", err=True)
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)

@@ -13,6 +13,7 @@ import click
 import yaml
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+from penstock.agent.ctl.words import printable
 from penstock.proto.names import label
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def dump_yaml(*documents: Any) -> str:
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Align columns as kubectl does; colours do not count as width."""
-    lines = [headers, *rows]
+    lines = [headers, *(tuple(map(printable, row)) for row in rows)]
     widths = [max(len(click.unstyle(line[column])) for line in lines) for column in range(len(headers))]
     return "\n".join(
         _GAP.join(

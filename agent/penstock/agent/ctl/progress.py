@@ -68,7 +68,7 @@ def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: s
             if shown.get(name) != line:
                 shown[name] = line
                 if not quiet:
-                    click.echo(f"engine {name} {line}")
+                    click.echo(words.printable(f"engine {name} {line}"))
     if not quiet and not last.engines:
         click.echo("no engine is known that it concerns")
     _judge(last, what)
@@ -112,7 +112,8 @@ def _line(engine: admin.EngineRollout, done: str) -> str:
     if engine.state == "acknowledged":
         took = words.span_of_time(engine.took.ToNanoseconds() / 1e9)
         now = done or f"in force: {words.short_hash(engine.hash)}"
-        return click.style(f"acknowledged after {took}, {now}", fg="green")
+        but = f" (its policy is refused: {_reason(engine)})" if engine.error else ""
+        return click.style(f"acknowledged after {took}, {now}", fg="green") + but
     if engine.state == "refused":
         return click.style(f"refused: {_reason(engine)}", fg="red")
     return f"{engine.state}{': ' if engine.error else ''}{engine.error}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,11 +37,11 @@ def _text(item: admin.LoggedEvent, output: str) -> str:
     if output == "yaml":
         return f"---\n{dump_yaml(plain(item))}"
     event = item.event
-    moment = datetime.fromtimestamp(event.time_unix_nano / 1e9, timezone.utc).astimezone()
+    moment = datetime.fromtimestamp(event.time_unix_nano / 1e9, UTC).astimezone()
     parts = [
         moment.strftime("%H:%M:%S.%f")[:-3],
         words.engine(item.key),
         click.style(event.WhichOneof("body") or "unknown", bold=True),
         *(part for part in (event.request_id, event_peer(event)) if part and part != words.NONE),
     ]
-    return f"{'  '.join(parts)}  {event_words(event)}"
+    return words.printable(f"{'  '.join(parts)}  {event_words(event)}")

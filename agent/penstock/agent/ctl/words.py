@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 NONE = "-"
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 _HASH_SHOWN = 12
+# Control characters, and those that turn a line's direction; but for colours, which this program writes itself.
+_CONTROL = re.compile("(?!\x1b\\[[0-9;]*m)[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def age(seconds: float) -> str:
@@ -59,3 +62,8 @@ def one_line(text: str, longest: int = 100) -> str:
     """Fold white space and cut."""
     folded = " ".join(text.split())
     return folded if len(folded) <= longest else folded[: longest - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Escape what would move the cursor or forge a line: request ids are chosen by clients."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

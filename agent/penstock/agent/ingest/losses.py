@@ -135,6 +135,9 @@ class LossWatch:
         own = agent_source(self._journal.agent_epoch, source.key)
         async with self._turn:
             watermark = await self._journal.open_source(own)
+            if not self._reader.is_open(source.epoch):
+                # It said goodbye, and did not stay for the acknowledgement.
+                return
             deferrals, count = self._reader.open_deferrals(source.epoch)
             batch = loss_batch(
                 source,

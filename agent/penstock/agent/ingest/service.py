@@ -94,7 +94,7 @@ class IngestService:
             stream.end(Ending.DRAINING)
         try:
             await asyncio.wait_for(self._idle.wait(), deadline)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             _log.warning("streams did not end in time", streams=len(self._streams))
 
     async def publish(self, _: object, context: Context) -> None:
@@ -109,7 +109,7 @@ class IngestService:
             if isinstance(error, ContractError):
                 _log.warning("message refused", error=str(error))
             await context.abort(code_of(error), str(error))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _SILENT)
         if stream.ending is Ending.REPLACED:
             await context.abort(grpc.StatusCode.ABORTED, stream.ending.value)
@@ -138,10 +138,11 @@ class IngestService:
         if older is not None:
             older.end(Ending.REPLACED)
         try:
+            # Before the wait for the disk: a loss that is written meanwhile would close the source that is here.
+            self._losses.connected(source.epoch)
             watermark = await self._journal.open_source(source)
             if self._draining:
                 stream.end(Ending.DRAINING)
-            self._losses.connected(source.epoch)
             self._registry.connect(source, watermark)
             if batch.HasField("snapshot"):
                 self._registry.snapshot(source.epoch, batch.snapshot)

@@ -100,6 +100,11 @@ class Reader:
             for epoch, hello, watermark, last_seen, closed in rows
         ]
 
+    def is_open(self, epoch: int) -> bool:
+        """Tell whether a source has connected, and since then neither said goodbye nor was found lost."""
+        query = "SELECT count(*) FROM sources WHERE epoch = ? AND closed_unix_nano IS NULL"
+        return self._number(query, (signed(epoch),)) > 0
+
     def request_batches(self, request_id: str) -> list[LoggedBatch]:
         """Return the batches that name the request by any of its ids (own, remote, the client's), ascending."""
         return self._batches(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "journal.db"
+_MODE = 0o600
 
 # Step n brings a database of version n to n + 1. A step that was ever released never changes.
 MIGRATIONS: tuple[str, ...] = (
@@ -136,6 +137,7 @@ def open_database(state_dir: Path, pod_uid: str) -> sqlite3.Connection:
     prepare_directory(state_dir)
     path = state_dir / FILE
     with describe(path):
+        _make_private(path)
         database = connect(path)
         try:
             migrate(database)
@@ -144,6 +146,7 @@ def open_database(state_dir: Path, pod_uid: str) -> sqlite3.Connection:
                 database.execute("PRAGMA journal_mode = DELETE")
                 database.close()
                 path.rename(state_dir / f"journal-{time.time_ns()}.db")
+                _make_private(path)
                 database = connect(path)
                 migrate(database)
             database.execute("INSERT OR IGNORE INTO meta VALUES ('created_unix_nano', ?)", (time.time_ns(),))
@@ -157,6 +160,12 @@ def open_database(state_dir: Path, pod_uid: str) -> sqlite3.Connection:
             database.close()
             raise
     return database
+
+
+def _make_private(path: Path) -> None:
+    """Create the file for its owner alone: it names requests and peers. SQLite's other files take after it."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE))
+    path.chmod(_MODE)
 
 
 def _belongs_to_another(database: sqlite3.Connection, pod_uid: str) -> bool:

@@ -39,7 +39,7 @@ class Exposition:
 
     Args:
         sources: returns the registry's sources, disconnected ones included.
-        wanted: hash of the policy that an engine should have.
+        wanted: hash of the policy that an engine should have; None where that is not known yet.
         now_unix_nano: the clock.
 
     """

@@ -69,7 +69,7 @@ def add_hooks(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
 
 
 def add_policy(
-    sheet: Sheet, key: EngineKey, snapshot: Snapshot, wanted: Callable[[EngineKey], str] | None
+    sheet: Sheet, key: EngineKey, snapshot: Snapshot, wanted: Callable[[EngineKey], str | None] | None
 ) -> None:
     """Put the policy in force; only EngineCore tells."""
     if not snapshot.HasField("policy"):
@@ -80,8 +80,9 @@ def add_policy(
         if chosen:
             for action in _ACTIONS:
                 sheet.set(c.POLICY_ACTION, key, action == chosen, channel, action)
-    if wanted is not None:
-        sheet.set(c.POLICY_IN_SYNC, key, status.hash == wanted(key))
+    goal = wanted(key) if wanted is not None else None
+    if goal is not None:
+        sheet.set(c.POLICY_IN_SYNC, key, status.hash == goal)
     if status.changed_time_unix_nano:
         sheet.set(c.POLICY_LAST_CHANGE, key, status.changed_time_unix_nano / NANO)
     if status.expires_time_unix_nano:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.agent.registry import LiveSource
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
-    Wanted = Callable[[EngineKey], str]
+    Wanted = Callable[[EngineKey], str | None]
 
 
 def by_engine(sources: Iterable[LiveSource]) -> dict[EngineKey, list[LiveSource]]:
@@ -44,7 +44,8 @@ def add_snapshots(sheet: Sheet, sources: Iterable[LiveSource], wanted: Wanted | 
     """Put the gauges of all connected sources into *sheet*.
 
     Args:
-        wanted: hash of the policy that an engine should have; None leaves `c.POLICY_IN_SYNC` out.
+        wanted: hash of the policy that an engine should have, None where that is not known yet; without it, and
+            for such an engine, there is no `c.POLICY_IN_SYNC`.
 
     """
     for key, lives in by_engine(sources).items():

@@ -22,6 +22,7 @@ fails. A peer without an address is ``unknown``. An event of a newer engine is c
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -178,10 +179,10 @@ def _eplb_rebalance(_event: events.Event, body: events.EplbRebalance) -> Iterato
     yield Update(c.EPLB_REBALANCES, (trigger, word(common.TransferResult, body.result)), 1)
     yield Update(c.EPLB_REBALANCE_DURATION, (), body.duration_nano)
     yield Update(c.EPLB_PAUSE, (), body.pause_nano)
-    if body.HasField("balancedness_before"):
-        yield Update(c.EPLB_BALANCEDNESS, ("before",), round(body.balancedness_before * NANO))
-    if body.HasField("balancedness_after"):
-        yield Update(c.EPLB_BALANCEDNESS, ("after",), round(body.balancedness_after * NANO))
+    for when, ratio in (("before", body.balancedness_before), ("after", body.balancedness_after)):
+        # Without a token there is none: 0 / 0.
+        if body.HasField(f"balancedness_{when}") and math.isfinite(ratio):
+            yield Update(c.EPLB_BALANCEDNESS, (when,), round(ratio * NANO))
     for source, field in _EXPERT_SOURCES:
         yield Update(c.EPLB_EXPERTS, (source,), sum(getattr(layer, field) for layer in body.layers))
 

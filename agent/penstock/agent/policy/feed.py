@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import grpc
@@ -82,10 +82,13 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
         """Return what is known of one engine."""
         return self._subscribers.get(key)
 
-    def wanted(self, key: EngineKey) -> str:
-        """Return the hash that *key* is to have now; empty for vLLM's own configuration."""
+    def wanted(self, key: EngineKey) -> str | None:
+        """Return the hash that *key* is to have now; empty for vLLM's own configuration. From any thread.
+
+        None until it has subscribed in this life of the agent: what selects it is not known before.
+        """
         subscriber = self._subscribers.get(key)
-        return subscriber.wanted.hash if subscriber is not None else ""
+        return subscriber.wanted.hash_at(self._clock()) if subscriber is not None else None
 
     def close(self) -> None:
         """End all streams; the engines keep what they have and come back later."""
@@ -121,7 +124,7 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
     async def _enter(self, reports: AsyncIterator[Report]) -> Subscriber:
         try:
             first = await asyncio.wait_for(anext(reports), _HELLO_DEADLINE)
-        except (StopAsyncIteration, asyncio.TimeoutError):
+        except (TimeoutError, StopAsyncIteration):
             raise ContractError("no Subscribe came; send one first") from None
         if first.WhichOneof("message") != "subscribe":
             raise ContractError(f"the first report is {first.WhichOneof('message')}; send Subscribe first")
@@ -224,7 +227,7 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
         self.changed.notify()
 
     def _want(self, subscriber: Subscriber) -> tuple[Step, ...]:
-        now = datetime.fromtimestamp(self._clock(), timezone.utc)
+        now = datetime.fromtimestamp(self._clock(), UTC)
         manifests = [policy.manifest for policy in self._store.policies()]
         steps = effective(manifests, subscriber.target, now)
         drills, quarantines = self._orders_for(subscriber)

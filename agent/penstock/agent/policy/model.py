@@ -6,7 +6,7 @@ Unknown fields are refused, at every level.
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -45,10 +45,10 @@ _NOT_LEAVES = frozenset({"selector", "priority", "expiresAt", "mode"})
 def _read_time(value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError  # noqa: TRY004  (as above)
-    time = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    time = datetime.fromisoformat(value)
     if time.tzinfo is None:
         raise ValueError
-    return time.astimezone(timezone.utc)
+    return time.astimezone(UTC)
 
 
 def _write_time(value: datetime) -> str:

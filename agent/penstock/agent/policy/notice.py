@@ -49,13 +49,13 @@ class Notice:
         self._event.set()
         self._event = asyncio.Event()
 
-    async def wait(self, seen: int, timeout: float) -> int:
-        """Return the version once it differs from *seen*, or after *timeout* seconds."""
+    async def wait(self, seen: int, seconds: float) -> int:
+        """Return the version once it differs from *seen*, or after *seconds*."""
         if self.version == seen:
             self.waiting += 1
             try:
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._event.wait(), max(timeout, 0.0))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._event.wait(), max(seconds, 0.0))
             finally:
                 self.waiting -= 1
         return self.version

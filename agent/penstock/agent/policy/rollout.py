@@ -36,7 +36,7 @@ class EngineProgress:
 
     Attributes:
         hash: in force by the engine's own word; empty for vLLM's own configuration.
-        error: why it refused, or what it is that keeps it waiting.
+        error: why it refused (while it pauses: the policy), or what it is that keeps it waiting.
         took: seconds from the push to the answer; None without one.
 
     """
@@ -62,21 +62,23 @@ async def rollout(
     known: Callable[[], Iterable[Known]],
     selection: Selection,
     *,
-    timeout: float,
+    within: float,
     clock: Clock,
+    pausing: bool = False,
 ) -> AsyncIterator[Progress]:
     """Yield the progress of the present state: at once, at every change, and at the end.
 
-    Ends when it is done or after *timeout* seconds. An engine that was gone all
+    Ends when it is done or after *within* seconds. An engine that was gone all
     the time is shown, but not waited for: it gets its policy when it comes back.
+    With *pausing* all that counts is that an engine is passive, not its policy.
     """
     loop = asyncio.get_running_loop()
-    end = loop.time() + timeout
+    end = loop.time() + within
     awaited: set[EngineKey] = set()
     last: Progress | None = None
     while True:
         seen = feed.changed.version
-        engines = progress(feed, known(), selection, clock())
+        engines = progress(feed, known(), selection, clock(), pausing=pausing)
         awaited |= {engine.key for engine in engines if engine.state != "disconnected"}
         open_ = [engine for engine in engines if engine.key in awaited and not _answered(engine)]
         present = Progress(engines, done=not open_)
@@ -90,7 +92,7 @@ async def rollout(
 
 
 def progress(
-    feed: PolicyFeed, known: Iterable[Known], selection: Selection, now: float
+    feed: PolicyFeed, known: Iterable[Known], selection: Selection, now: float, *, pausing: bool = False
 ) -> tuple[EngineProgress, ...]:
     """Return where each selected engine stands, ordered by key."""
     connected = {item.target.key: item for item in known}
@@ -100,7 +102,7 @@ def progress(
     for target in select(targets.values(), selection):
         subscriber = feed.subscriber(target.key)
         if subscriber is not None and subscriber.connected:
-            found.append(_of_subscriber(subscriber, now))
+            found.append(_of_subscriber(subscriber, now, pausing=pausing))
         elif target.key in connected and connected[target.key].connected:
             found.append(EngineProgress(target.key, "waiting", error="it has not subscribed to policies"))
         else:
@@ -108,10 +110,11 @@ def progress(
     return tuple(found)
 
 
-def _of_subscriber(subscriber: Subscriber, now: float) -> EngineProgress:
+def _of_subscriber(subscriber: Subscriber, now: float, *, pausing: bool) -> EngineProgress:
     key, answer = subscriber.target.key, subscriber.answer
     if answer is not None and subscriber.settled:
-        state: State = "refused" if answer.error else "acknowledged"
+        done = not answer.error or (pausing and answer.paused)
+        state: State = "acknowledged" if done else "refused"
         return EngineProgress(key, state, subscriber.hash_in_force, answer.error, answer.field, answer.took)
     since = subscriber.waiting_since()
     error = "" if since is None or now - since < 1 else "it has not answered the push"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import ConflictError, FullError, ManifestError, NotFoundError, StateError
@@ -120,7 +120,7 @@ class PolicyStore(Store):
         return self._listeners.add(callback)
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock(), timezone.utc)
+        return datetime.fromtimestamp(self._clock(), UTC)
 
     def _find(self, name: str) -> StoredPolicy:
         present = self._policies.get(name)

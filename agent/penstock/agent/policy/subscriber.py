@@ -7,6 +7,7 @@ The kill switch and the end of a drill never wait.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -37,8 +38,12 @@ class Wanted:
 
     @property
     def hash(self) -> str:
-        """Hash of what is to hold now."""
+        """Hash of the first step, which held when this was computed."""
         return self.hashes[0]
+
+    def hash_at(self, now: float) -> str:
+        """Return the hash of what is to hold at *now*, in seconds since the epoch."""
+        return self.hashes[bisect_right(self.begins, now)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class Answer:
     """The engine's word on one push.
 
     Attributes:
+        paused: whether it is passive now. A push that pauses does that whatever else is in it, so also one
+            whose policy was refused.
         error: empty if it took effect.
         field: path in the policy's spec that was refused, if it named one.
         time: when it came, in seconds since the epoch.
@@ -55,6 +62,7 @@ class Answer:
 
     wanted: Wanted
     hash: str
+    paused: bool
     error: str
     field: str
     time: float
@@ -153,7 +161,7 @@ class Subscriber:
             error = f"it acknowledged hash {ack.hash[:12] or 'none'}, not {wanted.hash[:12] or 'none'}"
         elif ack.paused != wanted.paused:
             error = "it acknowledged without pausing" if wanted.paused else "it acknowledged but stays paused"
-        self.answer = Answer(wanted, ack.hash, error, "", now, now - self._pushed.time)
+        self.answer = Answer(wanted, ack.hash, ack.paused, error, "", now, now - self._pushed.time)
         return True
 
     def refused(self, nack: PolicyNack, now: float) -> bool:
@@ -164,6 +172,7 @@ class Subscriber:
         self.answer = Answer(
             self._pushed.wanted,
             nack.hash_in_force,
+            self._pushed.wanted.paused,
             nack.error or "refused without a reason",
             nack.field,
             now,

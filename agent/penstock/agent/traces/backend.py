@@ -110,7 +110,7 @@ def _exporter(settings: ExportSettings) -> SpanExporter:
         return _open(settings)
     except Exception as error:
         raise ConfigError(
-            f"no trace exporter for {settings.endpoint} over {settings.protocol}: {error};"
+            f"no trace exporter for {settings.shown} over {settings.protocol}: {error};"
             " check the OTEL_EXPORTER_OTLP_* variables"
         ) from error
 

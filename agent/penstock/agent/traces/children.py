@@ -143,7 +143,7 @@ class Children:
         peer = parts.peer_attributes if leased else parts.server_attributes
         return self._span(
             name,
-            (failure.mode, event.component, event.rank, event.time_unix_nano),
+            (failure.mode, event.component, event.rank, event.time_unix_nano, failure.item),
             (failure.start_time_unix_nano or event.time_unix_nano, event.time_unix_nano),
             {
                 **peer(failure.peer),

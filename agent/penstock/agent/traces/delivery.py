@@ -31,6 +31,9 @@ _REPLAYED_NANO = 60_000_000_000
 class Delivery:
     """Sends spans until they are taken; one thread.
 
+    Args:
+        observe: takes the seconds of each call to the backend, whether or not it took the spans.
+
     Attributes:
         delivered: spans that the backend took.
         refused: spans that it refused, each by itself, and that were given up.
@@ -39,11 +42,16 @@ class Delivery:
     """
 
     def __init__(
-        self, backend: Backend, stopping: threading.Event, on_exported: OnExported | None = None
+        self,
+        backend: Backend,
+        stopping: threading.Event,
+        on_exported: OnExported | None = None,
+        observe: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         self._backend = backend
         self._stopping = stopping
         self._on_exported = on_exported
+        self._observe = observe
         self._converter = SpanConverter()
         self.delivered = 0
         self.refused = 0
@@ -75,7 +83,10 @@ class Delivery:
     def _send(self, spans: Sequence[Span]) -> ExportError | None:
         newest = max(span.end_unix_nano for span in spans)
         replayed = time.time_ns() - newest > _REPLAYED_NANO
-        error = self._backend.send([self._converter.readable(span, replayed=replayed) for span in spans])
+        readable = [self._converter.readable(span, replayed=replayed) for span in spans]
+        begun = time.monotonic()
+        error = self._backend.send(readable)
+        self._observe(time.monotonic() - begun)
         if error is None:
             self.delivered += len(spans)
             for span in spans:

@@ -121,8 +121,13 @@ def _leases(facts: RequestFacts) -> Iterator[str]:
     for entry in facts.leases:
         lease = entry.event.lease_closed
         if lease.ending == events_pb2.LEASE_ENDING_EXPIRED:
-            held = entry.event.time_unix_nano - lease.start_time_unix_nano
-            yield f"kept {lease.blocks} blocks for a reader that did not come in {_duration(held)}"
+            held = _held(entry)
+            yield f"kept {lease.blocks} blocks for a reader that did not come in {held}"
+
+
+def _held(entry: EventEntry) -> str:
+    start, end = entry.event.lease_closed.start_time_unix_nano, entry.event.time_unix_nano
+    return _duration(end - start) if start else "an unknown time"
 
 
 def _failed_load(facts: RequestFacts, load: Load) -> str:
@@ -207,9 +212,9 @@ def _decided(outcome: LoadOutcome) -> str:
 def _good(facts: RequestFacts) -> str:
     clauses = [_loaded(load, facts) for load in loads(facts)]
     for entry in facts.leases:
-        lease, time = entry.event.lease_closed, entry.event.time_unix_nano
+        lease = entry.event.lease_closed
         ending = parts.word(events_pb2.LeaseEnding, lease.ending) or "let go"
-        held = _duration(time - lease.start_time_unix_nano)
+        held = _held(entry)
         clauses.append(f"kept {lease.blocks} blocks for its reader, {ending} after {held}")
     closing = facts.closing
     if not clauses and closing is not None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+from penstock.agent.errors import StateError
 from penstock.agent.traces.backend import Backend
 from penstock.agent.traces.delivery import Delivery
 from penstock.agent.traces.state import ExportStatus, Limits
@@ -48,6 +49,7 @@ class TraceExporter:
         settings: where spans go.
         on_exported: called on the thread with (source, event or transfer, trace id, span id) for each
             entry of the log whose span was delivered. It must be quick and not raise.
+        observe: called on the thread with the seconds of each call to the backend.
         sample_ratio: ``traceSampleRatio`` of a source's engine.
         limits: bounds of the assembling.
 
@@ -62,6 +64,7 @@ class TraceExporter:
         settings: ExportSettings,
         *,
         on_exported: OnExported | None = None,
+        observe: Callable[[float], None] = lambda _seconds: None,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
         limits: Limits | None = None,
     ) -> None:
@@ -72,10 +75,12 @@ class TraceExporter:
         self._deadline = 0.0
         self._backend = Backend(settings) if settings.endpoint else None
         self._delivery = (
-            Delivery(self._backend, self._stopping, on_exported) if self._backend is not None else None
+            Delivery(self._backend, self._stopping, on_exported, observe)
+            if self._backend is not None
+            else None
         )
         self._saved: tuple[int, int] | None = None
-        self._status = ExportStatus(endpoint=settings.endpoint)
+        self._status = ExportStatus(endpoint=settings.shown)
         self._thread = threading.Thread(target=self._run, name="penstock-traces", daemon=True)
 
     def start(self) -> None:
@@ -111,9 +116,12 @@ class TraceExporter:
                         self._follow(reader)
                     else:
                         self._walk(reader, self._delivery)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, StateError) as error:
                 _log.warning("the journal cannot be read for the traces", error=str(error))
                 self._status = replace(self._status, error=f"the journal cannot be read: {error}")
+            except Exception as error:  # noqa: BLE001  (a bug of ours must not end the export without a word)
+                _log.exception("the trace export begins again")
+                self._status = replace(self._status, error=f"{type(error).__name__}: {error}")
             if self._stopping.wait(_AGAIN_SECONDS):
                 return
 

@@ -236,8 +236,9 @@ class RequestFacts:
     def deferred_nano(self) -> int:
         """How long it was deferred in all; what has not ended counts to the end of the request."""
         ended = sum(
-            entry.event.time_unix_nano - entry.event.deferral_end.start_time_unix_nano
+            max(entry.event.time_unix_nano - entry.event.deferral_end.start_time_unix_nano, 0)
             for entry in self.deferral_ends
+            if entry.event.deferral_end.start_time_unix_nano
         )
         still = sum(max(self.end_unix_nano - entry.event.time_unix_nano, 0) for entry in self.open_deferrals)
         return ended + still

@@ -77,7 +77,9 @@ def find(reader: Reader, text: str) -> list[Story]:
     )
     traces = {story.trace_id for story in stories if story.asked}
     if not traces:
-        raise NotFoundError(f"no request {text!r} in the journal; agentctl get requests lists what it holds")
+        raise NotFoundError(
+            f"no request {text!r} in the journal; 'agentctl get events' shows the ids of requests that had trouble"
+        )
     if len(traces) > 1:
         names = [story.key.request_id for story in stories if story.asked]
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""

@@ -167,5 +167,6 @@ def _waits(facts: RequestFacts, channel: int) -> list[int]:
         entry.event.deferral_end.start_time_unix_nano
         for entry in facts.deferral_ends
         if _WAITS_FOR.get(entry.event.deferral_end.reason) == channel
+        and entry.event.deferral_end.start_time_unix_nano
     ]
     return sorted(starts)

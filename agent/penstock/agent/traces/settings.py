@@ -6,6 +6,7 @@ read here is whether there is an export at all, over which protocol, and the ser
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROTOCOLS = ("grpc", "http/protobuf")
+_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+# What the exporter takes; of all else it logs the text, secrets and all, and goes on without.
+_HEADER = re.compile(r"\s*[-!#$%&'*+.^_`|~0-9A-Za-z]+\s*=[\t !#-+\--:<-\[\]-~]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,19 @@ class ExportSettings:
     protocol: str = "grpc"
     service_name: str = ""
 
+    @property
+    def shown(self) -> str:
+        """The endpoint as people may see it: without the user and the password that a URL can hold."""
+        scheme, separator, rest = self.endpoint.rpartition("://")
+        place, slash, path = rest.partition("/")
+        return f"{scheme}{separator}{place.rpartition('@')[2]}{slash}{path}"
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ExportSettings:
         """Read the settings.
 
         Raises:
-            ConfigError: an exporter or a protocol that there is not.
+            ConfigError: an exporter or a protocol that there is not, or headers that cannot be read.
 
         """
 
@@ -54,6 +65,8 @@ class ExportSettings:
         exporter = environment.get("OTEL_TRACES_EXPORTER", "") or "otlp"
         if exporter not in ("otlp", "none"):
             raise ConfigError(f"OTEL_TRACES_EXPORTER {exporter!r} is wrong: expected otlp or none")
+        for name in _HEADERS:
+            _check_headers(name, environment.get(name, ""))
         _, endpoint = first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
         disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
         return cls(
@@ -61,3 +74,12 @@ class ExportSettings:
             protocol=protocol or "grpc",
             service_name=environment.get("OTEL_SERVICE_NAME", ""),
         )
+
+
+def _check_headers(variable: str, text: str) -> None:
+    for number, part in enumerate(text.split(","), 1):
+        if part.strip() and _HEADER.fullmatch(part) is None:
+            raise ConfigError(
+                f"{variable} is wrong in part {number} (not shown, it may be secret):"
+                " expected name=value,name=value with URL-encoded values"
+            )

@@ -144,7 +144,16 @@ def _failure(entry: EventEntry) -> Span | None:
     name = {common_pb2.CHANNEL_EC: names.EC_LOAD, common_pb2.CHANNEL_EPLB: names.EPLB_REBALANCE}.get(
         failure.channel, names.KV_LOAD
     )
-    key = (name, entry.source.epoch, event.component, event.rank, failure.mode, event.time_unix_nano)
+    key = (
+        name,
+        entry.source.epoch,
+        event.component,
+        event.rank,
+        failure.mode,
+        event.time_unix_nano,
+        failure.peer.address,
+        failure.item,
+    )
     start = failure.start_time_unix_nano or event.time_unix_nano
     return Span(
         trace_id=ids.trace_id("\0".join(map(str, key))),
