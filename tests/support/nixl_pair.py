@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import warnings
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+    from penstock.instrumentation.drills import Drill
 
 HOST = "127.0.0.1"
 DEADLINE = 30.0
@@ -66,11 +68,9 @@ def prepare(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
             ensure_model_parallel_initialized(1, 1)
 
 
-def config(directory: Path, role: str) -> Any:
+def config(directory: Path, role: str, connector: str = "NixlConnector") -> Any:
     """Return the configuration of one engine; engines of one directory serve the same model."""
-    found = schedulers.vllm_config(
-        directory, kv_connector="NixlConnector", kv_role=role, kv_buffer_device="cpu"
-    )
+    found = schedulers.vllm_config(directory, kv_connector=connector, kv_role=role, kv_buffer_device="cpu")
     found.cache_config.kv_cache_layout = "LBHNC"
     return found
 
@@ -78,11 +78,13 @@ def config(directory: Path, role: str) -> Any:
 class Engine:
     """One engine's worker-side connector with a small KV cache, and the side channel that it is reached by."""
 
-    def __init__(self, directory: Path, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, directory: Path, role: str, monkeypatch: pytest.MonkeyPatch, connector: str = "NixlConnector"
+    ) -> None:
         self.port = free_port()
         self._answers: list[Any] = []
         monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_PORT", str(self.port))
-        self.config = config(directory, role)
+        self.config = config(directory, role, connector)
         caches = schedulers.kv_cache_config()
         with set_current_vllm_config(self.config):
             self.connector: Any = KVConnectorFactory.create_connector(
@@ -146,11 +148,79 @@ class Engine:
         )
         return self.step(metadata)
 
+    def await_push(self, request_id: str, peer: Engine) -> None:
+        """Push mode: tell *peer* where to write what it computes for a request; ids match without their suffixes."""
+        self._answers.clear()
+        metadata = NixlConnectorMetadata()
+        metadata.add_new_req_to_recv(
+            request_id,
+            ([1, 2, 3],),
+            {
+                "remote_block_ids": (),
+                "remote_engine_id": peer.id,
+                "remote_request_id": f"prefill-of-{request_id}",
+                "remote_host": HOST,
+                "remote_port": peer.port,
+                "tp_size": 1,
+            },
+            awaiting_kvs=True,
+        )
+        metadata.push_registrations = {
+            request_id: {
+                "request_id": request_id,
+                "decode_engine_id": self.id,
+                "decode_host": HOST,
+                "decode_port": self.port,
+                "decode_tp_size": 1,
+                "local_block_ids": [[1, 2, 3]],
+                "remote_engine_id": peer.id,
+                "remote_host": HOST,
+                "remote_port": peer.port,
+                "remote_tp_size": 1,
+            }
+        }
+        self.step(metadata)
+
+    def push(self, request_id: str) -> None:
+        """Push mode: the blocks of a request are computed and wait for its reader's registration."""
+        metadata = NixlConnectorMetadata()
+        metadata.reqs_in_batch = {request_id}
+        metadata.reqs_to_send = {request_id: time.perf_counter() + 60.0}
+        metadata.push_finished_blocks = {request_id: ([4, 5, 6],)}
+        self.step(metadata)
+
+    def both_until(self, other: Engine, done: Callable[[Any, Any], object], what: str) -> None:
+        """Step both engines until *done* of their answers is true."""
+        self.step_until(lambda mine: done(mine, other.step()), what)
+
     def heartbeat(self, engine_id: str, port: int) -> None:
         """Send a heartbeat, which asks for a handshake if there was none."""
         metadata = NixlConnectorMetadata()
         metadata.heartbeat_by_engine = {engine_id: HeartbeatInfo({"x"}, HOST, port, 1)}
         self.step(metadata)
+
+    def cancel(self, *request_ids: str) -> Any:
+        """Order loads to be given up, as the scheduler does with a step; returns the step's answer."""
+        metadata: Any = NixlConnectorMetadata()
+        metadata.penstock_cancel = frozenset(request_ids)
+        return self.step(metadata)
+
+    def drill(self, *drills: Drill) -> None:
+        """Put fault drills in the place of the present ones, as the scheduler does with a step."""
+        metadata: Any = NixlConnectorMetadata()
+        metadata.penstock_drills = drills
+        self.step(metadata)
+
+    @contextmanager
+    def handshakes_held(self) -> Iterator[None]:
+        """Keep the handshake's thread busy, so that handshakes wait in its queue."""
+        release = threading.Event()
+        busy = self.worker._handshake_initiation_executor.submit(release.wait, DEADLINE)
+        try:
+            yield
+        finally:
+            release.set()
+            busy.result(DEADLINE)
 
     def step(self, metadata: Any = None) -> Any:
         """Do what a step of the model does with the connector; returns (results, invalid blocks, our report)."""
@@ -221,10 +291,10 @@ def instrumented_engines(directory: Path, monkeypatch: pytest.MonkeyPatch) -> It
     hook.install()
     built: list[Engine] = []
 
-    def make(role: str = "kv_consumer", model: str = "model") -> Engine:
+    def make(role: str = "kv_consumer", model: str = "model", connector: str = "NixlConnector") -> Engine:
         own = directory / model
         own.mkdir(exist_ok=True)
-        built.append(Engine(own, role, monkeypatch))
+        built.append(Engine(own, role, monkeypatch, connector))
         return built[-1]
 
     try:

@@ -47,7 +47,7 @@ async def running_feed(
 ) -> AsyncIterator[FeedServer]:
     """Serve a feed whose state is below *directory*."""
     database = PolicyDatabase.open(directory)
-    store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
+    store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database, clock=clock)
     feed = PolicyFeed(store, pauses, orders, patience=patience, clock=clock)
     server = grpc.aio.server()
     add_PolicyFeedServicer_to_server(feed, server)

@@ -122,3 +122,20 @@ async def test_what_cannot_be_written_did_not_happen(directory: Path) -> None:
         with pytest.raises(StateError, match="cannot be written"):
             await book.start_drill(fault_drill())
         assert book.drills() == []
+
+
+async def test_an_order_of_another_version_does_not_keep_the_agent_from_starting(directory: Path) -> None:
+    """It is left out; the others are there."""
+    with _book(directory, [0.0]) as (book, database):
+        await book.start_drill(fault_drill())
+        with database.transaction() as connection:
+            for text in (
+                '{"id": "x"}',
+                "[]",
+                "{",
+                orders.document(fault_drill("y")).replace('"rate"', '"new"'),
+            ):
+                connection.execute("INSERT INTO timed_order (kind, document) VALUES ('drill', ?)", (text,))
+            connection.execute("INSERT INTO timed_order (kind, document) VALUES ('later', '{}')")
+    with _book(directory, [0.0]) as (book, _):
+        assert [drill.id for drill in book.drills()] == ["d1"]

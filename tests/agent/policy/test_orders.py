@@ -81,7 +81,9 @@ def test_what_is_left_never_grows(now: int, left: int) -> None:
 def test_what_is_written_is_read_again() -> None:
     """With every field, and a selection by labels, models and keys."""
     selection = Selection(
-        parse_labels("role=decode,tier in (a,b),!canary"), ("llama-*",), frozenset({EngineKey("decode", "0")})
+        parse_labels("role=decode,tier in (a,b),!canary"),
+        ("llama-*",),
+        frozenset({EngineKey("decode", "0"), EngineKey("", "")}),
     )
     order = quarantine_order(selection=selection, quarantined=False)
     drill = fault_drill(selection=selection, rate=0.125, peer="[::1]:5600", delay_nano=5, reason="why")

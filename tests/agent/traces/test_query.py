@@ -321,6 +321,10 @@ def pinned(*, released=False, **fields):
                 " 12 were kept, decided by the peer's quarantine under policy 0123456789ab; it ended"
             ),
         ),
+        (
+            [outcome(DECODE, decided_by=common_pb2.DECIDED_BY_QUARANTINE)],
+            f"its KV load from {PEER} (the peer is in quarantine since handshake, refused): 400 tokens were",
+        ),
         ([REHEARSED_OUTCOME], f"load from {PEER} in a rehearsal (handshake, refused): 400 tokens were"),
         (
             [pinned()],

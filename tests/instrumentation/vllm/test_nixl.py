@@ -9,6 +9,7 @@ import pytest
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.runtime import runtime
 
+from tests.support.nixl_faults import break_agent, refuse
 from tests.support.nixl_pair import HOST, Engine, connect, free_port, instrumented_engines, prepare
 from tests.support.recorder import recording
 
@@ -52,12 +53,6 @@ def pair(connected: tuple[Engine, Engine], recorder: Recorder) -> tuple[Engine, 
 def strangers(connected: tuple[Engine, Engine], make_engine: MakeEngine) -> tuple[Engine, Engine]:
     """Return the prefill engine and a decode engine that has not met it."""
     return connected[0], make_engine("kv_consumer")
-
-
-def break_agent(monkeypatch: pytest.MonkeyPatch, engine: Engine, name: str, replacement: Any) -> None:
-    """Replace a method of NIXL's own agent class, below the mixin."""
-    base = type(engine.worker.nixl_wrapper).__mro__[2]
-    monkeypatch.setattr(base, name, replacement)
 
 
 def test_good_transfer(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
@@ -206,17 +201,13 @@ def test_heartbeat_to_a_wrong_engine(pair: tuple[Engine, Engine], recorder: Reco
     assert handshake.waiters_total == 0
 
 
-def _raise(*_: Any, **__: Any) -> Any:
-    raise RuntimeError("below")
-
-
 @pytest.mark.parametrize(
     ("method", "replacement", "mode", "upstream", "begun"),
     [
-        ("make_prepped_xfer", _raise, c.FAILURE_MODE_SETUP, "transfer_setup_failed", False),
-        ("transfer", _raise, c.FAILURE_MODE_SETUP, "transfer_setup_failed", True),
+        ("make_prepped_xfer", refuse, c.FAILURE_MODE_SETUP, "transfer_setup_failed", False),
+        ("transfer", refuse, c.FAILURE_MODE_SETUP, "transfer_setup_failed", True),
         ("check_xfer_state", lambda *_: "ERR", c.FAILURE_MODE_TRANSFER, "transfer_failed", True),
-        ("check_xfer_state", _raise, c.FAILURE_MODE_EXCEPTION, "transfer_exception", True),
+        ("check_xfer_state", refuse, c.FAILURE_MODE_EXCEPTION, "transfer_exception", True),
     ],
     ids=["prepare", "post", "state", "exception"],
 )
@@ -255,7 +246,7 @@ def test_refused_release(
     with monkeypatch.context() as broken:
         break_agent(broken, decode, "check_xfer_state", lambda *_: "ERR")
         with monkeypatch.context() as refused:
-            break_agent(refused, decode, "release_xfer_handle", _raise)
+            break_agent(refused, decode, "release_xfer_handle", refuse)
             decode.read("r1", prefill)
             for _ in range(3):
                 decode.step()
@@ -271,7 +262,7 @@ def test_notification(
 ) -> None:
     """A notification that cannot be sent is a failure, but not of the request: its KV is here."""
     prefill, decode = pair
-    break_agent(monkeypatch, decode, "send_notif", _raise)
+    break_agent(monkeypatch, decode, "send_notif", refuse)
     _, _, report = decode.read("r1", prefill, local=())
     (failure,) = recorder.take("transfer_failure", "r1")
     assert (failure.mode, failure.attempt) == (c.FAILURE_MODE_NOTIFICATION, 0)

@@ -81,8 +81,7 @@ def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
     return FaultDrill(
         id=selecting.new_id(),
         selection=selection_of(request.selector),
-        author=request.author,
-        reason=request.reason,
+        **selecting.who_and_why(request.author, request.reason),
         began_unix_nano=began,
         ends_unix_nano=began + selecting.checked_ttl(request.ttl, MAX_DRILL, "a fault drill"),
         channel=channel,

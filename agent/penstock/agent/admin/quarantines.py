@@ -45,8 +45,7 @@ async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineReques
     order = QuarantineOrder(
         id=selecting.new_id(),
         selection=selection,
-        author=request.author,
-        reason=request.reason,
+        **selecting.who_and_why(request.author, request.reason),
         began_unix_nano=began,
         ends_unix_nano=began + ttl,
         peer=selecting.checked_peer(request.peer),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.admin.targets import targets
 from penstock.agent.durations import format_duration
 from penstock.agent.errors import ContractError, NotFoundError
+from penstock.agent.policy.audit import MAX_WORDS
 from penstock.agent.selector import select
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ _PEER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]]{1,253}):\d{1,5}")
 def new_id() -> str:
     """Return an id that no order has had."""
     return secrets.token_hex(4)
+
+
+def who_and_why(author: str, reason: str) -> dict[str, str]:
+    """Return both as fields of an order, as long as the audit log takes them."""
+    return {"author": author[:MAX_WORDS], "reason": reason[:MAX_WORDS]}
 
 
 def checked_peer(peer: str) -> str:

@@ -47,7 +47,7 @@ def _transfer_failure(body: events.TransferFailure) -> str:
 def _load_outcome(body: events.LoadOutcome) -> str:
     outcome, mode = label(common.Outcome, body.outcome), label(common.FailureMode, body.mode)
     by = label(common.DecidedBy, body.decided_by)
-    # A request whose peer is in quarantine never tried: there is no mode.
+    # A request whose peer an operator has cut off never tried: there is no mode.
     after = f" after {mode}" if body.mode else ""
     recomputed = body.outcome == common.OUTCOME_RECOMPUTED
     tokens = f"{body.tokens_recomputed} {'recomputed' if recomputed else 'lost'}"

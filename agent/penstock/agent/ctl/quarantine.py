@@ -46,7 +46,8 @@ def list_quarantines(client: Client, engines: tuple[EngineKey, ...], selector: s
     request = admin.ListQuarantinesRequest(selector=engine_selector(selector, engines))
     response = client.call("ListQuarantines", request)
     found = order_rows.quarantines(response.quarantines, time.time())
-    show_table(response, found, output, "no peer is in quarantine")
+    where = f" in an engine that fits {selector!r}" if selector else ""
+    show_table(response, found, output, f"no peer is in quarantine{where}")
 
 
 @quarantine.command()

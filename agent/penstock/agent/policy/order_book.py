@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import structlog
 from penstock.agent.errors import FullError, NotFoundError
 from penstock.agent.policy import audit, orders
 from penstock.agent.policy.completion import to_completion
 from penstock.agent.policy.notice import Listeners
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.agent.policy.database import PolicyDatabase
     from penstock.agent.policy.orders import FaultDrill, Order, QuarantineOrder
     from penstock.agent.policy.store import Clock
     from penstock.agent.selector import Target
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
 
 _QUARANTINE, _DRILL = "quarantine", "drill"
 
@@ -36,8 +41,8 @@ class OrderBook:
         self._turn = asyncio.Lock()
         with database.reading() as connection:
             rows = connection.execute("SELECT kind, document FROM timed_order ORDER BY number").fetchall()
-        self._quarantines = [orders.read_quarantine(text) for kind, text in rows if kind == _QUARANTINE]
-        self._drills = [orders.read_drill(text) for kind, text in rows if kind == _DRILL]
+        self._quarantines = _read(rows, _QUARANTINE, orders.read_quarantine)
+        self._drills = _read(rows, _DRILL, orders.read_drill)
 
     @property
     def now_unix_nano(self) -> int:
@@ -147,6 +152,21 @@ class OrderBook:
         await asyncio.to_thread(write)
         self._quarantines, self._drills = quarantines, drills
         self._listeners.call()
+
+
+def _read(rows: Iterable[tuple[str, str]], kind: str, read: Callable[[str], T]) -> list[T]:
+    """Return the orders of a kind; one of another version must not keep the agent from starting, it ends anyway."""
+    found = []
+    for row_kind, text in rows:
+        if row_kind != kind:
+            continue
+        try:
+            found.append(read(text))
+        except (ValueError, KeyError, TypeError) as error:
+            _log.warning(
+                "an order of another version is left out; give it again", kind=kind, error=repr(error)
+            )
+    return found
 
 
 def _rows(kind: str, found: Sequence[Order]) -> list[tuple[str, str]]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.selector import Selection, format_labels, parse_key, parse_labels
+from penstock.agent.model import EngineKey
+from penstock.agent.selector import Selection, format_labels, parse_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -130,18 +131,23 @@ def document(order: Order) -> str:
     fields["selection"] = {
         "labels": format_labels(order.selection.requirements),
         "models": list(order.selection.models),
-        "engines": sorted(map(str, order.selection.keys)),
+        "engines": sorted(order.selection.keys),
     }
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def read_quarantine(text: str) -> QuarantineOrder:
-    """Read what :func:`document` wrote."""
+    """Read what :func:`document` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is of another version.
+
+    """
     return QuarantineOrder(**_fields(text))
 
 
 def read_drill(text: str) -> FaultDrill:
-    """Read what :func:`document` wrote."""
+    """Read what :func:`document` wrote; raises what :func:`read_quarantine` does."""
     return FaultDrill(**_fields(text))
 
 
@@ -151,6 +157,6 @@ def _fields(text: str) -> dict[str, Any]:
     fields["selection"] = Selection(
         requirements=parse_labels(selection["labels"]),
         models=tuple(selection["models"]),
-        keys=frozenset(map(parse_key, selection["engines"])),
+        keys=frozenset(EngineKey(*key) for key in selection["engines"]),
     )
     return dict(fields)

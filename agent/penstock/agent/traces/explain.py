@@ -153,9 +153,11 @@ def _rehearsal(entries: Iterable[EventEntry]) -> str:
 
 
 def _why(outcome: LoadOutcome) -> str:
-    if outcome.decided_by == common_pb2.DECIDED_BY_QUARANTINE and not outcome.mode:
-        return "the peer is in quarantine"
-    return _words(outcome.mode, outcome.error_type)
+    if outcome.decided_by != common_pb2.DECIDED_BY_QUARANTINE:
+        return _words(outcome.mode, outcome.error_type)
+    # Mode and error type are of the failure that brought it there; an operator's word has none.
+    since = f" since {_words(outcome.mode, outcome.error_type)}" if outcome.mode else ""
+    return f"the peer is in quarantine{since}"
 
 
 def _cause(failure: TransferFailure) -> str:

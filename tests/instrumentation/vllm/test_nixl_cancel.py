@@ -1,0 +1,182 @@
+"""Cancelling loads on real NIXL workers: what is given up is never written to afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.runtime import runtime
+
+from tests.support.nixl_faults import break_agent, refuse
+from tests.support.nixl_pair import Engine, connect, instrumented_engines, prepare
+from tests.support.recorder import recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.recorder import Recorder
+
+    MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture(scope="module")
+def make_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEngine]:
+    """Build instrumented engines, which live until the module is done."""
+    with pytest.MonkeyPatch.context() as monkeypatch, recording(monkeypatch):
+        directory = tmp_path_factory.mktemp("nixl")
+        prepare(monkeypatch, directory)
+        with instrumented_engines(directory, monkeypatch) as make:
+            yield make
+
+
+@pytest.fixture(scope="module")
+def connected(make_engine: MakeEngine) -> tuple[Engine, Engine]:
+    """Build a prefill and a decode engine that have shaken hands."""
+    prefill, decode = make_engine("kv_producer"), make_engine("kv_consumer")
+    connect(prefill, decode)
+    return prefill, decode
+
+
+@pytest.fixture
+def pair(connected: tuple[Engine, Engine], recorder: Recorder) -> tuple[Engine, Engine]:
+    """Return the prefill and the decode engine, with nothing recorded yet."""
+    assert not recorder.events
+    return connected
+
+
+def test_in_flight(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that goes on is failed by vLLM's own path as soon as its handle is released, once, as a time-out."""
+    prefill, decode = pair
+    break_agent(monkeypatch, decode, "check_xfer_state", lambda *_: "PROC")
+    decode.read("r1", prefill)
+    assert decode.began
+    assert not decode.step()[0].finished_recving
+    results, invalid, _ = decode.cancel("r1")
+    assert results.failed_recving == results.finished_recving == {"r1"}
+    assert invalid == {1, 2, 3}
+    (failure,) = recorder.take("transfer_failure", "r1")
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
+    assert (failure.peer.address, failure.peer.engine_id, failure.blocks) == (prefill.address, prefill.id, 3)
+    assert "deferral" in failure.error_text
+    (told,) = decode.reported
+    assert (told.request_id, told.mode, told.rehearsal) == ("r1", c.FAILURE_MODE_TIMEOUT, False)
+    assert [sample["result"] for sample in recorder.transfers] == [c.TRANSFER_RESULT_ERROR]
+    assert not recorder.take("blocks_pinned")
+    assert not decode.cancel("r1")[0].finished_recving
+
+
+def test_done_meanwhile(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
+    """A load that is done when the order comes is a good load."""
+    prefill, decode = pair
+    prefill.lease("prefill-of-r1")
+    decode.read("r1", prefill)
+    decode.received("r1")
+    results, invalid, _ = decode.cancel("r1", "never-heard-of")
+    assert not results.finished_recving
+    assert not invalid
+    assert not recorder.take("transfer_failure")
+    prefill.sent("prefill-of-r1")
+
+
+def test_refused_release(
+    pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the release is refused the blocks stay, which is told once; and once more when they are let go."""
+    prefill, decode = pair
+    break_agent(monkeypatch, decode, "check_xfer_state", lambda *_: "PROC")
+    with monkeypatch.context() as refused:
+        break_agent(refused, decode, "release_xfer_handle", refuse)
+        decode.read("r1", prefill)
+        for _ in range(3):
+            results, invalid, _ = decode.cancel("r1")
+            assert not results.finished_recving
+            assert not invalid
+        (pinned,) = recorder.take("blocks_pinned", "r1")
+        assert (pinned.blocks, pinned.released, pinned.peer.address) == (3, False, prefill.address)
+    results, invalid, _ = decode.step()
+    assert results.failed_recving == {"r1"}
+    assert invalid == {1, 2, 3}
+    modes = [failure.mode for failure in recorder.take("transfer_failure", "r1")]
+    assert modes == [c.FAILURE_MODE_TIMEOUT, c.FAILURE_MODE_RELEASE]
+    first, last = recorder.take("blocks_pinned", "r1")
+    assert (last.released, last.since_time_unix_nano) == (True, first.since_time_unix_nano)
+    assert len(decode.reported) == 1
+
+
+def test_waiting_for_its_handshake(
+    pair: tuple[Engine, Engine], make_engine: MakeEngine, recorder: Recorder
+) -> None:
+    """A load that is cancelled before it could read never reads, although its handshake succeeds; its peer lets go."""
+    prefill, _ = pair
+    decode = make_engine("kv_consumer")
+    prefill.lease("prefill-of-r1")
+    decode.cache[1:4] = 7.0
+    with decode.handshakes_held():
+        decode.read("r1", prefill)
+        results, invalid, _ = decode.cancel("r1")
+        assert results.failed_recving == {"r1"}
+        assert invalid == {1, 2, 3}
+        assert not decode.cancel("r1")[0].finished_recving
+    decode.step_until(lambda _: prefill.id in decode.worker._remote_agents, "the handshake")
+    prefill.step_until(
+        lambda answer: decode.step() and "prefill-of-r1" in answer[0].finished_sending, "the peer lets go"
+    )
+    assert bool((decode.cache[1:4] == 7.0).all())
+    assert not recorder.transfers
+    assert not decode.began
+    (failure,) = recorder.take("transfer_failure", "r1")
+    assert (failure.mode, failure.attempt, failure.blocks) == (c.FAILURE_MODE_TIMEOUT, 1, 3)
+    assert [told.mode for told in decode.reported] == [c.FAILURE_MODE_TIMEOUT]
+    assert not recorder.take("transfer_failure", "prefill-of-r1")
+
+
+def test_waiting_for_a_handshake_that_fails(
+    pair: tuple[Engine, Engine], make_engine: MakeEngine, recorder: Recorder
+) -> None:
+    """A handshake that fails after its load was cancelled is no second failure of that load."""
+    prefill, _ = pair
+    decode = make_engine("kv_consumer")
+    with decode.handshakes_held():
+        decode.read("r1", prefill, engine_id="the-former-engine")
+        assert decode.cancel("r1")[0].failed_recving == {"r1"}
+    decode.step_until(lambda _: recorder.take("handshake"), "the handshake")
+    decode.step()
+    (failure,) = recorder.take("transfer_failure")
+    assert failure.mode == c.FAILURE_MODE_TIMEOUT
+    assert len(decode.reported) == 1
+
+
+def test_one_of_many(
+    pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the load that is given up fails; its neighbour at the same peer is received."""
+    prefill, decode = pair
+    prefill.lease("prefill-of-kept")
+    with monkeypatch.context() as slow:
+        break_agent(slow, decode, "check_xfer_state", lambda *_: "PROC")
+        decode.read("kept", prefill, local=(10,), remote=(11,))
+        decode.read("given-up", prefill)
+        results, invalid, _ = decode.cancel("given-up")
+        assert results.failed_recving == {"given-up"}
+        assert invalid == {1, 2, 3}
+    results, invalid, _ = decode.received("kept")
+    assert not results.failed_recving
+    assert not invalid
+    assert bool((decode.cache[10] == prefill.cache[11]).all())
+    assert not recorder.take("transfer_failure", "kept")
+
+
+def test_paused(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While paused nothing is cancelled, and an order that was taken before waits."""
+    prefill, decode = pair
+    with monkeypatch.context() as slow:
+        break_agent(slow, decode, "check_xfer_state", lambda *_: "PROC")
+        decode.read("r1", prefill)
+        runtime.pause("test", paused=True)
+        try:
+            assert not decode.cancel("r1")[0].finished_recving
+        finally:
+            runtime.pause("test", paused=False)
+        assert decode.cancel("r1")[0].failed_recving == {"r1"}
+    assert len(recorder.take("transfer_failure", "r1")) == 1
