@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from demo.receiver import Span
     from demo.stack import Stack
 
-_SEEN_SECONDS = 30.0
+# Longer than the 30 s that prefill keeps blocks for a reader: a span of theirs closes only then.
+_SEEN_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 POLICY = "decode-default"
 PROMPT = "A penstock is the gate and gauge at the head of a channel: it measures the flow. "
