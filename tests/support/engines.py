@@ -27,13 +27,14 @@ class Variant:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-CPU_DEFAULTS = Variant("cpu")
+_FAULTS = {"PENSTOCK_ALLOW_FAULTS": "1"}
+CPU_DEFAULTS = Variant("cpu", env=_FAULTS)
 ASYNC_FORK_TP2 = Variant(
     "async-fork-tp2",
     _FORCED,
     args=("--tensor-parallel-size", "2"),
     # Two ranks on one NUMA node have to be told their cores.
-    env={"FORCED_VARIANT": "async_fork", "VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+    env={**_FAULTS, "FORCED_VARIANT": "async_fork", "VLLM_CPU_OMP_THREADS_BIND": "0|1"},
 )
 UNI = Variant("uni", _FORCED, env={"FORCED_VARIANT": "uni"})
 

@@ -50,9 +50,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def prepare(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    """Make this process fit for NIXL workers: a world of one rank, TCP only, and no pinning to a core."""
-    monkeypatch.setenv("UCX_TLS", "tcp,self,sm")
+def prepare(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, transports: str = "tcp,self,sm"
+) -> None:
+    """Make this process fit for NIXL workers: a world of one rank, those UCX transports, no pinning to a core."""
+    monkeypatch.setenv("UCX_TLS", transports)
     monkeypatch.setenv("UCX_LOG_LEVEL", "error")
     monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", HOST)
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
@@ -123,7 +125,7 @@ class Engine:
     def read(
         self,
         request_id: str,
-        peer: Engine,
+        peer: Any,
         *,
         local: Sequence[int] = (1, 2, 3),
         remote: Sequence[int] = (4, 5, 6),

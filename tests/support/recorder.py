@@ -6,9 +6,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.instrumentation.directives import NO_DIRECTIVES
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.identity import Identity
-from penstock.instrumentation.policy_model import NO_POLICY, Action, KvLoadFailure, Policy, PolicyBody
+from penstock.instrumentation.policy_model import (
+    NO_POLICY,
+    Action,
+    Deferral,
+    KvLoadFailure,
+    PeerQuarantine,
+    Policy,
+    PolicyBody,
+)
 from penstock.instrumentation.records import TRANSFER_COLUMNS
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.settings import Settings
@@ -75,14 +84,23 @@ class Recorder:
         return snapshot
 
 
-def policy(action: str, observed: str = "") -> Policy:
-    """Return a policy whose ``kvLoadFailure.action`` is *action* (empty: it says nothing)."""
+def policy(
+    action: str = "",
+    observed: str = "",
+    *,
+    deferral: Deferral | None = None,
+    quarantine: PeerQuarantine | None = None,
+    **rule: Any,
+) -> Policy:
+    """Return a policy whose ``kvLoadFailure.action`` is *action* (empty: it says nothing), with the other fields in *rule*."""
 
     def section(word: str) -> KvLoadFailure | None:
-        return KvLoadFailure(action=Action(word)) if word else None
+        return KvLoadFailure(action=Action(word), **rule) if word else None
 
     return Policy(
         kv_load_failure=section(action),
+        deferral=deferral,
+        peer_quarantine=quarantine,
         hash=f"hash-{action}",
         observed=PolicyBody(kv_load_failure=section(observed)) if observed else None,
     )
@@ -104,4 +122,4 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
         yield recorder
     finally:
         runtime.configure(before)
-        runtime.policy.swap(NO_POLICY, 1.0)
+        runtime.policy.swap(NO_POLICY, 1.0, NO_DIRECTIVES)

@@ -23,7 +23,12 @@ with warnings.catch_warnings():
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        SlidingWindowSpec,
+    )
     from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
     from vllm.v1.request import Request
     from vllm.v1.structured_output import StructuredOutputManager
@@ -84,19 +89,25 @@ def vllm_config(directory: Path, **transfer: Any) -> VllmConfig:
     return config
 
 
-def kv_cache_config() -> KVCacheConfig:
-    """Return the KV cache of one layer."""
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=32, dtype=torch.float32)
-    return KVCacheConfig(
-        num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
-    )
+def kv_cache_config(*, hybrid: bool = False) -> KVCacheConfig:
+    """Return the KV cache of one layer, or of a full and a sliding attention layer, which are two groups."""
+    shape: dict[str, Any] = {
+        "block_size": BLOCK,
+        "num_kv_heads": 2,
+        "head_size": 32,
+        "dtype": torch.float32,
+    }
+    groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
+    if hybrid:
+        groups.append(KVCacheGroupSpec(["sliding"], SlidingWindowSpec(**shape, sliding_window=32 * BLOCK)))
+    return KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=groups)
 
 
-def build(scheduler_class: Any, config: VllmConfig) -> Any:
+def build(scheduler_class: Any, config: VllmConfig, *, hybrid: bool = False) -> Any:
     """Return a scheduler of that class (or from that factory), as EngineCore builds it."""
     return scheduler_class(
         vllm_config=config,
-        kv_cache_config=kv_cache_config(),
+        kv_cache_config=kv_cache_config(hybrid=hybrid),
         block_size=BLOCK,
         log_stats=True,
         structured_output_manager=StructuredOutputManager(config),

@@ -32,11 +32,18 @@ def make_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[...,
     hook.install()
     built = []
 
-    def make(kind: str = "sync", *, role: str = "kv_consumer", own: str = "fail", **transfer: Any) -> Any:
+    def make(
+        kind: str = "sync",
+        *,
+        role: str = "kv_consumer",
+        own: str = "fail",
+        hybrid: bool = False,
+        **transfer: Any,
+    ) -> Any:
         chosen = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu", **transfer}
         config = schedulers.vllm_config(tmp_path, kv_role=role, kv_load_failure_policy=own, **chosen)
         config.scheduler_config.async_scheduling = kind == "async"
-        scheduler = schedulers.build(instrument(schedulers.SCHEDULERS[kind]), config)
+        scheduler = schedulers.build(instrument(schedulers.SCHEDULERS[kind]), config, hybrid=hybrid)
         built.append(scheduler)
         return scheduler
 

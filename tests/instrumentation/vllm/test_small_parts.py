@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.decisions import Outcome, Trigger
 from penstock.instrumentation.vllm import outcomes, peers
 from penstock.instrumentation.vllm.identity import engine_index, guess_role, model_name, worker_process
+from penstock.instrumentation.vllm.judge import Judge
 from penstock.instrumentation.vllm.nixl_handshakes import ENGINES, WAITERS, Handshakes
 from penstock.instrumentation.vllm.nixl_transfers import Posted, Transfers
 from penstock.instrumentation.vllm.patch import Patch
@@ -110,46 +112,64 @@ def test_external_id(request_id: str, expected: str) -> None:
     assert external_id(request_id) == expected
 
 
-@pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("action", ["", "fail", "recompute", "auto"])
-def test_decide(own: bool, action: str) -> None:
-    """A policy decides where it says what this engine can do; otherwise vLLM's own configuration does."""
-    decision = outcomes.decide(policy(action), own_recompute=own)
-    says = action in {"fail", "recompute"}
-    assert decision.recompute is ((action == "recompute") if says else own)
-    assert decision.decided_by == (c.DECIDED_BY_POLICY if says else c.DECIDED_BY_VLLM)
-    assert ("policy in force" in decision.reason) is says
-
-
-def test_overruled_decision() -> None:
-    """A policy that cannot be followed safely leaves vLLM's own decision, and the reason says why."""
-    decision = outcomes.overrule(outcomes.decide(policy("recompute"), own_recompute=False), "it is not safe")
-    assert (decision.recompute, decision.decided_by) == (False, c.DECIDED_BY_VLLM)
-    assert decision.reason.endswith("it is not safe")
-
-
-def test_one_outcome_per_attempt() -> None:
-    """An attempt has one outcome; the next attempt has its own."""
+def test_outcome_of_each_attempt() -> None:
+    """An outcome names the attempt, the first failure of it and the peer; the next attempt starts without them."""
     record = RequestRecord("r", peer=Peer("p:1"))
-    decision = outcomes.decide(policy("recompute"), own_recompute=False)
-    affected = outcomes.Affected("r", 16, 32)
+    judge, affected = Judge(own=Outcome.FAILED), outcomes.Affected("r", 16, 32)
     record.begin_load(32)
-    first = outcomes.settle(record, affected, decision, "X")
-    assert first is not None
-    assert (first["attempt"], first["mode"], first["peer"]["address"]) == (1, c.FAILURE_MODE_LOAD, "p:1")
-    assert outcomes.settle(record, affected, decision, "X") is None
+    first = judge.judge(record, affected)
+    fields = outcomes.outcome_fields(
+        record, affected, first.decision, outcomes.cause_of(record, affected), "h"
+    )
+    assert (fields["attempt"], fields["mode"], fields["peer"]["address"]) == (1, c.FAILURE_MODE_LOAD, "p:1")
+    assert (fields["tokens_kept"], fields["tokens_recomputed"], fields["policy_hash"]) == (16, 32, "h")
+    assert first.first
+    assert not judge.judge(record, affected).first
     record.failure = FAILURE
-    assert outcomes.abandon(record, "X") is None
+    assert outcomes.abandoned_fields(record) is None
     record.begin_load(32)
-    assert not record.recomputing
+    assert record.failure is None
     record.failure = FAILURE
-    second = outcomes.abandon(record, "X")
+    second = outcomes.abandoned_fields(record)
     assert second is not None
     assert (second["attempt"], second["outcome"], second["mode"]) == (
         2,
         c.OUTCOME_ABORTED,
         c.FAILURE_MODE_SETUP,
     )
+
+
+@pytest.mark.parametrize(
+    ("affected", "failure", "expected"),
+    [
+        (outcomes.Affected("r", 0, 1), FAILURE, (FAILURE.mode, FAILURE.error_type)),
+        (outcomes.Affected("r", 0, 1), None, (c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)),
+        (
+            outcomes.Affected("r", 0, 1, trigger=Trigger.DEADLINE),
+            None,
+            (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT),
+        ),
+        (
+            outcomes.Affected("r", 0, 1, collateral=True),
+            FAILURE,
+            (c.FAILURE_MODE_COLLATERAL, c.ERROR_TYPE_OTHER),
+        ),
+    ],
+)
+def test_cause(affected: outcomes.Affected, failure: LoadFailure | None, expected: tuple[int, int]) -> None:
+    """What the workers said comes first, except for a request whose own load did not fail."""
+    record = RequestRecord("r", failure=failure)
+    cause = outcomes.cause_of(record, affected)
+    assert (cause.mode, cause.error_type) == expected
+
+
+def test_who_cannot_be_rewound_fails() -> None:
+    """A request that waits with blocks of its own fails, whatever the policy says, and the reason says why."""
+    judge = Judge(own=Outcome.FAILED)
+    judge.follow(policy("recompute"))
+    settled = judge.judge(RequestRecord("r"), outcomes.Affected("r", 0, 1, held=True))
+    assert settled.decision.outcome is Outcome.FAILED
+    assert "cannot be rewound" in settled.decision.reason
 
 
 def config(kv_role: str | None = None, ec_role: str | None = None, backend: str = "mp") -> Any:

@@ -81,12 +81,14 @@ class KvFailures:
         live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
         sizes = rewind.block_sizes(self._scheduler)
         taint = rewind.spread(rewind.holders(self._scheduler, live), invalid, sizes)
-        cases = [(each, found) for each in live if (found := self._affected(each, taint, failed))]
-        own = [(each, self._settle(each, found)) for each, found in cases if not found.collateral]
-        if all(decision.decided_by is DecidedBy.VLLM for _, decision in own):
+        cases = [(each, case) for each in live if (case := self._affected(each, taint, failed))]
+        # Those that vLLM itself would find first; the others are only drawn in where a policy rewinds.
+        known = taint.direct | failed
+        found = [(each, self._settle(each, case)) for each, case in cases if each.request_id in known]
+        if all(decision.decided_by is DecidedBy.VLLM for _, decision in found):
             return None
-        shared = [(each, self._settle(each, found)) for each, found in cases if found.collateral]
-        return self._rewind([*own, *shared], taint, failed, invalid)
+        drawn = [(each, self._settle(each, case)) for each, case in cases if each.request_id not in known]
+        return self._rewind([*found, *drawn], taint, failed, invalid)
 
     def _affected(self, request: Any, taint: Taint, failed: AbstractSet[str]) -> Affected | None:
         request_id, status = request.request_id, request.status.name
@@ -103,7 +105,7 @@ class KvFailures:
             computed - kept,
             exported=status == _RUNNING and self._exports,
             held=status not in {_RUNNING, _PARKED},
-            collateral=not anew and request_id not in taint.direct,
+            collateral=not anew and (not external or request_id not in taint.direct),
             trigger=Trigger.DEADLINE if self._timed_out(request_id) else Trigger.FAILURE,
         )
 

@@ -48,7 +48,7 @@ def spread(holders: Sequence[Holder], invalid: AbstractSet[int], block_sizes: Se
     """Return all that is tainted by the *invalid* blocks.
 
     A request is tainted from its first tainted block on, in all groups, because every later token has attended to
-    that one; who shares any of its later blocks is tainted too. vLLM gives the ids of invalid blocks without their
+    that one; who shares any of its later blocks is tainted too. Blocks go as a whole. vLLM gives the ids of invalid blocks without their
     groups, so an id counts in every group: with several groups this may take in a request too many, never one too few.
 
     Args:

@@ -1,0 +1,45 @@
+"""Leases on the prefill side that nobody reads in time, and a reader that comes too late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.proto.v1 import common_pb2 as c
+from penstock.proto.v1 import events_pb2 as e
+
+from demo.steps import until
+from tests.support.engines import CPU_DEFAULTS
+from tests.support.kv_peers import LEASE_SECONDS
+
+if TYPE_CHECKING:
+    from tests.support.kv_bench import Bench
+    from tests.support.kv_peers import Spare
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.parametrize("stack", [CPU_DEFAULTS], indirect=True, ids=["cpu"]),
+]
+
+
+def test_a_lease_expires_and_a_late_read_is_told(kv: Bench, spare: Spare) -> None:
+    """Blocks that nobody fetched are let go (expired); who reads them all the same may get another's (late_read)."""
+    request = kv.prefilled(server=spare.server())
+    unread = request.remote_request_id
+
+    until(lambda: kv.events("lease_closed", unread), "The lease does not end", seconds=LEASE_SECONDS + 30)
+    lease = kv.event("lease_closed", unread).lease_closed
+    assert lease.ending == e.LEASE_ENDING_EXPIRED
+    assert lease.blocks > 0
+    (expired,) = kv.events("transfer_failure", unread)
+    assert expired.transfer_failure.mode == c.FAILURE_MODE_EXPIRED
+    assert expired.transfer_failure.direction == c.DIRECTION_SEND
+
+    kv.decode(request)
+
+    late = kv.event("transfer_failure", unread, mode=c.FAILURE_MODE_LATE_READ)
+    assert late.request_id == unread
+    until(
+        lambda: kv.agent.metrics().value("penstock_late_reads_total", server="spare") == 1,
+        "penstock_late_reads_total does not count the late read",
+    )

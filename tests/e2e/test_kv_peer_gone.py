@@ -1,0 +1,128 @@
+"""Peers that stop or die while blocks are being moved."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.proto.v1 import common_pb2 as c
+
+from demo.steps import until
+from tests.support.engines import CPU_DEFAULTS
+from tests.support.kv_peers import stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from demo.client import Answer
+    from demo.servers import Server
+    from tests.support.kv_bench import Bench, Prefilled
+    from tests.support.kv_peers import Spare
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.parametrize("stack", [CPU_DEFAULTS], indirect=True, ids=["cpu"]),
+]
+
+
+@pytest.fixture
+def met(kv: Bench, spare: Spare) -> Server:
+    """Give the spare server, with which decode has shaken hands."""
+    server = spare.server()
+    request = kv.prefilled(server=server)
+    assert kv.decode(request).completion == request.text
+    return server
+
+
+@pytest.fixture
+def background() -> Iterator[ThreadPoolExecutor]:
+    """Give a thread that sends requests."""
+    with ThreadPoolExecutor(2) as senders:
+        yield senders
+
+
+def _hangs(kv: Bench, senders: ThreadPoolExecutor, request: Prefilled) -> Future[Answer]:
+    """Send *request* to decode and wait until its transfer is in flight."""
+    answer = senders.submit(kv.decode, request)
+    until(
+        lambda: kv.value("penstock_transfers_in_flight", peer=request.peer) >= 1,
+        f"No transfer from {request.peer} is in flight",
+    )
+    return answer
+
+
+def test_a_transfer_from_a_stopped_peer_is_cancelled(
+    kv: Bench, met: Server, background: ThreadPoolExecutor
+) -> None:
+    """A deadline that is set while the request waits ends its transfer; it is recomputed with the right tokens."""
+    request, follower = kv.prefilled(6, server=met), kv.prefilled()
+    with stopped(met):
+        answer = _hangs(kv, background, request)
+        # Nothing of this held when the request was parked.
+        kv.enforce(
+            kvLoadFailure={"action": "fail"}, deferral={"maxTransferWait": "1s", "onTimeout": "recompute"}
+        )
+        assert answer.result().completion == request.text
+        # Others are served meanwhile.
+        assert kv.decode(follower).completion == follower.text
+
+    failure, outcome = kv.failure(request), kv.outcome(request)
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
+    assert failure.peer.address == request.peer
+    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_DEADLINE)
+    assert outcome.mode == c.FAILURE_MODE_TIMEOUT
+    (waited,) = [
+        event.deferral_end
+        for event in kv.events("deferral_end", request.name)
+        if event.deferral_end.reason == c.DEFERRAL_REASON_REMOTE_KV
+    ]
+    assert waited.ending == c.DEFERRAL_ENDING_TIMEOUT
+    kv.wait_value(0, "penstock_transfers_in_flight", peer=request.peer)
+    again = kv.prefilled(prompt=f"{request.prompt} and further")
+    assert kv.decode(again).completion == again.text
+
+
+def test_a_handshake_with_a_stopped_peer_is_not_waited_for(
+    kv: Bench, met: Server, background: ThreadPoolExecutor
+) -> None:
+    """A wait for a start has its own deadline (maxStartWait); the handshake goes on without the request."""
+    request = kv.misled(port=met.side_channel_port)
+    with stopped(met):
+        answer = background.submit(kv.decode, request)
+        until(lambda: kv.events("deferral_start", request.name), "The request does not wait")
+        kv.enforce(
+            kvLoadFailure={"action": "recompute"}, deferral={"maxStartWait": "500ms", "onTimeout": "fail"}
+        )
+        failed = answer.result()
+
+    assert failed.status == 503
+    assert kv.failure(request).mode == c.FAILURE_MODE_TIMEOUT
+    outcome = kv.outcome(request)
+    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_DEADLINE)
+
+
+def test_a_peer_killed_in_mid_transfer(
+    kv: Bench, met: Server, spare: Spare, background: ThreadPoolExecutor
+) -> None:
+    """The transfer ends with the connection; one more request, prefilled before, finds nobody; both are right."""
+    kv.enforce(kvLoadFailure={"action": "recompute"})
+    request, late = kv.prefilled(6, server=met), kv.prefilled(3, server=met)
+    with stopped(met):
+        answer = _hangs(kv, background, request)
+        spare.kill()
+        assert answer.result().completion == request.text
+    assert kv.decode(late).completion == late.text
+
+    failure = kv.failure(request)
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_REMOTE_RESET)
+    assert failure.peer.address == request.peer
+    assert failure.blocks > 0
+    assert kv.outcome(request).outcome == c.OUTCOME_RECOMPUTED
+    refused = kv.failure(late)
+    assert refused.mode in {c.FAILURE_MODE_SETUP, c.FAILURE_MODE_TRANSFER, c.FAILURE_MODE_HANDSHAKE}
+    assert refused.peer.address == late.peer
+    assert kv.outcome(late).outcome == c.OUTCOME_RECOMPUTED
+    assert kv.outcome(late).mode == refused.mode
+    kv.wait_value(0, "penstock_transfers_in_flight", peer=request.peer)

@@ -1,0 +1,153 @@
+"""What the client is told: vLLM's own output state and serving class, with and without the hook."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.instrumentation.vllm.client_error import PREFIX, ClientErrorHook, LoadError, describe, mark
+from penstock.instrumentation.vllm.outcomes import Cause
+from penstock.instrumentation.vllm.peers import Peer
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
+    from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+    from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+    from vllm.exceptions import GenerationError, RetryableRequestError
+    from vllm.outputs import CompletionOutput, RequestOutput
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+    from vllm.v1.engine.output_processor import RequestOutputCollector, RequestState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.recorder import Recorder
+
+TEXT = "KV load failure (mode handshake, peer p:1): 412 tokens lost, at most 96 are recomputed. The request can be retried."
+CHILDREN = 2
+
+
+@pytest.fixture
+def hook(recorder: Recorder) -> Iterator[ClientErrorHook]:
+    """Install the hook."""
+    assert not recorder.events
+    hook = ClientErrorHook()
+    assert not any(requirement.unmet() for requirement in hook.requires())
+    hook.install()
+    yield hook
+    hook.uninstall()
+
+
+def completion(stop_reason: str | None, index: int = 0) -> CompletionOutput:
+    """Return what vLLM makes of an error output of the engine."""
+    state = SimpleNamespace(
+        detokenizer=SimpleNamespace(get_next_output_text=lambda *_: "", output_token_ids=[]),
+        logprobs_processor=SimpleNamespace(logprobs=None, cumulative_logprob=None),
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        sampling_mask_chunks=[],
+        routed_experts_chunks=[],
+        request_index=index,
+        spec_decode_metrics=None,
+        _weight_version_spans=lambda: None,
+    )
+    return RequestState._new_completion_output(state, [], FinishReason.ERROR, stop_reason)
+
+
+def raised(finish_reason: str | None) -> GenerationError:
+    """Return what the serving class raises for a finish reason."""
+    with pytest.raises(GenerationError) as caught:
+        GenerateBaseServing._raise_if_error(SimpleNamespace(), finish_reason, "cmpl-1")
+    return caught.value
+
+
+def test_describe() -> None:
+    """The sentence names mode and peer and says that a retry is safe; one without a mode leaves it out."""
+    cause = Cause(1, 3)
+    reason = "412 tokens lost, at most 96 are recomputed"
+    assert describe(cause, Peer("p:1"), reason) == TEXT
+    assert (
+        describe(Cause(0, 0), None, "x") == "KV load failure (peer unknown): x. The request can be retried."
+    )
+
+
+def test_mark() -> None:
+    """Only error outputs of requests that we know are marked, and each is told once."""
+    good = EngineCoreOutput("good", [], finish_reason=FinishReason.LENGTH)
+    ours = EngineCoreOutput("ours", [], finish_reason=FinishReason.ERROR)
+    theirs = EngineCoreOutput("theirs", [], finish_reason=FinishReason.ERROR)
+    reasons = {"good": "no", "ours": "why"}
+    mark({0: SimpleNamespace(outputs=[good, theirs]), 1: SimpleNamespace(outputs=[ours])}, reasons)
+    assert (good.stop_reason, ours.stop_reason, theirs.stop_reason) == (None, f"{PREFIX}why", None)
+    assert reasons == {"good": "no"}
+
+
+def test_retryable_error(hook: ClientErrorHook) -> None:
+    """A marked output becomes HTTP 503 with the scheduler's text; it still is the finish reason ``error`` to all others."""
+    assert hook.name == "client_error"
+    output = completion(PREFIX + TEXT)
+    assert output.finish_reason == "error"
+    error = raised(output.finish_reason)
+    assert isinstance(error, RetryableRequestError)
+    answer = create_error_response(error).error
+    assert (answer.code, answer.type, answer.message) == (503, "ServiceUnavailableError", TEXT)
+
+
+@pytest.mark.parametrize("stop_reason", [None, "of somebody else"])
+def test_other_errors_stay(stop_reason: str | None, hook: ClientErrorHook) -> None:
+    """Any other error stays vLLM's bare 500."""
+    assert hook.name == "client_error"
+    output = completion(stop_reason)
+    assert not isinstance(output.finish_reason, LoadError)
+    answer = create_error_response(raised(output.finish_reason)).error
+    assert (answer.code, answer.message) == (500, "Internal server error")
+    GenerateBaseServing._raise_if_error(SimpleNamespace(), "stop", "cmpl-1")
+
+
+def test_taken_out(recorder: Recorder) -> None:
+    """After un-installing vLLM's own methods are back."""
+    assert not recorder.events
+    before = vars(RequestState)["_new_completion_output"], vars(GenerateBaseServing)["_raise_if_error"]
+    hook = ClientErrorHook()
+    hook.install()
+    hook.uninstall()
+    assert before == (
+        vars(RequestState)["_new_completion_output"],
+        vars(GenerateBaseServing)["_raise_if_error"],
+    )
+    assert str(raised(completion(PREFIX + TEXT).finish_reason)) == "Internal server error"
+
+
+def test_one_of_n_choices(hook: ClientErrorHook) -> None:
+    """The text survives the merging of n choices, as the API process does it."""
+    assert hook.name == "client_error"
+    collector = RequestOutputCollector(RequestOutputKind.FINAL_ONLY, "r")
+    for index in range(CHILDREN):
+        output = completion(PREFIX + TEXT if index else None, index)
+        collector.put(RequestOutput("r", "", [], None, [output], finished=bool(index)))
+    merged = asyncio.run(collector.get())
+    assert [isinstance(each.finish_reason, LoadError) for each in merged.outputs] == [False, True]
+    assert str(raised(merged.outputs[1].finish_reason)) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "code", "kind", "message"),
+    [
+        (PREFIX + TEXT, 503, "ServiceUnavailableError", TEXT),
+        (None, 500, "InternalServerError", "Internal server error"),
+    ],
+)
+def test_in_a_stream(
+    stop_reason: str | None, code: int, kind: str, message: str, hook: ClientErrorHook
+) -> None:
+    """In a stream the error event carries the code, the type and the text."""
+    assert hook.name == "client_error"
+    serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+    error = raised(completion(stop_reason).finish_reason)
+    answer = json.loads(serving._convert_generation_error_to_streaming_response(error))["error"]
+    assert (answer["code"], answer["type"], answer["message"]) == (code, kind, message)

@@ -1,0 +1,159 @@
+"""Deadlines of remote loads in a real scheduler: who is named to the workers, and what becomes of the request."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.directives import Directives
+from penstock.instrumentation.drills import Drill
+from penstock.instrumentation.policy_model import Action, Deferral
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import load_deadlines
+from penstock.instrumentation.vllm.reports import WorkerReport
+from penstock.instrumentation.vllm.worker_orders import WorkerOrders
+
+from tests.support.manual_clock import ManualClock
+from tests.support.parked import fail_loads, finish_loads, park, serve, stop_reasons
+from tests.support.recorder import policy
+from tests.support.schedulers import step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.recorder import Recorder
+
+    MakeScheduler = Callable[..., Any]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """Give the deadlines a clock that only the test moves."""
+    clock = ManualClock()
+    monkeypatch.setattr(load_deadlines, "time", SimpleNamespace(monotonic_ns=clock))
+    return clock
+
+
+def cancelled(scheduler: Any) -> frozenset[str]:
+    """Return the requests that a step with nothing to run names to the workers."""
+    output = scheduler.schedule()
+    assert not output.num_scheduled_tokens
+    found: frozenset[str] = getattr(output.kv_connector_metadata, "penstock_cancel", frozenset())
+    return found
+
+
+def began(scheduler: Any, request_id: str) -> None:
+    """Let a step report that the transfer of a request has begun."""
+    step(scheduler, kv_connector_worker_meta=WorkerReport(began=((request_id, 4711),)))
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("deferral", "has_begun", "seconds", "over"),
+    [
+        (Deferral(max_start_wait=5), False, 6, True),
+        (Deferral(max_start_wait=5), False, 4, False),
+        (Deferral(max_start_wait=5), True, 6, False),
+        (Deferral(max_transfer_wait=5), False, 6, False),
+        (Deferral(max_transfer_wait=5), True, 6, True),
+        (Deferral(max_start_wait=1, max_transfer_wait=9), True, 6, False),
+        (None, True, 10_000, False),
+    ],
+)
+def test_who_is_over(
+    kind: str,
+    deferral: Deferral | None,
+    has_begun: bool,
+    seconds: int,
+    over: bool,
+    make_scheduler: MakeScheduler,
+    clock: ManualClock,
+) -> None:
+    """Two waits, two clocks; a policy that comes later applies to a request that waits, with nothing else to run."""
+    scheduler = make_scheduler(kind)
+    park(scheduler, "r")
+    if has_begun:
+        began(scheduler, "r")
+    clock.advance(seconds)
+    runtime.policy.swap(policy(deferral=deferral), 1.0)
+    assert cancelled(scheduler) == (frozenset({"r"}) if over else frozenset())
+
+
+@pytest.mark.parametrize(
+    ("on_timeout", "action", "outcome"),
+    [
+        (Action.RECOMPUTE, "fail", c.OUTCOME_RECOMPUTED),
+        (Action.FAIL, "recompute", c.OUTCOME_FAILED),
+        (None, "recompute", c.OUTCOME_RECOMPUTED),
+        (None, "", c.OUTCOME_FAILED),
+    ],
+)
+def test_what_becomes_of_it(
+    on_timeout: Action | None,
+    action: str,
+    outcome: int,
+    make_scheduler: MakeScheduler,
+    recorder: Recorder,
+    clock: ManualClock,
+) -> None:
+    """The worker's failure is decided by ``onTimeout``; the blocks stay until then, and the wait ended by its deadline."""
+    scheduler = make_scheduler()
+    deferral = Deferral(max_start_wait=5, on_timeout=on_timeout)
+    runtime.policy.swap(policy(action, deferral=deferral), 1.0)
+    parked = park(scheduler, "r")
+    clock.advance(6)
+    assert cancelled(scheduler) == cancelled(scheduler) == {"r"}  # until it has ended
+    assert scheduler.kv_cache_manager.get_block_ids("r") != ([],)
+    told = stop_reasons(fail_loads(scheduler, parked, mode=c.FAILURE_MODE_TIMEOUT))
+    serve(scheduler, parked)
+    (found,) = recorder.take("load_outcome")
+    assert (found.outcome, found.decided_by, found.mode) == (
+        outcome,
+        c.DECIDED_BY_DEADLINE,
+        c.FAILURE_MODE_TIMEOUT,
+    )
+    assert "over its deadline" in found.reason
+    assert ("r" in told) is (outcome == c.OUTCOME_FAILED)
+    (end,) = recorder.take("deferral_end")
+    assert end.ending == c.DEFERRAL_ENDING_TIMEOUT
+    assert cancelled(scheduler) == frozenset()
+
+
+def test_only_who_waits_for_too_long(make_scheduler: MakeScheduler, clock: ManualClock) -> None:
+    """One request is over, another not yet; one whose load ends well after all is no longer named."""
+    scheduler = make_scheduler()
+    runtime.policy.swap(policy(deferral=Deferral(max_start_wait=5)), 1.0)
+    early = park(scheduler, "early", first=300)
+    clock.advance(3)
+    park(scheduler, "late", first=301)
+    clock.advance(3)
+    assert cancelled(scheduler) == {"early"}
+    finish_loads(scheduler, early)
+    serve(scheduler, early)
+    assert cancelled(scheduler) == frozenset()
+
+
+def test_drills_travel_once() -> None:
+    """The workers are told of the drills in the step after a change, and of their end; a MultiConnector's children too."""
+    orders = WorkerOrders()
+    orders.follow(Directives())
+
+    def attached() -> Any:
+        metadata = SimpleNamespace(metadata=(SimpleNamespace(),))
+        orders.attach(metadata)
+        assert vars(metadata.metadata[0]) == {
+            key: value for key, value in vars(metadata).items() if key != "metadata"
+        }
+        return getattr(metadata, "penstock_drills", None)
+
+    assert attached() is None
+    drill = Drill("d", c.CHANNEL_KV, c.FAILURE_MODE_SETUP, 1.0, 1 << 62)
+    orders.follow(Directives(drills=(drill,), received_ns=0))
+    (sent,) = attached()
+    assert (sent.id, sent.valid_for_ns < drill.valid_for_ns) == ("d", True)
+    assert attached() is None
+    orders.follow(Directives())
+    assert attached() == ()
+    assert attached() is None

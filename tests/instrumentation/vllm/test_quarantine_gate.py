@@ -1,0 +1,217 @@
+"""Quarantine in a real scheduler with vLLM's own NIXL connector: who may load, who is spoken to, what is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.circuit import State
+from penstock.instrumentation.directives import Directives
+from penstock.instrumentation.policy_model import PeerQuarantine
+from penstock.instrumentation.quarantine import Order
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import peer_gate
+
+from tests.support.manual_clock import ManualClock
+from tests.support.parked import fail_loads, finish_loads, park, remote, serve, stop_reasons
+from tests.support.recorder import policy
+from tests.support.schedulers import BLOCK, PEER, request, step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.recorder import Recorder
+
+    MakeScheduler = Callable[..., Any]
+
+KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
+HEALTHY = "10.0.0.8:5600"
+RULES = PeerQuarantine(failures=2, window=60.0, duration=60.0, max_peers_percent=50)
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """Give the gate a clock that only the test moves."""
+    clock = ManualClock()
+
+    class Time:
+        monotonic_ns = staticmethod(clock)
+        time_ns = staticmethod(clock)
+
+    monkeypatch.setattr(peer_gate, "time", Time)
+    return clock
+
+
+def sicken(scheduler: Any, **failure: Any) -> None:
+    """Make the healthy peer known, then let two loads from the other one fail."""
+    finish_loads(scheduler, good := park(scheduler, "good", peer=HEALTHY, first=300))
+    serve(scheduler, good)
+    for index in range(2):
+        bad = park(scheduler, f"bad{index}", first=310 + index)
+        fail_loads(scheduler, bad, **failure)
+        serve(scheduler, bad)
+
+
+def changes(recorder: Recorder) -> list[tuple[str, int, int, str]]:
+    """Return (peer, previous, state, reason) of all changes."""
+    return [
+        (event.peer.address, event.previous, event.state, event.reason)
+        for event in recorder.take("quarantine_changed")
+    ]
+
+
+@KINDS
+def test_a_sick_peer_is_not_asked(kind: str, make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """After two failures the next request computes its prompt here, at once; the healthy peer is not touched."""
+    scheduler = make_scheduler(kind)
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    sicken(scheduler)
+    assert changes(recorder) == [(PEER, State.CLOSED, State.OPEN, "failures")]
+    local = request("local", first=320, params=remote())
+    scheduler.add_request(local)
+    output = scheduler.schedule()
+    assert output.num_scheduled_tokens == {"local": 3 * BLOCK}
+    assert not output.kv_connector_metadata.reqs_to_recv
+    park(scheduler, "elsewhere", peer=HEALTHY, first=321)
+    (outcome,) = recorder.take("load_outcome", "local")
+    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_QUARANTINE)
+    assert (outcome.mode, outcome.error_type) == (c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_TIMEOUT)
+    assert (outcome.peer.address, outcome.tokens_kept, outcome.tokens_recomputed) == (PEER, 0, 3 * BLOCK)
+    assert "quarantined" in outcome.reason
+    (status,) = recorder.snapshot().peers
+    assert (status.peer.address, status.quarantine) == (PEER, State.OPEN)
+    assert status.quarantine_until_unix_nano > 0
+
+
+@KINDS
+def test_too_much_to_recompute_fails_at_once(
+    kind: str, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """A request that is too large to compute here fails in the same step, and its client is told to go elsewhere."""
+    scheduler = make_scheduler(kind)
+    runtime.policy.swap(policy("auto", quarantine=RULES, max_recompute_tokens=3 * BLOCK), 1.0)
+    sicken(scheduler)
+    large = request("large", first=320, tokens=5 * BLOCK, params=remote())
+    scheduler.add_request(large)
+    told = stop_reasons(step(scheduler))
+    assert told.keys() == {"large"}
+    assert f"mode handshake, peer {PEER}): the peer is quarantined; 160 tokens lost" in told["large"]
+    assert "large" not in scheduler.requests
+    assert not scheduler.connector.connector_scheduler._reqs_need_recv
+    (outcome,) = recorder.take("load_outcome", "large")
+    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_QUARANTINE)
+
+
+def test_half_open(make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock) -> None:
+    """After the time one request probes; while it does the others compute here; its success closes the circuit."""
+    scheduler = make_scheduler()
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    sicken(scheduler)
+    clock.now += 61 * SECOND
+    probe = park(scheduler, "probe", first=320)
+    other = request("other", first=321, params=remote())
+    scheduler.add_request(other)
+    step(scheduler)
+    assert other.status.name == "RUNNING"
+    finish_loads(scheduler, probe)
+    assert [change[1:] for change in changes(recorder)] == [
+        (State.CLOSED, State.OPEN, "failures"),
+        (State.OPEN, State.HALF_OPEN, "expired"),
+        (State.HALF_OPEN, State.CLOSED, "probe_ok"),
+    ]
+    park(scheduler, "again", first=322)
+    assert not recorder.snapshot().peers
+
+
+def test_a_probe_that_leaves_makes_room(
+    make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock
+) -> None:
+    """A probe whose client goes away tells nothing: the next request probes."""
+    from vllm.v1.request import RequestStatus
+
+    scheduler = make_scheduler()
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    sicken(scheduler)
+    clock.now += 61 * SECOND
+    park(scheduler, "probe", first=320)
+    scheduler.finish_requests("probe", RequestStatus.FINISHED_ABORTED)
+    fail_loads(scheduler, park(scheduler, "next", first=321))
+    assert changes(recorder)[-1][1:] == (State.HALF_OPEN, State.OPEN, "probe_failed")
+
+
+def test_orders(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """An operator's order holds without rules and on an idle engine; the outcome has no mode; lifting ends it."""
+    scheduler = make_scheduler(own="recompute")
+    order = Directives(orders=(Order("o", PEER, quarantined=True),))
+    runtime.policy.swap(policy(), 1.0, order)
+    assert changes(recorder) == [(PEER, State.CLOSED, State.OPEN, "operator")]
+    (status,) = recorder.snapshot().peers
+    assert (status.peer.address, status.quarantine) == (PEER, State.OPEN)
+    local = request("local", first=320, params=remote())
+    scheduler.add_request(local)
+    step(scheduler)
+    assert local.status.name == "RUNNING"
+    (outcome,) = recorder.take("load_outcome", "local")
+    assert (outcome.mode, outcome.decided_by) == (0, c.DECIDED_BY_QUARANTINE)
+    runtime.policy.swap(policy(), 1.0, Directives())
+    park(scheduler, "remote", first=321)
+    assert not recorder.snapshot().peers
+
+
+def test_nobody_speaks_to_a_quarantined_peer(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """No heartbeat, no clean-up and no notification after a full local hit starts a handshake with it."""
+    from vllm.v1.request import RequestStatus
+
+    scheduler = make_scheduler()
+    nixl = scheduler.connector.connector_scheduler
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    sicken(scheduler)
+    scheduler.add_request(request("aborted", first=320, params=remote()))
+    scheduler.add_request(request("hit", first=310, params=remote()))
+    healthy = request("healthy", first=321, params=remote(HEALTHY, "healthy-engine"))
+    scheduler.add_request(healthy)
+    scheduler.finish_requests("aborted", RequestStatus.FINISHED_ABORTED)
+    assert not nixl._reqs_need_recv
+    nixl._last_heartbeat_time = float("-inf")
+    metadata = scheduler.schedule().kv_connector_metadata
+    assert metadata.reqs_to_recv.keys() == {"healthy"}
+    assert metadata.heartbeat_by_engine.keys() == {"healthy-engine"}
+    assert recorder.take("load_outcome", "hit")[0].decided_by == c.DECIDED_BY_QUARANTINE
+
+
+def test_a_read_in_flight_keeps_its_lease(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """Heartbeats go on to a peer that is quarantined while something is still being read from it."""
+    scheduler = make_scheduler()
+    nixl = scheduler.connector.connector_scheduler
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    reading = park(scheduler, "reading", first=330)
+    sicken(scheduler)
+    nixl._last_heartbeat_time = float("-inf")
+    assert scheduler.schedule().kv_connector_metadata.heartbeat_by_engine.keys() == {"prefill-engine"}
+    assert changes(recorder)
+    assert reading.status.name == "WAITING_FOR_REMOTE_KVS"
+
+
+def test_rehearsed_quarantine_is_marked(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """A quarantine that a fault drill brought about says so."""
+    scheduler = make_scheduler()
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    sicken(scheduler, rehearsal=True)
+    (event,) = [event for event in recorder.events if event.WhichOneof("body") == "quarantine_changed"]
+    assert event.rehearsal
+
+
+def test_no_policy_no_quarantine(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """Without rules every request is loaded; taking the rules away lifts what they brought about."""
+    scheduler = make_scheduler(own="recompute")
+    sicken(scheduler)
+    park(scheduler, "free", first=320)
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    for index in range(2):
+        fail_loads(scheduler, park(scheduler, f"worse{index}", first=340 + index))
+    assert recorder.snapshot().peers[0].quarantine == State.OPEN
+    runtime.policy.swap(policy(), 1.0)
+    assert changes(recorder)[-1] == (PEER, State.OPEN, State.CLOSED, "policy")
+    park(scheduler, "freed", first=322)
