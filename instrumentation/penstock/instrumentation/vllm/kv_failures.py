@@ -80,7 +80,9 @@ class KvFailures:
         """
         live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
         sizes = rewind.block_sizes(self._scheduler)
-        taint = rewind.spread(rewind.holders(self._scheduler, live), invalid, sizes)
+        # Without invalid blocks nothing is shared: the loads of waiting requests failed as a whole.
+        holders = rewind.holders(self._scheduler, live) if invalid else []
+        taint = rewind.spread(holders, invalid, sizes)
         cases = [(each, case) for each in live if (case := self._affected(each, taint, failed))]
         # Those that vLLM itself would find first; the others are only drawn in where a policy rewinds.
         known = taint.direct | failed

@@ -101,6 +101,7 @@ class SchedulerMixin:
         with _GUARD:
             observer.reported(output.kv_connector_worker_meta)
             loads.reported(output)
+        with _GUARD:
             return loads.plan(output)
         return None
 
