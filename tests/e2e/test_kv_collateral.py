@@ -30,6 +30,29 @@ def _unmet(kv: Bench, spare: Spare) -> None:
         spare.server()
 
 
+def test_a_valid_request_shares_a_failing_handshake(kv: Bench, spare: Spare) -> None:
+    """The first names a wrong port of an engine, the second the right one: both fail, one is collateral."""
+    _unmet(kv, spare)
+    kv.enforce(kvLoadFailure={"action": "recompute"})
+    valid = kv.prefilled(server=spare.server())
+    wrong = valid.redirected(remote_port=free_port())
+
+    with ThreadPoolExecutor(2) as senders:
+        first = senders.submit(kv.decode, wrong)
+        until(lambda: kv.events("deferral_start", wrong.name), "The first request does not wait")
+        second = senders.submit(kv.decode, valid)
+        assert (first.result().completion, second.result().completion) == (wrong.text, valid.text)
+
+    culprit, victim = kv.failure(wrong), kv.failure(valid)
+    assert (culprit.mode, culprit.peer.address) == (c.FAILURE_MODE_HANDSHAKE, wrong.peer)
+    assert (victim.mode, victim.peer.address) == (c.FAILURE_MODE_COLLATERAL, valid.peer)
+    assert wrong.name in victim.caused_by_request_id
+    assert victim.handshake_id == culprit.handshake_id
+    assert kv.outcome(valid).mode == c.FAILURE_MODE_COLLATERAL
+    assert kv.outcome(wrong).mode == c.FAILURE_MODE_HANDSHAKE
+    assert kv.span(valid, "penstock.request").attributes["penstock.mode"] == "collateral"
+
+
 def test_a_healthy_new_peer_waits_behind_a_dead_one(kv: Bench, spare: Spare) -> None:
     """Its transfer succeeds late, and the event says how late and because of whom."""
     _unmet(kv, spare)
@@ -55,26 +78,3 @@ def test_a_healthy_new_peer_waits_behind_a_dead_one(kv: Bench, spare: Spare) -> 
         lambda: kv.value("penstock_collateral_delay_seconds_count", caused_by_peer=dead.peer) == 1,
         "The delay is not in the metrics",
     )
-
-
-def test_a_valid_request_shares_a_failing_handshake(kv: Bench, spare: Spare) -> None:
-    """The first names a wrong port of an engine, the second the right one: both fail, one is collateral."""
-    _unmet(kv, spare)
-    kv.enforce(kvLoadFailure={"action": "recompute"})
-    valid = kv.prefilled(server=spare.server())
-    wrong = valid.redirected(remote_port=free_port())
-
-    with ThreadPoolExecutor(2) as senders:
-        first = senders.submit(kv.decode, wrong)
-        until(lambda: kv.events("deferral_start", wrong.name), "The first request does not wait")
-        second = senders.submit(kv.decode, valid)
-        assert (first.result().completion, second.result().completion) == (wrong.text, valid.text)
-
-    culprit, victim = kv.failure(wrong), kv.failure(valid)
-    assert (culprit.mode, culprit.peer.address) == (c.FAILURE_MODE_HANDSHAKE, wrong.peer)
-    assert (victim.mode, victim.peer.address) == (c.FAILURE_MODE_COLLATERAL, valid.peer)
-    assert wrong.name in victim.caused_by_request_id
-    assert victim.handshake_id == culprit.handshake_id
-    assert kv.outcome(valid).mode == c.FAILURE_MODE_COLLATERAL
-    assert kv.outcome(wrong).mode == c.FAILURE_MODE_HANDSHAKE
-    assert kv.span(valid, "penstock.request").attributes["penstock.mode"] == "collateral"

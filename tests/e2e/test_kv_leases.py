@@ -8,6 +8,7 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 from penstock.proto.v1 import events_pb2 as e
 
+from demo.client import complete
 from demo.steps import until
 from tests.support.engines import CPU_DEFAULTS
 from tests.support.kv_peers import LEASE_SECONDS
@@ -36,6 +37,8 @@ def test_a_lease_expires_and_a_late_read_is_told(kv: Bench, spare: Spare) -> Non
     assert expired.transfer_failure.direction == c.DIRECTION_SEND
 
     kv.decode(request)
+    # An idle engine does not look at what others tell it.
+    complete(spare.server().url, "Wake up.", max_tokens=1)
 
     late = kv.event("transfer_failure", unread, mode=c.FAILURE_MODE_LATE_READ)
     assert late.request_id == unread

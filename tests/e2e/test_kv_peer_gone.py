@@ -116,12 +116,14 @@ def test_a_peer_killed_in_mid_transfer(
     assert kv.decode(late).completion == late.text
 
     failure = kv.failure(request)
-    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_REMOTE_RESET)
+    # NIXL raises while it is polled; a status that says so would be a failed transfer.
+    assert failure.mode in {c.FAILURE_MODE_EXCEPTION, c.FAILURE_MODE_TRANSFER}
+    assert failure.error_type == c.ERROR_TYPE_REMOTE_RESET
     assert failure.peer.address == request.peer
     assert failure.blocks > 0
     assert kv.outcome(request).outcome == c.OUTCOME_RECOMPUTED
     refused = kv.failure(late)
-    assert refused.mode in {c.FAILURE_MODE_SETUP, c.FAILURE_MODE_TRANSFER, c.FAILURE_MODE_HANDSHAKE}
+    assert (refused.mode, refused.error_type) == (c.FAILURE_MODE_SETUP, c.ERROR_TYPE_REMOTE_RESET)
     assert refused.peer.address == late.peer
     assert kv.outcome(late).outcome == c.OUTCOME_RECOMPUTED
     assert kv.outcome(late).mode == refused.mode

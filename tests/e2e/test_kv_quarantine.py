@@ -53,10 +53,12 @@ def _cut_off(kv: Bench, request: Prefilled) -> None:
 
 
 def _changes(kv: Bench, peer: str) -> list[tuple[int, str]]:
+    """Return the states that a peer came to, and why; news of one that stays (another engine id) left out."""
     return [
         (event.quarantine_changed.state, event.quarantine_changed.reason)
         for event in kv.events("quarantine_changed")
         if event.quarantine_changed.peer.address == peer
+        and event.quarantine_changed.state != event.quarantine_changed.previous
     ]
 
 

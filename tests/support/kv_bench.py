@@ -203,10 +203,11 @@ class Bench:
         return ran.output
 
     @contextmanager
-    def drill(self, mode: str, *options: str) -> Iterator[str]:
-        """Rehearse a fault in every attempt of decode by ``agentctl inject-fault``; yields the drill's id."""
+    def drill(self, mode: str, *options: str, rate: float = 1.0) -> Iterator[str]:
+        """Rehearse a fault in a share of decode's attempts by ``agentctl inject-fault``; yields the drill's id."""
         said = self.ctl(
-            "inject-fault", "--selector", DECODE, "--mode", mode, "--rate", "1.0", "--ttl", "2m", *options
+            *("inject-fault", "--selector", DECODE, "--mode", mode, "--rate", str(rate), "--ttl", "5m"),
+            *options,
         )
         identity = said.split()[1]
         try:

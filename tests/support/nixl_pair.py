@@ -50,9 +50,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def prepare(
-    monkeypatch: pytest.MonkeyPatch, directory: Path, transports: str = "tcp,self,sm"
-) -> None:
+def prepare(monkeypatch: pytest.MonkeyPatch, directory: Path, transports: str = "tcp,self,sm") -> None:
     """Make this process fit for NIXL workers: a world of one rank, those UCX transports, no pinning to a core."""
     monkeypatch.setenv("UCX_TLS", transports)
     monkeypatch.setenv("UCX_LOG_LEVEL", "error")
@@ -261,6 +259,11 @@ class Engine:
     def began(self) -> list[tuple[str, int]]:
         """The loads whose first transfer was reported as begun since the last read or lease."""
         return [told for _, _, report in self._answers if report is not None for told in report.began]
+
+    @property
+    def pinned(self) -> list[str]:
+        """The loads whose blocks were reported to stay since the last read or lease."""
+        return [told for _, _, report in self._answers if report is not None for told in report.pinned]
 
     def received(self, request_id: str) -> Any:
         """Step until a request is received or has failed; returns that step's answer."""

@@ -121,6 +121,35 @@ def test_what_becomes_of_it(
     assert cancelled(scheduler) == frozenset()
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_blocks_in_flight_stay(
+    kind: str, make_scheduler: MakeScheduler, recorder: Recorder, clock: ManualClock
+) -> None:
+    """A load that cannot be taken back: its request fails at once, and its blocks are freed when the transfer has ended."""
+    scheduler = make_scheduler(kind)
+    deferral = Deferral(max_transfer_wait=5, on_timeout=Action.RECOMPUTE)
+    runtime.policy.swap(policy("recompute", deferral=deferral), 1.0)
+    pool = scheduler.kv_cache_manager.block_pool
+    free = pool.get_num_free_blocks()
+    parked = park(scheduler, "r")
+    began(scheduler, "r")
+    clock.advance(6)
+    assert cancelled(scheduler) == {"r"}
+    told = stop_reasons(step(scheduler, kv_connector_worker_meta=WorkerReport(pinned=("r",))))
+    assert "over its deadline" in told["r"]
+    (found,) = recorder.take("load_outcome")
+    assert (found.outcome, found.decided_by, found.mode) == (
+        c.OUTCOME_FAILED,
+        c.DECIDED_BY_DEADLINE,
+        c.FAILURE_MODE_TIMEOUT,
+    )
+    assert "cannot be rewound" in found.reason
+    assert pool.get_num_free_blocks() == free - 3
+    finish_loads(scheduler, parked)
+    assert pool.get_num_free_blocks() == free
+    assert "r" not in scheduler.requests
+
+
 def test_only_who_waits_for_too_long(make_scheduler: MakeScheduler, clock: ManualClock) -> None:
     """One request is over, another not yet; one whose load ends well after all is no longer named."""
     scheduler = make_scheduler()

@@ -145,7 +145,7 @@ def test_cancel_after_the_registration(pair: tuple[Engine, Engine], recorder: Re
     prefill.push(P.format("r5"))
     prefill.both_until(decode, lambda _, theirs: D.format("r5") in theirs[0].finished_recving, "the write")
     assert [each.released for each in recorder.take("blocks_pinned", D.format("r5"))] == [False, True]
-    assert not failures_of(recorder, D.format("r5"))
+    assert [failure.mode for failure in failures_of(recorder, D.format("r5"))] == [c.FAILURE_MODE_TIMEOUT]
 
 
 def test_a_write_for_nobody(pair: tuple[Engine, Engine], recorder: Recorder) -> None:

@@ -85,22 +85,25 @@ def test_one_fails_while_the_other_reads(
     assert (event.rank, event.request_id) == (0, "r1")
 
 
-def test_one_is_cancelled_before_the_other(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An order to give up that one rank cannot carry out yet keeps the load open for all."""
+def test_one_waits_for_its_handshake_while_the_other_reads(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An order to give up that one rank can carry out at once and the other cannot keeps the load open for all."""
     prefill = make_engine("kv_producer")
     ranks = [make_engine("kv_consumer"), make_engine("kv_consumer")]
-    for rank in ranks:
-        connect(prefill, rank)
+    connect(prefill, ranks[1])
     aggregator = Aggregator(2)
-    break_agent(monkeypatch, ranks[0], "check_xfer_state", lambda *_: "PROC")
-    answers = [rank.read("r1", prefill) for rank in ranks]
-    assert not aggregator.together(answers).finished_recving
-    first = ranks[0].cancel("r1")
-    assert first[0].failed_recving == {"r1"}
-    with monkeypatch.context() as refused:
-        break_agent(refused, ranks[1], "release_xfer_handle", refuse)
-        told = aggregator.together([first, ranks[1].cancel("r1")])
+    with monkeypatch.context() as slow, ranks[0].handshakes_held():
+        break_agent(slow, ranks[1], "check_xfer_state", lambda *_: "PROC")
+        answers = [rank.read("r1", prefill) for rank in ranks]
+        assert not aggregator.together(answers).finished_recving
+        answers = [rank.cancel("r1") for rank in ranks]
+        assert answers[0][0].failed_recving == {"r1"}
+        told = aggregator.together(answers)
         assert not told.finished_recving
         assert not told.failed_recving
-    told = aggregator.together([ranks[0].step(), ranks[1].step()])
+        assert told.kv_connector_worker_meta is not None
+        assert told.kv_connector_worker_meta.pinned == ("r1",)
+        assert [each.mode for each in told.kv_connector_worker_meta.failures] == [c.FAILURE_MODE_TIMEOUT] * 2
+    told = aggregator.together([ranks[0].step(), ranks[1].received("r1")])
     assert told.finished_recving == told.failed_recving == {"r1"}

@@ -141,6 +141,18 @@ def test_a_probe_that_leaves_makes_room(
     assert changes(recorder)[-1][1:] == (State.HALF_OPEN, State.OPEN, "probe_failed")
 
 
+def test_one_event_for_one_change(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """A quarantined address behind which another engine id shows up has not changed its standing."""
+    scheduler = make_scheduler()
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    sicken(scheduler)
+    for index, engine_id in enumerate(("another", "third")):
+        scheduler.add_request(request(f"late{index}", first=320 + index, params=remote(PEER, engine_id)))
+        step(scheduler)
+    assert recorder.snapshot().peers[0].peer.engine_id == "third"
+    assert changes(recorder) == [(PEER, State.CLOSED, State.OPEN, "failures")]
+
+
 def test_orders(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """An operator's order holds without rules and on an idle engine; the outcome has no mode; lifting ends it."""
     scheduler = make_scheduler(own="recompute")

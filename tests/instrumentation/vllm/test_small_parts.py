@@ -13,6 +13,7 @@ from penstock.instrumentation.decisions import Outcome, Trigger
 from penstock.instrumentation.vllm import outcomes, peers
 from penstock.instrumentation.vllm.identity import engine_index, guess_role, model_name, worker_process
 from penstock.instrumentation.vllm.judge import Judge
+from penstock.instrumentation.vllm.nixl_context import Plan
 from penstock.instrumentation.vllm.nixl_handshakes import ENGINES, WAITERS, Handshakes
 from penstock.instrumentation.vllm.nixl_transfers import Posted, Transfers
 from penstock.instrumentation.vllm.patch import Patch
@@ -227,7 +228,8 @@ def test_handshakes_are_bounded() -> None:
 def test_transfers_are_known_by_address() -> None:
     """A handle is not kept alive; one whose address is used again is the new one."""
     transfers = Transfers()
-    first, second = Posted("a", Peer("p:1"), 1, 5), Posted("b", Peer("p:1"), 1, 7)
+    first = Posted(Plan("a", Peer("p:1")), 1, 5)
+    second = Posted(Plan("b", Peer("p:1")), 1, 7)
     transfers.begin(4711, first)
     assert transfers.end(4711) is first
     assert transfers.end(4711) is None

@@ -91,7 +91,8 @@ class TraceContextHook:
         self._patch.set(InputProcessor, "assign_request_id", attach)
 
     def uninstall(self) -> None:
-        """Put both back."""
+        """Put both back, and what came with the first request."""
+        registry.uninstall(ClientErrorHook.name)
         self._patch.undo()
 
     def _announce(self, engine: Any) -> None:

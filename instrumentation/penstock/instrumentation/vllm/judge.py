@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.outcomes import Affected
     from penstock.instrumentation.vllm.requests import RequestRecord
 
-_HELD: Final = "it waits with blocks of its own and cannot be rewound"
+_HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
 
 
 class Judge:

@@ -67,12 +67,16 @@ class KvFailures:
         self._settle = settle
         self._exports = exports(scheduler)
 
-    def plan(self, failed: AbstractSet[str], invalid: AbstractSet[int]) -> Plan | None:
+    def plan(
+        self, failed: AbstractSet[str], invalid: AbstractSet[int], pinned: AbstractSet[str] = frozenset()
+    ) -> Plan | None:
         """Decide about every request that is affected, and rewind those that run.
 
         Args:
             failed: requests whose load failed as a whole.
             invalid: ids of blocks that were not loaded.
+            pinned: requests whose load is given up while a transfer may still write to their blocks. They can only fail: vLLM
+                keeps the blocks of one that has finished until its load has ended, and gives no other blocks to one that has not.
 
         Returns:
             What is left to do, or None where vLLM's own configuration decides about all of it.
@@ -80,20 +84,25 @@ class KvFailures:
         """
         live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
         sizes = rewind.block_sizes(self._scheduler)
-        taint = rewind.spread(rewind.holders(self._scheduler, live), invalid, sizes)
-        cases = [(each, case) for each in live if (case := self._affected(each, taint, failed))]
+        # Without invalid blocks nothing is shared: the loads of waiting requests failed as a whole.
+        holders = rewind.holders(self._scheduler, live) if invalid else []
+        taint = rewind.spread(holders, invalid, sizes)
+        cases = [(each, case) for each in live if (case := self._affected(each, taint, failed, pinned))]
         # Those that vLLM itself would find first; the others are only drawn in where a policy rewinds.
-        known = taint.direct | failed
+        known = taint.direct | failed | pinned
         found = [(each, self._settle(each, case)) for each, case in cases if each.request_id in known]
         if all(decision.decided_by is DecidedBy.VLLM for _, decision in found):
             return None
         drawn = [(each, self._settle(each, case)) for each, case in cases if each.request_id not in known]
         return self._rewind([*found, *drawn], taint, failed, invalid)
 
-    def _affected(self, request: Any, taint: Taint, failed: AbstractSet[str]) -> Affected | None:
+    def _affected(
+        self, request: Any, taint: Taint, failed: AbstractSet[str], pinned: AbstractSet[str]
+    ) -> Affected | None:
         request_id, status = request.request_id, request.status.name
         start = taint.starts.get(request_id)
-        anew = status == _PARKED and request_id in failed
+        stuck = status == _PARKED and request_id in pinned
+        anew = status == _PARKED and (request_id in failed or stuck)
         if start is None and not anew:
             return None
         computed = min(request.num_computed_tokens, request.num_tokens)
@@ -104,7 +113,7 @@ class KvFailures:
             kept,
             computed - kept,
             exported=status == _RUNNING and self._exports,
-            held=status not in {_RUNNING, _PARKED},
+            held=status not in {_RUNNING, _PARKED} or (stuck and request_id not in failed),
             collateral=not anew and (not external or request_id not in taint.direct),
             trigger=Trigger.DEADLINE if self._timed_out(request_id) else Trigger.FAILURE,
         )

@@ -60,6 +60,8 @@ class LoadControl:
         )
         # Requests that fail, and what their clients are told.
         self._failing: dict[str, str] = {}
+        # Reported in this step: over their deadline, with a transfer in flight.
+        self._pinned: frozenset[str] = frozenset()
         self.fill = self._gate.fill
 
     def follow(self, policy: Policy, directives: Directives) -> None:
@@ -130,7 +132,9 @@ class LoadControl:
 
     def reported(self, output: Any) -> None:
         """Learn from what the workers say about the loads of a step: which have begun, failed, ended well."""
-        for report in find(output.kv_connector_worker_meta):
+        found = list(find(output.kv_connector_worker_meta))
+        self._pinned = frozenset(request_id for report in found for request_id in report.pinned)
+        for report in found:
             for request_id, _ in report.began:
                 self._deadlines.began(request_id)
             for failure in report.failures:
@@ -145,9 +149,9 @@ class LoadControl:
 
     def plan(self, output: Any) -> Plan | None:
         """Decide about the failed loads in *output*; None where vLLM's own configuration does."""
-        if not output.failed_recving and not output.invalid_block_ids:
+        if not output.failed_recving and not output.invalid_block_ids and not self._pinned:
             return None
-        plan = self._failures.plan(output.failed_recving, output.invalid_block_ids)
+        plan = self._failures.plan(output.failed_recving, output.invalid_block_ids, self._pinned)
         if plan is not None:
             for request_id in plan.failed:
                 self._fail(request_id)

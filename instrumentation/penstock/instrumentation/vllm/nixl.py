@@ -131,27 +131,13 @@ class NixlWorkerMixin(NixlPushMixin):
             meta = meta if meta is not None else self._penstock_meta(req_id)
             if is_cancelled(meta) or observer.cancels.withheld(req_id):
                 return  # told when it was cancelled
-            failure = self._penstock_failure(observer, failure_type, req_id, msg, error, extra_context)
+            state = extra_context.get("xfer_state")
+            text = f"NIXL reports the transfer in state {state}" if state is not None else msg
+            failure = failures.classify(failure_type, error, text)
             direction = c.DIRECTION_RECEIVE if failure_type.startswith("push_reg") else 0
             observer.failed(failure, req_id, meta=meta, direction=direction, context=extra_context)
             if failure.mode == c.FAILURE_MODE_RELEASE and meta is not None:
                 observer.pinned(req_id, meta)
-
-    @staticmethod
-    def _penstock_failure(
-        observer: NixlObserver,
-        failure_type: str,
-        req_id: str,
-        msg: str,
-        error: BaseException | None,
-        context: dict[str, Any],
-    ) -> failures.Failure:
-        """Return what vLLM tells as we know it: a transfer whose handle we made fail was cancelled."""
-        if failure_type == "transfer_failed" and req_id in observer.cancels.doomed.values():
-            return observer.gave_up(failure_type)
-        state = context.get("xfer_state")
-        text = f"NIXL reports the transfer in state {state}" if state is not None else msg
-        return failures.classify(failure_type, error, text)
 
     def _reap_expired_send_leases(self, done_sending: set[str]) -> None:
         upstream: Any = super()
@@ -164,14 +150,12 @@ class NixlWorkerMixin(NixlPushMixin):
             observer.leases_expired(sorted(done_sending - before))
 
     def get_transfer_results(self) -> Any:
-        """Cancel what is given up where it is polled, and note which requests are done."""
+        """Note which requests are done."""
         upstream: Any = super()
         observer = self._penstock
-        if observer is None:
-            return upstream.get_transfer_results()
-        with _GUARD:
-            observer.cancels.before_poll(self._penstock_state("_recving_transfers") or {})
         results = upstream.get_transfer_results()
+        if observer is None:
+            return results
         with _GUARD:
             observer.here.transfer = NO_PLAN
             if results.finished_recving or results.finished_sending:

@@ -1,6 +1,6 @@
 """The mixin over the NIXL agent that a worker holds: every transfer and notification passes here.
 
-Below vLLM's own failure handling, so it is also the place where drills play and where cancelled transfers look failed.
+Below vLLM's own failure handling, so it is also the place where drills play.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from penstock.instrumentation import constants as c
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.nixl_faults import RehearsedFaultError
-from penstock.instrumentation.vllm.nixl_transfers import address
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.nixl_observer import NixlObserver
@@ -57,14 +56,14 @@ class NixlAgentMixin:
         return host.transfer(handle, *args, **kwargs)
 
     def check_xfer_state(self, handle: Any) -> Any:
-        """Show vLLM a transfer as a drill has it, and one that was cancelled as failed."""
+        """Show vLLM a transfer as a drill has it; remember one that is in trouble."""
         host: Any = super()
         observer = self._penstock
         if observer is None:
             return host.check_xfer_state(handle)
         try:
             state = host.check_xfer_state(handle)
-            if observer.faults.playing or observer.cancels.doomed:
+            if observer.faults.playing:
                 state = self._penstock_seen(observer, handle, state)
         except Exception:
             with _GUARD:
@@ -81,12 +80,9 @@ class NixlAgentMixin:
         fault: RehearsedFaultError | None = None
         with _GUARD:
             try:
-                seen = observer.faults.judge(handle, state)
+                state = observer.faults.judge(handle, state)
             except RehearsedFaultError as rehearsed:
                 fault = rehearsed
-            else:
-                cancelled = seen == "PROC" and runtime.active and address(handle) in observer.cancels.doomed
-                state = "ERR" if cancelled else seen
         if fault is not None:
             raise fault
         return state

@@ -208,10 +208,10 @@ class NixlFailures:
 
     # Blocks that stay
 
-    def pinned(self, request_id: str, meta: Any) -> None:
+    def pinned(self, request_id: str, meta: Any) -> bool:
         """Tell, once, that the blocks of a load that was given up stay, because the peer may still write to them."""
         if request_id in self._pinned:
-            return
+            return False
         bound(self._pinned)
         fields = {
             "channel": c.CHANNEL_KV,
@@ -221,6 +221,7 @@ class NixlFailures:
         }
         self._pinned[request_id] = fields
         self.emit("blocks_pinned", dict(fields), request_id)
+        return True
 
     # Rehearsals
 

@@ -111,12 +111,14 @@ class Faults:
     def judge(self, handle: Any, state: str) -> str:
         """Return the state that vLLM is to see of a transfer whose state is *state*: a real error stays one.
 
+        A transfer fails only after it has really ended: vLLM frees the blocks of one that failed.
+
         Raises:
             RehearsedFaultError: the drill is about an exception.
 
         """
         held = self._held.get(address(handle))
-        if held is None or state not in {"DONE", "PROC"} or not runtime.active:
+        if held is None or state != "DONE" or not runtime.active:
             return state
         if self._clock() < held.until_ns:
             return "PROC"

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.nixl_handshakes import Handshake, Run
 
 _TOO_LONG: Final = "the load took longer than the policy's deferral allows, and was cancelled"
+_STAYS: Final = (
+    "the load takes longer than the policy's deferral allows; its blocks stay until the transfer has ended"
+)
 
 
 class NixlObserver(NixlFailures):
@@ -31,6 +34,7 @@ class NixlObserver(NixlFailures):
         super().__init__(worker, name=name)
         self._started: deque[tuple[str, int]] = deque(maxlen=PENDING)
         self._expired: deque[str] = deque(maxlen=PENDING)
+        self._kept: deque[str] = deque(maxlen=PENDING)
 
     # Transfers
 
@@ -174,19 +178,19 @@ class NixlObserver(NixlFailures):
     # Orders of the scheduler
 
     def cancel(self, worker: Any, request_ids: Iterable[str]) -> None:
-        """Give up loads, where that is safe; tell of those whose blocks must stay."""
+        """Give up loads; of those that a transfer may still write to, tell that their blocks stay."""
         for request_id in request_ids:
             meta = worker._recving_metadata.get(request_id)
             result = self.cancels.cancel(worker, request_id)
-            if result is Cancel.FAILED:
-                self.failed(self.gave_up(), request_id, meta=worker._recving_metadata[request_id])
-            elif result is Cancel.PINNED:
-                self.pinned(request_id, meta)
-
-    @staticmethod
-    def gave_up(upstream_type: str = "") -> failures.Failure:
-        """Return the failure of a load that was cancelled."""
-        return failures.Failure(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, upstream_type, "", _TOO_LONG)
+            if result is Cancel.SETTLED:
+                continue
+            stays = result is Cancel.PINNED
+            failure = failures.Failure(
+                c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", _STAYS if stays else _TOO_LONG
+            )
+            self.failed(failure, request_id, meta=meta if stays else worker._recving_metadata[request_id])
+            if stays and self.pinned(request_id, meta):
+                self._kept.append(request_id)
 
     # To the scheduler
 
@@ -201,9 +205,11 @@ class NixlObserver(NixlFailures):
 
         A connector's own is always wrapped, because the ranks' are combined and must be of one kind.
         """
-        if inner is None and not (self._failures or self._started or self._expired):
+        if inner is None and not (self._failures or self._started or self._expired or self._kept):
             return None
-        return WorkerReport(_drain(self._failures), _drain(self._started), _drain(self._expired), inner)
+        return WorkerReport(
+            _drain(self._failures), _drain(self._started), _drain(self._expired), inner, _drain(self._kept)
+        )
 
 
 def _drain(pending: deque[Any]) -> tuple[Any, ...]:

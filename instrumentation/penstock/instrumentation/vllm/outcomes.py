@@ -31,7 +31,7 @@ class Affected:
         kept: tokens.
         lost: tokens.
         exported: another connector may have passed tainted blocks on.
-        held: it waits with blocks that vLLM cannot take from it, so it cannot be rewound.
+        held: it waits with blocks that cannot be taken from it, so it cannot be rewound.
         collateral: it shares blocks with the request whose load failed, its own did not fail.
         trigger: what made the load fail.
 

@@ -34,6 +34,7 @@ class PeerGate:
     def __init__(self) -> None:
         self._quarantine = Quarantine(self._changed)
         self._rules: Rules | None = None
+        self._standing: dict[str, tuple[State, str]] = {}
         self._open: frozenset[str] = frozenset()
         self._loading: dict[str, str] = {}
         self._causes: OrderedDict[str, Cause] = OrderedDict()
@@ -141,9 +142,13 @@ class PeerGate:
 
     def _changed(self, change: Change) -> None:
         status = change.status
-        opened = {status.peer} if status.state is State.OPEN else set()
-        self._open = frozenset((self._open - {status.peer}) | opened)
-        if not runtime.active:
+        standing = (status.state, status.reason)
+        # An engine id that becomes known, or a time that moves, is no event.
+        told = self._standing.pop(status.peer, None) == standing
+        if status.state is not State.CLOSED:
+            self._standing[status.peer] = standing
+        self._open = frozenset(peer for peer, (state, _) in self._standing.items() if state is State.OPEN)
+        if told or not runtime.active:
             return
         until = 0 if status.until_ns is None else time.time_ns() + status.until_ns - time.monotonic_ns()
         runtime.emit_event(

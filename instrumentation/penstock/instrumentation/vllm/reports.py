@@ -39,6 +39,8 @@ class WorkerReport:
         began: when the first transfer of a request to be received began, wall clock in nanoseconds; told while it runs.
         expired: prefill side: requests whose lease ran out before everybody had read.
         inner: the connector's own metadata.
+        pinned: loads that were ordered to be given up and have a transfer in flight: their blocks may be written to until
+            vLLM reports them as received, whatever becomes of the request.
 
     """
 
@@ -46,6 +48,7 @@ class WorkerReport:
     began: tuple[tuple[str, int], ...] = ()
     expired: tuple[str, ...] = ()
     inner: Any = None
+    pinned: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return True
@@ -62,6 +65,7 @@ class WorkerReport:
             self.began + theirs.began,
             self.expired + theirs.expired,
             inner,
+            self.pinned + theirs.pinned,
         )
 
 

@@ -102,6 +102,7 @@ class SchedulerMixin:
         with _GUARD:
             observer.reported(output.kv_connector_worker_meta)
             loads.reported(output)
+        with _GUARD:
             return loads.plan(output)
         return None
 

@@ -1,0 +1,126 @@
+"""A peer in a process of its own that stops in the middle of a read, and one that dies: real NIXL over TCP."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.instrumentation import constants as c
+
+from tests.support.nixl_pair import HOST, Engine, instrumented_engines, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.recorder import Recorder
+
+    MakeEngine = Callable[..., Engine]
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass
+class Remote:
+    """The peer: what ``Engine.read`` needs of one, and its process."""
+
+    port: int
+    id: str
+    process: subprocess.Popen[str]
+
+    @property
+    def address(self) -> str:
+        """The peer's address as others see it."""
+        return f"{HOST}:{self.port}"
+
+
+@contextmanager
+def remote(directory: Path) -> Iterator[Remote]:
+    """Run a peer; it is killed at the end."""
+    directory.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.nixl_peer", str(directory)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            told: dict[str, Any] = next(json.loads(line) for line in process.stdout if line.startswith("{"))
+            yield Remote(told["port"], told["id"], process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def pair(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Remote, Engine]]:
+    """Return a peer and a decode engine that has read from it."""
+    del recorder
+    with remote(tmp_path / "peer") as peer:
+        prepare(monkeypatch, tmp_path, transports="tcp")
+        with instrumented_engines(tmp_path / "peer", monkeypatch) as make:
+            decode = make("kv_consumer")
+            decode.read("first", peer)
+            assert not decode.received("first")[0].failed_recving
+            yield peer, decode
+
+
+def test_stopped_peer(pair: tuple[Remote, Engine], recorder: Recorder) -> None:
+    """Blocks of a read that is given up stay as long as the peer may answer, which it does when it comes back."""
+    peer, decode = pair
+    decode.cache[1:4] = 7.0
+    peer.process.send_signal(signal.SIGSTOP)
+    decode.read("r1", peer, local=(1, 2, 3))
+    for _ in range(20):
+        assert not decode.cancel("r1")[0].finished_recving
+    assert bool((decode.cache[1:4] == 7.0).all())
+    (failure,) = recorder.take("transfer_failure", "r1")
+    assert (failure.mode, failure.peer.address) == (c.FAILURE_MODE_TIMEOUT, peer.address)
+    assert [each.released for each in recorder.take("blocks_pinned", "r1")] == [False]
+    peer.process.send_signal(signal.SIGCONT)
+    decode.received("r1")
+    assert not bool((decode.cache[1:4] == 7.0).any())
+    assert [each.released for each in recorder.take("blocks_pinned", "r1")] == [False, True]
+
+
+def test_a_released_handle_proves_nothing(pair: tuple[Remote, Engine]) -> None:
+    """Why blocks stay: NIXL releases the handle of a read in progress, and the peer's answer is written all the same.
+
+    If this fails, NIXL stops a transfer before it releases it, and a load in flight can be cancelled (docs/upstream.md).
+    """
+    peer, decode = pair
+    peer.process.send_signal(signal.SIGSTOP)
+    decode.read("r1", peer, local=(1, 2, 3))
+    (handle,) = decode.worker._recving_transfers.pop("r1")
+    assert decode.worker.nixl_wrapper.check_xfer_state(handle) == "PROC"
+    decode.worker.nixl_wrapper.release_xfer_handle(handle)
+    decode.cache[1:4] = 7.0
+    peer.process.send_signal(signal.SIGCONT)
+    decode.read("r2", peer, local=(5, 6), remote=(5, 6))
+    decode.received("r2")
+    decode.step_until(lambda _: not bool((decode.cache[1:4] == 7.0).all()), "the late write")
+
+
+def test_killed_peer(pair: tuple[Remote, Engine], recorder: Recorder) -> None:
+    """A peer that dies during a read is one failure with its class, and nothing else of that request."""
+    peer, decode = pair
+    peer.process.send_signal(signal.SIGSTOP)
+    decode.read("r1", peer)
+    assert not decode.step()[0].finished_recving
+    peer.process.kill()
+    assert decode.received("r1")[0].failed_recving == {"r1"}
+    (failure,) = recorder.take("transfer_failure", "r1")
+    assert failure.mode in {c.FAILURE_MODE_TRANSFER, c.FAILURE_MODE_EXCEPTION}
+    assert failure.error_type == c.ERROR_TYPE_REMOTE_RESET
+    assert failure.peer.address == peer.address
+    assert len(decode.reported) == 1
