@@ -33,8 +33,7 @@ ASYNC_FORK_TP2 = Variant(
     "async-fork-tp2",
     _FORCED,
     args=("--tensor-parallel-size", "2"),
-    # Two ranks on one NUMA node have to be told their cores.
-    env={**_FAULTS, "FORCED_VARIANT": "async_fork", "VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+    env={**_FAULTS, "FORCED_VARIANT": "async_fork"},
 )
 UNI = Variant("uni", _FORCED, env={"FORCED_VARIANT": "uni"})
 
