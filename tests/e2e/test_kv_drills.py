@@ -83,18 +83,20 @@ def test_a_lost_notification_is_rehearsed(kv: Bench) -> None:
 
 
 def test_a_slow_transfer_is_rehearsed(kv: Bench) -> None:
-    """It takes longer, which a deadline sees: the load is cancelled, marked, and computed here."""
+    """It takes longer, which a deadline sees: the request fails, marked, and its blocks stay until the transfer has ended."""
     _good(kv)
     kv.enforce(kvLoadFailure={"action": "recompute"}, deferral={"maxTransferWait": "500ms"})
     request = kv.prefilled()
-    with kv.drill("slow", "--delay", "60s"):
-        assert kv.decode(request).completion == request.text
+    with kv.drill("slow", "--delay", "5s"):
+        assert kv.decode(request).status == 503
 
     failure = kv.failure(request)
     assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
     assert kv.outcome(request).decided_by == c.DECIDED_BY_DEADLINE
-    for kind in ("transfer_failure", "load_outcome"):
-        assert [event.rehearsal for event in kv.events(kind, request.name)] == [True]
+    kv.event("blocks_pinned", request.name, released=True)
+    for kind, count in (("transfer_failure", 1), ("load_outcome", 1), ("blocks_pinned", 2)):
+        assert [event.rehearsal for event in kv.events(kind, request.name)] == [True] * count
+    _good(kv)
 
 
 def test_a_drill_ends_by_itself(kv: Bench) -> None:

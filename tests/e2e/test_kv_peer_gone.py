@@ -53,25 +53,29 @@ def _hangs(kv: Bench, senders: ThreadPoolExecutor, request: Prefilled) -> Future
     return answer
 
 
-def test_a_transfer_from_a_stopped_peer_is_cancelled(
+def test_a_transfer_from_a_stopped_peer_is_given_up(
     kv: Bench, met: Server, background: ThreadPoolExecutor
 ) -> None:
-    """A deadline that is set while the request waits ends its transfer; it is recomputed with the right tokens."""
-    request, follower = kv.prefilled(6, server=met), kv.prefilled()
+    """A deadline that is set while the request waits ends it; its blocks stay for as long as the peer may write to them."""
+    request, other = kv.prefilled(6, server=met), kv.prefilled(6)
     with stopped(met):
         answer = _hangs(kv, background, request)
         # Nothing of this held when the request was parked.
         kv.enforce(
-            kvLoadFailure={"action": "fail"}, deferral={"maxTransferWait": "1s", "onTimeout": "recompute"}
+            kvLoadFailure={"action": "recompute"},
+            deferral={"maxTransferWait": "1s", "onTimeout": "recompute"},
         )
-        assert answer.result().completion == request.text
-        # Others are served meanwhile.
-        assert kv.decode(follower).completion == follower.text
+        failed = answer.result()
+        pinned = kv.event("blocks_pinned", request.name).blocks_pinned
+        # Others are served meanwhile, and their blocks are others.
+        assert kv.decode(other).completion == other.text
 
+    assert failed.status == 503
+    assert "KV load failure (mode timeout" in failed.body["error"]["message"]
     failure, outcome = kv.failure(request), kv.outcome(request)
     assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
     assert failure.peer.address == request.peer
-    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_DEADLINE)
+    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_FAILED, c.DECIDED_BY_DEADLINE)
     assert outcome.mode == c.FAILURE_MODE_TIMEOUT
     (waited,) = [
         event.deferral_end
@@ -79,9 +83,12 @@ def test_a_transfer_from_a_stopped_peer_is_cancelled(
         if event.deferral_end.reason == c.DEFERRAL_REASON_REMOTE_KV
     ]
     assert waited.ending == c.DEFERRAL_ENDING_TIMEOUT
+    assert (pinned.released, pinned.peer.address) == (False, request.peer)
+    assert pinned.blocks == failure.blocks
+    kv.event("blocks_pinned", request.name, released=True)
     kv.wait_value(0, "penstock_transfers_in_flight", peer=request.peer)
-    again = kv.prefilled(prompt=f"{request.prompt} and further")
-    assert kv.decode(again).completion == again.text
+    again = kv.prefilled(prompt=request.prompt)
+    assert kv.decode(again).completion == request.text
 
 
 def test_a_handshake_with_a_stopped_peer_is_not_waited_for(
