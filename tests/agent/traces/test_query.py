@@ -350,3 +350,11 @@ async def test_explain_other_causes(book, entries, words):
     await book.tell([(DECODE_CORE, entry) for entry in entries], [(DECODE_CORE, closed_decode())])
     (sentence,) = sentences_of(book, DECODE)
     assert words in sentence
+
+
+async def test_explain_what_was_never_scheduled(book):
+    """A request that was let go before its first step has computed nothing."""
+    closing = closed_decode(scheduled_time_unix_nano=0, finish_reason="abort")
+    await book.tell([(DECODE_CORE, closing)])
+    (sentence,) = sentences_of(book, DECODE)
+    assert "was not scheduled; it ended (abort)" in sentence

@@ -220,6 +220,9 @@ def _good(facts: RequestFacts) -> str:
         clauses.append(f"kept {lease.blocks} blocks for its reader, {ending} after {held}")
     closing = facts.closing
     if not clauses and closing is not None:
+        if not closing.scheduled_time_unix_nano:
+            # Such as the request that vLLM sends to clean up after one that failed.
+            return f"was not scheduled{_end(facts)}"
         clauses.append(f"computed {closing.prompt_tokens:,} prompt tokens")
     return f"{' and '.join(clauses)}, without trouble{_end(facts)}"
 
