@@ -3,15 +3,30 @@
 Any EC connector is instrumented by vLLM's interface alone. One that moves items ahead of scheduling (``ZmqECConnector``) knows
 more: which transfers have begun, which failed before a request was scheduled, and from which peer. It tells by these two
 protocols, and works without anybody who listens. Nothing here imports vLLM.
+
+On the metadata of a step, beside the connector's own, travel two attributes to the workers (absent: nothing of ours applies):
+
+- ``penstock_items``: ``tuple[ExternalItem, ...]``, what is to be loaded in this step, in the order in which it was allocated;
+- ``penstock_guarded``: ``True`` if a load that fails is to leave its item out, and nobody is to raise: the item gets a
+  placeholder, the requests that used it are rewound. Without it a failed load raises, as vLLM's own connectors do.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.peers import Peer
+
+
+class ExternalItem(NamedTuple):
+    """An item that the workers load in a step; *rows* is its number of embeddings, *request_id* the first that asked for it."""
+
+    item: str
+    rows: int
+    modality: str = ""
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +95,8 @@ class EcObserver(Protocol):
 class EcLoader(Protocol):
     """A connector that moves items ahead of scheduling. All on the scheduler's thread; nothing blocks.
 
+    A worker's side is asked for :meth:`observe` only (a producer tells there what it sends).
+
     Attributes:
         load_failure_default: what is done about a failed load while no policy says it: ``recompute`` or ``fail``.
 
@@ -88,13 +105,16 @@ class EcLoader(Protocol):
     load_failure_default: str
 
     def observe(self, observer: EcObserver) -> None:
-        """Tell *observer* from now on."""
+        """Tell *observer* from now on; in the scheduler, also leave it to Penstock what is done about failed loads."""
 
     def take_failed_loads(self) -> list[EcFailure]:
         """Return the items whose load was given up since the last call, after all retries; a failed or empty probe is none.
 
         The connector answers ``has_cache_item`` for them with False for a while (the item is then encoded here).
         """
+
+    def waits_for(self, item: str) -> bool:
+        """Tell whether *item* is probed, waits for room or is on its way: what ``ensure_cache_available`` returns False for."""
 
     def transfer_began(self, item: str) -> int | None:
         """Return when the transfer of *item* began (wall clock, ns), None while it has not: it is probed, or waits for room."""
