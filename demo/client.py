@@ -1,4 +1,4 @@
-"""What a router of disaggregated serving does: one request, first to prefill, then to decode."""
+"""What a router of disaggregated serving does: one request, first to prefill or to the encoder, then to decode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from demo.picture import Picture
 
 # What asks a prefill server to keep the KV blocks for a reader.
 _REMOTE_DECODE: dict[str, Any] = {
@@ -48,6 +50,18 @@ class Answer:
         return str(self.body["choices"][0]["text"])
 
     @property
+    def tokens(self) -> tuple[int, ...]:
+        """The ids of the generated tokens of a :func:`chat`.
+
+        Raises:
+            ValueError: the server did not generate any; the text holds its answer.
+
+        """
+        if self.status != http.client.OK:
+            raise ValueError(f"The server answered {self.status} instead of 200: {self.text[:500]}")
+        return tuple(self.body["choices"][0]["token_ids"])
+
+    @property
     def kv_transfer_params(self) -> dict[str, Any]:
         """Where the KV blocks of a prefill are, for the decode server."""
         return dict(self.body["kv_transfer_params"])
@@ -82,6 +96,41 @@ def complete(
     if kv_transfer_params is not None:
         body["kv_transfer_params"] = dict(kv_transfer_params)
     return _send("POST", f"{url}/v1/completions", json.dumps(body).encode(), headers or {}, timeout)
+
+
+def chat(
+    url: str,
+    parts: Sequence[str | Picture],
+    *,
+    max_tokens: int = 16,
+    ec_transfer_params: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = 60.0,
+) -> Answer:
+    """POST a greedy chat request of texts and pictures, in their order, to the server at *url*.
+
+    To an encoder it is the same request: that answers when it has encoded the pictures.
+
+    Raises:
+        OSError: the server does not answer, or not within *timeout* seconds.
+
+    """
+    content: list[dict[str, Any]] = [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": part.uri}}
+        for part in parts
+    ]
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    if ec_transfer_params is not None:
+        body["ec_transfer_params"] = dict(ec_transfer_params)
+    return _send("POST", f"{url}/v1/chat/completions", json.dumps(body).encode(), headers or {}, timeout)
 
 
 def prefill(

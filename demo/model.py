@@ -11,6 +11,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 # The directory's name carries the recipe: a change of the recipe is a new model.
 _RECIPE = "tiny-llama-1"
@@ -21,6 +25,10 @@ _TEXT = (
 )
 _BUILD_SECONDS = 300
 
+SEED = 20
+# Larger than usual, so that greedy decoding does not settle on one token and wrong input to it shows.
+SPREAD = 0.5
+
 
 def tiny_model(cache: Path) -> Path:
     """Return the directory of the tiny Llama below *cache*; build it at the first call.
@@ -29,10 +37,19 @@ def tiny_model(cache: Path) -> Path:
         RuntimeError: it could not be built; the text holds what the builder said.
 
     """
-    target = cache / _RECIPE
+    return built(cache / _RECIPE, by="demo.model")
+
+
+def built(target: Path, *, by: str) -> Path:
+    """Return *target*, a model's directory; if it is not there, ``python -m BY TARGET`` writes it.
+
+    Raises:
+        RuntimeError: it could not be built; the text holds what the builder said.
+
+    """
     if (target / "config.json").exists():
         return target
-    command = [sys.executable, "-m", "demo.model", str(target)]
+    command = [sys.executable, "-m", by, str(target)]
     root = Path(__file__).resolve().parent.parent
     done = subprocess.run(
         command, cwd=root, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
@@ -42,26 +59,34 @@ def tiny_model(cache: Path) -> Path:
     return target
 
 
-def _build(target: Path) -> None:
-    """Write tokenizer, configuration and weights to *target*, all at once or not at all."""
-    import torch  # noqa: PLC0415  (seconds to import, needed by the builder's process only)
+def tokenizer(more_special: Sequence[str] = ()) -> Any:
+    """Train the byte-level tokenizer, 512 tokens, with further special tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: PLC0415
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
 
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    bytes_and_merges = Tokenizer(models.BPE())
+    bytes_and_merges.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_and_merges.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=512,
-        special_tokens=sorted(set(special.values()), reverse=True),
+        special_tokens=[*sorted(set(special.values()), reverse=True), *more_special],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_TEXT * 4, trainer)
+    bytes_and_merges.train_from_iterator(_TEXT * 4, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bytes_and_merges, additional_special_tokens=list(more_special), **special
+    )
+
+
+def text_config() -> Any:
+    """Return the configuration of the tiny Llama."""
+    from transformers import LlamaConfig  # noqa: PLC0415
+
     # Two attention heads of 32 dimensions: the smallest that vLLM's CPU attention takes, and enough to
     # split over two ranks.
-    config = LlamaConfig(
+    return LlamaConfig(
         vocab_size=512,
         hidden_size=64,
         intermediate_size=128,
@@ -72,15 +97,17 @@ def _build(target: Path) -> None:
         bos_token_id=0,
         eos_token_id=1,
         tie_word_embeddings=False,
+        initializer_range=SPREAD,
     )
-    torch.manual_seed(20)
-    # Larger than usual, so that greedy decoding does not settle on one token and a wrong KV cache shows.
-    config.initializer_range = 0.5
+
+
+def write(target: Path, *save: Callable[[Path], object]) -> None:
+    """Have all of *save* write to *target*, all at once or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
     try:
-        LlamaForCausalLM(config).to(torch.float32).save_pretrained(draft)
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(draft)
+        for each in save:
+            each(draft)
         draft.chmod(0o755)
         draft.replace(target)
     except OSError:
@@ -89,6 +116,15 @@ def _build(target: Path) -> None:
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _build(target: Path) -> None:
+    import torch  # noqa: PLC0415  (seconds to import, needed by the builder's process only)
+    from transformers import LlamaForCausalLM  # noqa: PLC0415
+
+    torch.manual_seed(SEED)
+    model = LlamaForCausalLM(text_config()).to(torch.float32)
+    write(target, model.save_pretrained, tokenizer().save_pretrained)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,140 @@
+"""A network link between two servers that can be held and cut, as real networks are."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from typing import Self
+
+_LOOPBACK = "127.0.0.1"
+_CHUNK = 1 << 16
+_LOOK_MILLISECONDS = 20
+
+
+class Link:
+    """Forwards TCP connections on a port of its own to *port*, both on the loopback interface.
+
+    What comes back from *port* can be held after some bytes: the ends of the connection stay as they are and
+    wait. If *port*'s process dies meanwhile, what was held is lost with it.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = (_LOOPBACK, port)
+        self._lock = threading.Lock()
+        self._left: int | None = None
+        self._held = 0
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server((_LOOPBACK, 0))
+        self._threads = [threading.Thread(target=self._accept, name="link", daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the near end."""
+        return f"{_LOOPBACK}:{self._listener.getsockname()[1]}"
+
+    @property
+    def held(self) -> bool:
+        """Whether bytes are waiting in it now."""
+        with self._lock:
+            return self._held > 0
+
+    def hold(self, after: int) -> None:
+        """Let *after* more bytes come back, over all connections, and then none."""
+        with self._lock:
+            self._left = after
+
+    def release(self) -> None:
+        """Let everything through again."""
+        with self._lock:
+            self._left = None
+
+    def close(self) -> None:
+        """Cut all connections and stop listening."""
+        # A plain close would not wake the thread that waits in accept().
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            connections = list(self._open)
+        _shut(*connections)
+        for thread in list(self._threads):
+            thread.join(5)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                thread = threading.Thread(target=self._carry, args=(near,), name="link", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _carry(self, near: socket.socket) -> None:
+        """Forward one connection until one of its ends is gone."""
+        with near, contextlib.suppress(OSError), socket.create_connection(self._target, 5) as far:
+            far.settimeout(None)
+            with self._lock:
+                self._open |= {near, far}
+            forward = threading.Thread(target=self._forward, args=(near, far), name="link", daemon=True)
+            forward.start()
+            self._back(near, far)
+            _shut(near, far)
+            forward.join()
+            with self._lock:
+                self._open -= {near, far}
+
+    def _forward(self, near: socket.socket, far: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := near.recv(_CHUNK):
+                far.sendall(data)
+        _shut(near, far)
+
+    def _back(self, near: socket.socket, far: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := far.recv(_CHUNK):
+                while data:
+                    allowed = self._take(len(data))
+                    near.sendall(data[:allowed])
+                    data = data[allowed:]
+                    if data and not self._wait(far, len(data)):
+                        return
+
+    def _take(self, wanted: int) -> int:
+        """Return how many of *wanted* bytes may pass now."""
+        with self._lock:
+            if self._left is None:
+                return wanted
+            allowed = min(wanted, self._left)
+            self._left -= allowed
+            return allowed
+
+    def _wait(self, far: socket.socket, waiting: int) -> bool:
+        """Keep *waiting* bytes until some may pass; False if the far end is gone first."""
+        poll = select.poll()
+        poll.register(far, select.POLLRDHUP)
+        with self._lock:
+            self._held += waiting
+        try:
+            while True:
+                if poll.poll(_LOOK_MILLISECONDS):
+                    return False
+                with self._lock:
+                    if self._left is None or self._left > 0:
+                        return True
+        finally:
+            with self._lock:
+                self._held -= waiting
+
+
+def _shut(*connections: socket.socket) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
