@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.model import EngineKey, LoggedBatch, Source
-from penstock.agent.samples import TransferSample
+from penstock.agent.samples import ProbeSample, TransferSample
 from penstock.proto.v1 import common_pb2, events_pb2
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -71,6 +71,19 @@ def sample(request_id: str, **fields: Any) -> TransferSample:
         "request_id": request_id,
     }
     return TransferSample(**{**values, **fields})
+
+
+def probe(request_id: str, result: int = common_pb2.PROBE_RESULT_HIT, **fields: Any) -> ProbeSample:
+    """Build a probe of 2 ms; *fields* override."""
+    values = {
+        "end_time_unix_nano": TIME + 8 * MS,
+        "duration_nano": 2 * MS,
+        "result": result,
+        "connector": "ZmqECConnector",
+        "peer": PEER,
+        "request_id": request_id,
+    }
+    return ProbeSample(**{**values, **fields})
 
 
 def closed(request_id: str, *, time_ns: int = TIME + 500 * MS, **body: Any) -> Event:
@@ -206,14 +219,14 @@ def failed_story(
     ]
 
 
-def fill(batch: Batch, entries: Iterable[Event | TransferSample]) -> Batch:
+def fill(batch: Batch, entries: Iterable[Event | TransferSample | ProbeSample]) -> Batch:
     """Put *entries* into *batch*; returns it."""
     strings: dict[str, int] = {"": 0}
-    columns = batch.transfers
     for entry in entries:
         if isinstance(entry, Event):
             batch.events.append(entry)
             continue
+        columns = batch.probes if isinstance(entry, ProbeSample) else batch.transfers
         for name, value in entry._asdict().items():
             cell = strings.setdefault(value, len(strings)) if isinstance(value, str) else value
             getattr(columns, name).append(cell)
@@ -230,7 +243,11 @@ class Log:
         self._sequence: dict[int, int] = {}
 
     def add(
-        self, source: Source, *entries: Event | TransferSample, after: int = MS, **fields: Any
+        self,
+        source: Source,
+        *entries: Event | TransferSample | ProbeSample,
+        after: int = MS,
+        **fields: Any,
     ) -> LoggedBatch:
         """Append one batch of *source*, received *after* nanoseconds later than the one before."""
         self.now += after
@@ -240,7 +257,9 @@ class Log:
         self.batches.append(logged)
         return logged
 
-    def tell(self, story: Iterable[tuple[Source, Event | TransferSample]], after: int = MS) -> None:
+    def tell(
+        self, story: Iterable[tuple[Source, Event | TransferSample | ProbeSample]], after: int = MS
+    ) -> None:
         """Append a story, one batch for each entry."""
         for teller, entry in story:
             self.add(teller, entry, after=after)

@@ -1,4 +1,4 @@
-"""Rows of the columnar samples, for those who need single transfers; the fold of the metrics reads columns."""
+"""Rows of the columnar samples, for those who need single transfers and probes; the fold of the metrics reads columns."""
 
 from __future__ import annotations
 
@@ -59,5 +59,36 @@ def transfer_samples(batch: Batch) -> Iterator[TransferSample]:
         [text[index] for index in columns.connector],
         [text[index] for index in columns.peer],
         [text[index] for index in columns.peer_engine_id],
+        [text[index] for index in columns.request_id],
+    )
+
+
+class ProbeSample(NamedTuple):
+    """One question to a remote cache: the n-th entry of every column of ``ProbeSamples``."""
+
+    end_time_unix_nano: int
+    duration_nano: int
+    result: int
+    connector: str
+    peer: str
+    request_id: str
+
+    @property
+    def start_time_unix_nano(self) -> int:
+        """When it was asked."""
+        return self.end_time_unix_nano - self.duration_nano
+
+
+def probe_samples(batch: Batch) -> Iterator[ProbeSample]:
+    """Yield the probes of a batch in its order; the batch must have passed the limits of the ingest."""
+    columns = batch.probes
+    text = batch.strings
+    yield from map(
+        ProbeSample,
+        columns.end_time_unix_nano,
+        columns.duration_nano,
+        columns.result,
+        [text[index] for index in columns.connector],
+        [text[index] for index in columns.peer],
         [text[index] for index in columns.request_id],
     )

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.agent.metrics.mapping import event_updates, transfer_updates
-from penstock.agent.samples import TransferSample
+from penstock.agent.samples import ProbeSample, TransferSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,13 +56,16 @@ class Exemplars:
         self._lock = threading.Lock()
         self._places: OrderedDict[_Place, Exemplar] = OrderedDict()
 
-    def note(self, source: Source, entry: Event | TransferSample, trace_id: str, span_id: str) -> None:
+    def note(
+        self, source: Source, entry: Event | TransferSample | ProbeSample, trace_id: str, span_id: str
+    ) -> None:
         """Remember the exported span of *entry*; ids in hexadecimal.
 
         Ids longer than OpenMetrics allows (128 characters with their names) are left out, and so is an
         entry older than what its place holds.
         """
-        if len(trace_id) + len(span_id) + _NAMES > _MAX_CHARACTERS:
+        # No metric of the probes has exemplars.
+        if isinstance(entry, ProbeSample) or len(trace_id) + len(span_id) + _NAMES > _MAX_CHARACTERS:
             return
         updates: Iterable[Update]
         if isinstance(entry, TransferSample):

@@ -1,7 +1,8 @@
-"""The spans below a request: its loads, waits, recomputations and leases."""
+"""The spans below a request: its probes, loads, waits, recomputations and leases."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,13 @@ from penstock.proto.v1 import common_pb2, events_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from penstock.agent.samples import ProbeSample
     from penstock.agent.traces.facts import RequestFacts
     from penstock.agent.traces.loads import Load
-    from penstock.agent.traces.spans import AttributeValue, Entry, EventEntry
+    from penstock.agent.traces.spans import AttributeValue, Entry, EventEntry, ProbeEntry
     from penstock.proto.v1.events_pb2 import DeferralEnd, DeferralStart, TransferDelayed, TransferFailure
 
 _OF_A_LEASE = frozenset((common_pb2.FAILURE_MODE_EXPIRED, common_pb2.FAILURE_MODE_LATE_READ))
-_LOAD_NAMES: dict[int, str] = {common_pb2.CHANNEL_KV: names.KV_LOAD, common_pb2.CHANNEL_EC: names.EC_LOAD}
 
 
 def _handshake_links(handshakes: Iterable[int]) -> tuple[Link, ...]:
@@ -63,6 +64,7 @@ class Children:
         """Return them, by kind and time."""
         facts = self.facts
         return [
+            *self._probes(),
             *(self._load(load) for load in loads(facts)),
             *(
                 self._detached_failure(entry)
@@ -78,6 +80,40 @@ class Children:
             ),
             *(self._lease(entry) for entry in facts.leases),
         ]
+
+    def _probes(self) -> list[Span]:
+        """Build a span for each probe; one that failed is told by its failure, which knows more."""
+        failures = (entry.event.transfer_failure for entry in self.facts.failures)
+        told = {f.peer.address for f in failures if f.mode == common_pb2.FAILURE_MODE_PROBE}
+        # Several items that were asked for at once differ in nothing.
+        seen: Counter[ProbeSample] = Counter()
+        spans = []
+        for entry in self.facts.probes:
+            if entry.probe.result == common_pb2.PROBE_RESULT_ERROR and entry.probe.peer in told:
+                continue
+            spans.append(self._probe(entry, seen[entry.probe]))
+            seen[entry.probe] += 1
+        return spans
+
+    def _probe(self, entry: ProbeEntry, ordinal: int) -> Span:
+        probe = entry.probe
+        result = parts.word(common_pb2.ProbeResult, probe.result)
+        failed = probe.result == common_pb2.PROBE_RESULT_ERROR
+        return self._span(
+            names.EC_PROBE,
+            (probe.peer, probe.end_time_unix_nano, probe.duration_nano, probe.result, ordinal),
+            (probe.start_time_unix_nano, probe.end_time_unix_nano),
+            {
+                **parts.server_attributes(common_pb2.Peer(address=probe.peer)),
+                names.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_EC),
+                names.CONNECTOR: probe.connector,
+                names.PROBE_RESULT: result,
+                names.ERROR_TYPE: "other" if failed else None,
+            },
+            (entry,),
+            client=True,
+            error="the probe failed" if failed else None,
+        )
 
     def _load(self, load: Load) -> Span:
         failure, peer = load.failure, load.peer
@@ -106,7 +142,7 @@ class Children:
         elif load.failed:
             error, attributes[names.ERROR_TYPE] = "a rank reported an error", "other"
         return self._span(
-            _LOAD_NAMES[load.channel],
+            names.LOADS[load.channel],
             (load.attempt, *(("send",) if load.sending else ()), *self.late),
             (load.start_unix_nano, load.end_unix_nano),
             attributes,
@@ -139,7 +175,7 @@ class Children:
         """Build the span of a failure that is no load: a probe, a notification, a late read, an expiry."""
         event, failure = entry.event, entry.event.transfer_failure
         leased = failure.mode in _OF_A_LEASE
-        name = names.KV_LEASE if leased else _LOAD_NAMES.get(failure.channel, names.KV_LOAD)
+        name = names.KV_LEASE if leased else names.of_failure(failure.channel, failure.mode)
         peer = parts.peer_attributes if leased else parts.server_attributes
         return self._span(
             name,
@@ -150,6 +186,7 @@ class Children:
                 names.CHANNEL: parts.word(common_pb2.Channel, failure.channel),
                 names.CONNECTOR: failure.connector,
                 names.RANKS: (event.rank,),
+                names.ITEMS: (failure.item,) if failure.item else (),
                 **_failure_attributes(failure),
             },
             (entry,),

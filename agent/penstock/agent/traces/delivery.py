@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.agent.model import Source
-    from penstock.agent.samples import TransferSample
+    from penstock.agent.samples import ProbeSample, TransferSample
     from penstock.agent.traces.backend import Backend, ExportError
     from penstock.agent.traces.spans import Span
     from penstock.proto.v1.events_pb2 import Event
 
-    OnExported = Callable[[Source, Event | TransferSample, str, str], None]
+    OnExported = Callable[[Source, Event | TransferSample | ProbeSample, str, str], None]
 
 _log = structlog.get_logger(__name__)
 

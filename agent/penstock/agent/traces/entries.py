@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.samples import transfer_samples
-from penstock.agent.traces.spans import EventEntry, SampleEntry
+from penstock.agent.samples import probe_samples, transfer_samples
+from penstock.agent.traces.spans import EventEntry, ProbeEntry, SampleEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,3 +41,6 @@ def request_entries(source: Source, batch: Batch) -> Iterator[tuple[RequestKey, 
     for sample in transfer_samples(batch):
         if sample.request_id:
             yield RequestKey(server, sample.request_id), SampleEntry(source, sample)
+    for probe in probe_samples(batch):
+        if probe.request_id:
+            yield RequestKey(server, probe.request_id), ProbeEntry(source, probe)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _HASH_LENGTH = 12
+_MOST_ITEMS = 4
 _DECIDERS: dict[int, str] = {
     common_pb2.DECIDED_BY_QUARANTINE: "the peer's quarantine",
     common_pb2.DECIDED_BY_BUDGET: "the recompute budget",
@@ -145,7 +146,19 @@ def _failed_load(facts: RequestFacts, load: Load) -> str:
 
 def _move(load: Load) -> str:
     channel = _channel(load.channel)
-    return f"send its {channel} state to" if load.sending else f"load its {channel} state from"
+    if load.sending:
+        return f"send its {channel} state to"
+    return f"load its {channel} state{_items(load)} from"
+
+
+def _items(load: Load) -> str:
+    """Name what did not come, where a load is of several things."""
+    items = sorted({entry.event.transfer_failure.item for entry in load.failures} - {""})
+    if not items:
+        return ""
+    shown = ", ".join(item[:_HASH_LENGTH] for item in items[:_MOST_ITEMS])
+    more = f" and {len(items) - _MOST_ITEMS} more" if len(items) > _MOST_ITEMS else ""
+    return f" (item{'s' if len(items) > 1 else ''} {shown}{more})"
 
 
 def _rehearsal(entries: Iterable[EventEntry]) -> str:
@@ -223,8 +236,18 @@ def _good(facts: RequestFacts) -> str:
         if not closing.scheduled_time_unix_nano:
             # Such as the request that vLLM sends to clean up after one that failed.
             return f"was not scheduled{_end(facts)}"
+        clauses.extend(_misses(facts))
         clauses.append(f"computed {closing.prompt_tokens:,} prompt tokens")
     return f"{' and '.join(clauses)}, without trouble{_end(facts)}"
+
+
+def _misses(facts: RequestFacts) -> list[str]:
+    """Say who was asked and did not have it."""
+    missed = [e.probe.peer for e in facts.probes if e.probe.result == common_pb2.PROBE_RESULT_MISS]
+    if not missed:
+        return []
+    peers = ", ".join(sorted({peer or "an unknown peer" for peer in missed}))
+    return [f"asked {peers} for {len(missed):,} encoder outputs that were not there"]
 
 
 def _loaded(load: Load, facts: RequestFacts) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces import ids
-from penstock.agent.traces.spans import EventEntry, SampleEntry
+from penstock.agent.traces.spans import EventEntry, ProbeEntry, SampleEntry
 from penstock.proto.v1 import common_pb2, events_pb2
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def entry_time(entry: Entry) -> int:
     """Return when the entry was made, on the engine's clock."""
     if isinstance(entry, EventEntry):
         return entry.event.time_unix_nano
-    return entry.sample.end_time_unix_nano
+    return entry.body.end_time_unix_nano
 
 
 def _order(entry: Entry) -> tuple[object, ...]:
@@ -44,6 +44,8 @@ def _order(entry: Entry) -> tuple[object, ...]:
             entry.source.epoch,
             event.SerializeToString(deterministic=True),
         )
+    if isinstance(entry, ProbeEntry):
+        return (entry.probe.end_time_unix_nano, -1, 0, entry.source.epoch, b"", *entry.probe)
     sample = entry.sample
     return (sample.end_time_unix_nano, sample.component, sample.rank, entry.source.epoch, b"", *sample)
 
@@ -78,6 +80,7 @@ class RequestFacts:
     pinned: tuple[EventEntry, ...]
     handshakes: tuple[EventEntry, ...]
     samples: tuple[SampleEntry, ...]
+    probes: tuple[ProbeEntry, ...]
     lost_unix_nano: int = 0
     dropped: int = 0
 
@@ -87,10 +90,13 @@ class RequestFacts:
     ) -> RequestFacts:
         """Sort *entries*; their order does not matter."""
         by_kind: dict[str, list[EventEntry]] = {}
-        samples = []
+        samples: list[SampleEntry] = []
+        probes: list[ProbeEntry] = []
         for entry in sorted(entries, key=_order):
             if isinstance(entry, SampleEntry):
                 samples.append(entry)
+            elif isinstance(entry, ProbeEntry):
+                probes.append(entry)
             else:
                 by_kind.setdefault(entry.event.WhichOneof("body") or "", []).append(entry)
 
@@ -109,6 +115,7 @@ class RequestFacts:
             pinned=kind("blocks_pinned"),
             handshakes=kind("handshake"),
             samples=tuple(samples),
+            probes=tuple(probes),
             lost_unix_nano=lost_unix_nano,
             dropped=dropped,
         )
@@ -127,6 +134,7 @@ class RequestFacts:
             *self.delays,
             *self.pinned,
             *self.samples,
+            *self.probes,
         )
 
     @property
@@ -168,7 +176,7 @@ class RequestFacts:
         if self.closing is not None and self.closing.arrival_time_unix_nano:
             return self.closing.arrival_time_unix_nano
         starts = [
-            entry.sample.start_time_unix_nano if isinstance(entry, SampleEntry) else entry_time(entry)
+            entry_time(entry) if isinstance(entry, EventEntry) else entry.body.start_time_unix_nano
             for entry in self.own
         ]
         return min(starts)

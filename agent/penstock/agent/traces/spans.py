@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.agent.model import Source
-    from penstock.agent.samples import TransferSample
+    from penstock.agent.samples import ProbeSample, TransferSample
     from penstock.proto.v1.events_pb2 import Event
 
 AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...] | tuple[int, ...]
@@ -41,7 +41,20 @@ class SampleEntry:
         return self.sample
 
 
-Entry: TypeAlias = EventEntry | SampleEntry
+@dataclass(frozen=True, slots=True)
+class ProbeEntry:
+    """A probe of the log and who sent it."""
+
+    source: Source
+    probe: ProbeSample
+
+    @property
+    def body(self) -> ProbeSample:
+        """The entry itself."""
+        return self.probe
+
+
+Entry: TypeAlias = EventEntry | SampleEntry | ProbeEntry
 
 
 @dataclass(frozen=True, slots=True)

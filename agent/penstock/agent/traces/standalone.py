@@ -141,9 +141,7 @@ def _failure(entry: EventEntry) -> Span | None:
     event, failure = entry.event, entry.event.transfer_failure
     if event.request_id or failure.handshake_id:
         return None
-    name = {common_pb2.CHANNEL_EC: names.EC_LOAD, common_pb2.CHANNEL_EPLB: names.EPLB_REBALANCE}.get(
-        failure.channel, names.KV_LOAD
-    )
+    name = names.of_failure(failure.channel, failure.mode)
     key = (
         name,
         entry.source.epoch,

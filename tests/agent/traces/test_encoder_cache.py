@@ -1,0 +1,161 @@
+"""What the spans and the sentences about a request say of its encoder outputs."""
+
+from __future__ import annotations
+
+import pytest
+from penstock.agent.traces import names
+from penstock.agent.traces.assemble import Assembler
+from penstock.agent.traces.explain import explain
+from penstock.proto.v1 import common_pb2
+
+from tests.support.batches import PEER, TIME, transfer_failure
+from tests.support.stories import (
+    DECODE,
+    DECODE_CORE,
+    DECODE_WORKER,
+    MS,
+    SECOND,
+    SOURCES,
+    Log,
+    closed,
+    outcome,
+    probe,
+    sample,
+)
+
+ITEMS = ("4f1d" * 16, "9c20" * 16)
+HIT, MISS, ERROR = (
+    common_pb2.PROBE_RESULT_HIT,
+    common_pb2.PROBE_RESULT_MISS,
+    common_pb2.PROBE_RESULT_ERROR,
+)
+
+
+def lost(item, **body):
+    """Build a transfer that broke off at 40 ms."""
+    fields = {
+        "channel": common_pb2.CHANNEL_EC,
+        "connector": "ZmqECConnector",
+        "mode": common_pb2.FAILURE_MODE_TRANSFER,
+        "error_type": common_pb2.ERROR_TYPE_TIMEOUT,
+        "error_text": "nothing came for 0.5 s",
+        "item": item,
+        "start_time_unix_nano": TIME + 8 * MS,
+    }
+    return transfer_failure(DECODE, time_ns=TIME + 40 * MS, **{**fields, **body})
+
+
+def came(**fields):
+    """Build a good transfer of an encoder output."""
+    values = {"channel": common_pb2.CHANNEL_EC, "connector": "ZmqECConnector", "bytes": 4096}
+    return sample(DECODE, **{**values, **fields})
+
+
+def decided(**body):
+    """Build what was done about it."""
+    return outcome(
+        DECODE,
+        channel=common_pb2.CHANNEL_EC,
+        mode=common_pb2.FAILURE_MODE_TRANSFER,
+        error_type=common_pb2.ERROR_TYPE_TIMEOUT,
+        items_recomputed=2,
+        tokens_recomputed=32,
+        **body,
+    )
+
+
+def spans_of(*entries):
+    """Assemble *entries* of the decode engine and return the spans by name."""
+    log = Log()
+    log.tell((DECODE_CORE, entry) for entry in (*entries, closed(DECODE)))
+    assembler = Assembler(SOURCES.get, sample_ratio=lambda _source: 1.0)
+    finished = [item for logged in log.batches for item in assembler.apply(logged)]
+    finished += assembler.advance(log.now + 60 * SECOND)
+    found = {}
+    for item in finished:
+        for span in item.spans:
+            found.setdefault(span.name, []).append(span)
+    return found
+
+
+async def sentences(book, *entries):
+    """Explain *entries*."""
+    await book.tell([(DECODE_WORKER, entry) for entry in entries], [(DECODE_CORE, closed(DECODE))])
+    with book.journal.reader() as reader:
+        return list(explain(reader, DECODE).sentences)
+
+
+def test_a_good_load_is_probe_and_transfer():
+    """One span for the question and one for the load, both below the request, of the peer that has it."""
+    found = spans_of(probe(DECODE), came())
+
+    (request,), (asked,), (load,) = (found[name] for name in (names.REQUEST, names.EC_PROBE, names.EC_LOAD))
+    assert (asked.start_unix_nano, asked.end_unix_nano) == (TIME + 6 * MS, TIME + 8 * MS)
+    assert asked.attributes[names.PROBE_RESULT] == "hit"
+    assert asked.attributes[names.CONNECTOR] == "ZmqECConnector"
+    assert (asked.client, asked.error) == (True, None)
+    assert load.attributes[names.BYTES] == 4096
+    for span in (asked, load):
+        assert (span.parent_span_id, span.attributes[names.PEER]) == (request.span_id, PEER)
+    assert request.attributes[names.PEER] == PEER
+    assert not request.error
+
+
+def test_probes_of_one_moment_are_spans_of_their_own():
+    """Two items asked for in one message have the same times and peer; their ids differ."""
+    found = spans_of(probe(DECODE), probe(DECODE), probe(DECODE, MISS))
+
+    assert [span.attributes[names.PROBE_RESULT] for span in found[names.EC_PROBE]] == ["hit", "hit", "miss"]
+    assert len({span.span_id for span in found[names.EC_PROBE]}) == 3
+
+
+def test_a_failed_probe_is_told_once():
+    """Sample and event are one span, which has the event's text; another peer's has a span of its own."""
+    failed = lost(ITEMS[0], mode=common_pb2.FAILURE_MODE_PROBE, error_text="no answer in 0.1 s")
+    found = spans_of(probe(DECODE, ERROR), failed, probe(DECODE, ERROR, peer="10.0.0.9:5600"))
+
+    by_peer = {span.attributes[names.PEER]: span for span in found[names.EC_PROBE]}
+    assert by_peer[PEER].error == "probe timeout: no answer in 0.1 s"
+    assert by_peer[PEER].attributes[names.ITEMS] == (ITEMS[0],)
+    assert by_peer["10.0.0.9:5600"].error == "the probe failed"
+    assert names.EC_LOAD not in found
+
+
+def test_a_recomputation_names_the_items():
+    """Probe, failed load and local encoding stand beside each other."""
+    found = spans_of(probe(DECODE), *(lost(item) for item in ITEMS), decided())
+
+    (load,), (again,) = found[names.EC_LOAD], found[names.RECOMPUTE]
+    assert load.attributes[names.ITEMS] == ITEMS
+    assert load.error == "transfer timeout: nothing came for 0.5 s"
+    assert load.start_unix_nano == TIME + 8 * MS
+    assert again.attributes[names.ITEMS_RECOMPUTED] == 2
+    assert again.attributes[names.CHANNEL] == "ec"
+
+
+async def test_a_failed_load_is_explained(book):
+    """The sentence has item, peer, cause, action and cost."""
+    (sentence,) = await sentences(book, probe(DECODE), lost(ITEMS[0]), decided())
+
+    assert f"could not load its EC state (item {ITEMS[0][:12]}) from {PEER}" in sentence
+    assert "(transfer, timeout: nothing came for 0.5 s)" in sentence
+    assert "32 tokens and 2 items were computed again" in sentence
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(2, "items 0000, 0001"), (7, "items 0000, 0001, 0002, 0003 and 3 more")]
+)
+async def test_many_items_are_counted(book, count, told):
+    """The first few are named."""
+    (sentence,) = await sentences(book, *(lost(f"{n:04}") for n in range(count)))
+
+    assert f"({told})" in sentence
+
+
+async def test_a_miss_is_explained(book):
+    """Whoever wonders why a picture was encoded here is told who did not have it."""
+    (sentence,) = await sentences(book, probe(DECODE, MISS), probe(DECODE, MISS))
+
+    assert (
+        f"asked {PEER} for 2 encoder outputs that were not there and computed 412 prompt tokens" in sentence
+    )
