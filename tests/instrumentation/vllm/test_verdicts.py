@@ -77,7 +77,7 @@ def test_each_request_of_a_step_by_itself(
     large = park(scheduler, "large", first=401, tokens=5 * BLOCK)
     told = stop_reasons(fail_loads(scheduler, small, large))
     assert told == {
-        "large": "penstock.kv_load_failure: KV load failure (mode handshake, peer unknown): "
+        "large": "penstock.load_failure: KV load failure (mode handshake, peer unknown): "
         "160 tokens lost, at most 96 are recomputed. The request can be retried."
     }
     serve(scheduler, small, large)

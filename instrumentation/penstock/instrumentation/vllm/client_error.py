@@ -1,4 +1,4 @@
-"""What the client is told about a request that had to fail because of its KV: 503 and why, in the place of a bare 500.
+"""What the client is told about a request that had to fail because of its KV or encoder outputs: 503 and why, not a bare 500.
 
 The scheduler writes the text into the error output's ``stop_reason``, which vLLM carries to the API process and does
 not use for errors. There, the finish reason ``error`` gets the text as a string subclass, which passes every serving class
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _GUARD = guard("client_error")
 _ERROR: Final = "error"
 
-PREFIX: Final = "penstock.kv_load_failure: "
+PREFIX: Final = "penstock.load_failure: "
 """How a ``stop_reason`` of ours begins."""
 
 
 class LoadError(str):
-    """The finish reason ``error`` of a request whose KV could not be loaded; *text* is for the client."""
+    """The finish reason ``error`` of a request whose state could not be loaded; *text* is for the client."""
 
     __slots__ = ("text",)
 
@@ -46,11 +46,11 @@ class LoadError(str):
         return error
 
 
-def describe(cause: Cause, peer: Peer | None, reason: str) -> str:
-    """Return the client's sentence about a KV load that must fail."""
+def describe(cause: Cause, peer: Peer | None, reason: str, what: str = "KV") -> str:
+    """Return the client's sentence about a load of *what* (``KV`` or ``EC``) that must fail."""
     mode = f"mode {MODE_WORDS[cause.mode]}, " if cause.mode in MODE_WORDS else ""
     address = peer.address if peer is not None else "unknown"
-    return f"KV load failure ({mode}peer {address}): {reason}. The request can be retried."
+    return f"{what} load failure ({mode}peer {address}): {reason}. The request can be retried."
 
 
 def mark(outputs: Mapping[int, Any], reasons: dict[str, str]) -> None:
@@ -99,8 +99,8 @@ class ClientErrorHook:
         raise_if_error = GenerateBaseServing._raise_if_error
         convert = GenerateBaseServing._convert_generation_error_to_streaming_response
 
-        class KvLoadError(RetryableRequestError):  # type: ignore[misc]
-            """A request failed because its KV could not be loaded; the client may send it again."""
+        class RetryableLoadError(RetryableRequestError):  # type: ignore[misc]
+            """A request failed because its state could not be loaded; the client may send it again."""
 
         @functools.wraps(new_output)
         def with_text(state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ class ClientErrorHook:
         @functools.wraps(raise_if_error)
         def raise_text(serving: Any, finish_reason: str | None, request_id: str) -> Any:
             if isinstance(finish_reason, LoadError):
-                raise KvLoadError(finish_reason.text)
+                raise RetryableLoadError(finish_reason.text)
             return raise_if_error(serving, finish_reason, request_id)
 
         @functools.wraps(convert)
@@ -123,7 +123,7 @@ class ClientErrorHook:
             # vLLM calls every error in a stream an InternalServerError; by the exception it knows better.
             return (
                 serving.create_streaming_error_response(e)
-                if isinstance(e, KvLoadError)
+                if isinstance(e, RetryableLoadError)
                 else convert(serving, e)
             )
 

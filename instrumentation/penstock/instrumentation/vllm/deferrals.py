@@ -82,12 +82,18 @@ class Deferrals:
         self._requests[deferral.request_id] = self._requests.get(deferral.request_id, 0) + 1
         return True
 
-    def transfer_began(self, request_id: str, began_ns: int) -> None:
-        """Note when the transfer began that a request waits for; of several ranks' the first counts."""
-        key = (request_id, c.DEFERRAL_REASON_REMOTE_KV)
+    def transfer_began(
+        self,
+        request_id: str,
+        began_ns: int,
+        reason: int = c.DEFERRAL_REASON_REMOTE_KV,
+        peer: Peer | None = None,
+    ) -> None:
+        """Note when the transfer began that a request waits for, and from whom; of several the first counts."""
+        key = (request_id, reason)
         found = self._open.get(key)
         if found is not None and (not found.transfer_start_ns or began_ns < found.transfer_start_ns):
-            self._open[key] = replace(found, transfer_start_ns=began_ns)
+            self._open[key] = replace(found, transfer_start_ns=began_ns, peer=found.peer or peer)
 
     def end(self, request_id: str, reason: int) -> Deferral | None:
         """Close and return a deferral, or None if it was not open."""

@@ -9,13 +9,20 @@ from penstock.instrumentation.constants import ROLES
 from penstock.instrumentation.policy_model import Action
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import identity
+from penstock.instrumentation.vllm.ec_control import EcControl
 from penstock.instrumentation.vllm.load_control import LoadControl
 from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
 
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-POLICY_FIELDS = ("kv_load_failure", "deferral", "peer_quarantine", "telemetry.trace_sample_ratio")
+POLICY_FIELDS = (
+    "kv_load_failure",
+    "ec_load_failure",
+    "deferral",
+    "peer_quarantine",
+    "telemetry.trace_sample_ratio",
+)
 """What this engine, or the agent for it (the traces' sample ratio), acts upon; a policy with anything else is refused."""
 
 
@@ -30,6 +37,8 @@ class EngineSource:
         self._facts = _facts(scheduler)
         self.observer = SchedulerObserver(self._facts["kv_connector"])
         self.loads = LoadControl(scheduler, self.observer)
+        self._ec_connector = scheduler.ec_connector
+        self.ec = EcControl(scheduler, self.observer) if self._ec_connector is not None else None
 
     @classmethod
     def of(cls, scheduler: Any) -> EngineSource:
@@ -49,6 +58,9 @@ class EngineSource:
             # Read by the connector's own mixin, where that is installed.
             self._connector._penstock_scheduler = self.observer
             self._connector._penstock_loads = self.loads
+        if self.ec is not None:
+            self._ec_connector._penstock_ec = self.ec
+            runtime.policy.follow(self.ec.follow)
         runtime.snapshots.add("scheduler", self.fill)
         runtime.policy.follow(self.loads.follow)
         runtime.start_policy(POLICY_FIELDS)
@@ -58,11 +70,15 @@ class EngineSource:
         """Follow the policy no longer, and contribute nothing to the snapshot."""
         runtime.snapshots.remove("scheduler")
         runtime.policy.unfollow(self.loads.follow)
+        if self.ec is not None:
+            runtime.policy.unfollow(self.ec.follow)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add the engine's facts, its gauges and what it does about failed loads; on the exporter's thread."""
         self.observer.fill(snapshot)
         self.loads.fill(snapshot)
+        if self.ec is not None:
+            self.ec.fill(snapshot)
         role = runtime.identity.role or identity.guess_role(self._config, self.observer.roles.copy())
         facts = snapshot.engine
         for name, value in self._facts.items():

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.outcomes import Affected
     from penstock.instrumentation.vllm.requests import RequestRecord
 
-_HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
+HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
+"""Why a request fails that should have been rewound."""
 
 
 class Judge:
@@ -57,5 +58,5 @@ class Judge:
             budgets=self._budgets,
         )
         if affected.held and decision.outcome is Outcome.RECOMPUTED:
-            return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {_HELD}")
+            return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {HELD}")
         return decision

@@ -38,6 +38,7 @@ class RequestRecord:
         timed_out: its load was ended by a deadline.
         stays_local: it was rewound, so the next answer to "what is there to load?" is nothing, until it is scheduled.
         probe: the number by which its load decides about a half-open peer, 0 for none.
+        ec_attempt: how many of its loads of encoder outputs were decided about.
 
     """
 
@@ -60,6 +61,7 @@ class RequestRecord:
     timed_out: bool = False
     stays_local: bool = False
     probe: int = 0
+    ec_attempt: int = 0
 
     @property
     def present_attempt(self) -> int:

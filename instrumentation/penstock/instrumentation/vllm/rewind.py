@@ -1,4 +1,4 @@
-"""Rewinding requests that computed on KV which never arrived: who is tainted, from which token on, and vLLM's own way back.
+"""Rewinding requests that computed on KV or encoder outputs which never arrived: who is tainted, from which token on, and vLLM's own way back.
 
 vLLM's own recompute of a synchronous load breaks under async scheduling, and gives wrong tokens to a request that shares
 the blocks: it lets the first sharer recompute and takes the blocks for good already. Here every request that holds a
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
 NO_BLOCK: Final = -1
@@ -34,7 +34,7 @@ class Taint:
 
     Attributes:
         starts: the first tainted token of each tainted request.
-        direct: the tainted requests that hold an invalid block themselves; the others share with one of them.
+        direct: the tainted requests that hold an invalid block themselves or began the taint; the others share with one of them.
         blocks: ids of the tainted blocks, by KV cache group.
 
     """
@@ -44,8 +44,16 @@ class Taint:
     blocks: tuple[frozenset[int], ...]
 
 
-def spread(holders: Sequence[Holder], invalid: AbstractSet[int], block_sizes: Sequence[int]) -> Taint:
-    """Return all that is tainted by the *invalid* blocks.
+_NOWHERE: Final[Mapping[str, int]] = {}
+
+
+def spread(
+    holders: Sequence[Holder],
+    invalid: AbstractSet[int],
+    block_sizes: Sequence[int],
+    seeds: Mapping[str, int] = _NOWHERE,
+) -> Taint:
+    """Return all that is tainted by the *invalid* blocks, and by the *seeds*.
 
     A request is tainted from its first tainted block on, in all groups, because every later token has attended to
     that one; who shares any of its later blocks is tainted too. Blocks go as a whole. vLLM gives the ids of invalid blocks without their
@@ -55,6 +63,7 @@ def spread(holders: Sequence[Holder], invalid: AbstractSet[int], block_sizes: Se
         holders: all requests that hold blocks.
         invalid: ids of the blocks whose load failed.
         block_sizes: tokens of a block, by group.
+        seeds: requests that computed on something bad (not on a block), and the first token at which they did.
 
     """
     tainted = [set(invalid) - {NO_BLOCK} for _ in block_sizes]
@@ -64,6 +73,9 @@ def spread(holders: Sequence[Holder], invalid: AbstractSet[int], block_sizes: Se
         growing = False
         for holder in holders:
             start = _first_tainted(holder, tainted, block_sizes)
+            seed = seeds.get(holder.request_id)
+            if seed is not None:
+                start = seed if start is None else min(start, seed)
             if start is None or start >= starts.get(holder.request_id, start + 1):
                 continue
             starts[holder.request_id] = start
@@ -74,7 +86,7 @@ def spread(holders: Sequence[Holder], invalid: AbstractSet[int], block_sizes: Se
     direct = frozenset(
         holder.request_id
         for holder in holders
-        if any(not invalid.isdisjoint(blocks) for blocks in holder.blocks)
+        if holder.request_id in seeds or any(not invalid.isdisjoint(blocks) for blocks in holder.blocks)
     )
     return Taint(starts, direct, tuple(frozenset(group) for group in tainted))
 

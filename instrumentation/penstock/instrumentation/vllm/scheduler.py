@@ -1,6 +1,6 @@
 """The scheduler: a mixin over whatever class vLLM resolves, and the hook that puts it there.
 
-The mixin holds the policy's lock for the length of a step, decides what is done about failed KV loads where a policy
+The mixin holds the policy's lock for the length of a step, decides what is done about failed loads where a policy
 says so, and tells the observer what happens. Without a policy it changes nothing; every call of vLLM's own is outside the guard.
 """
 
@@ -14,6 +14,7 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.engine import EngineSource
 
 if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.ec_control import EcControl
     from penstock.instrumentation.vllm.kv_failures import Plan
     from penstock.instrumentation.vllm.load_control import LoadControl
     from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
@@ -35,6 +36,7 @@ class SchedulerMixin:
 
     _penstock: SchedulerObserver | None = None
     _penstock_loads: LoadControl | None = None
+    _penstock_ec: EcControl | None = None
     _penstock_source: EngineSource | None = None
     _penstock_plan: Plan | None = None
 
@@ -49,6 +51,7 @@ class SchedulerMixin:
         with _GUARD:
             source = self._penstock_source = EngineSource.of(self).start()
             self._penstock, self._penstock_loads = source.observer, source.loads
+            self._penstock_ec = source.ec
 
     def add_request(self, request: Any) -> None:
         """Take a request in: its ``kv_transfer_params`` are read before the connector changes them."""
@@ -62,12 +65,18 @@ class SchedulerMixin:
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Hold the policy for the length of the step; name the loads that are over a deadline."""
         host: Any = super()
-        loads = self._penstock_loads
+        loads, ec = self._penstock_loads, self._penstock_ec
         with runtime.policy.step():
             if loads is not None and runtime.active:
                 with _GUARD:
                     loads.check_deadlines()
+            if ec is not None:
+                with _GUARD:
+                    ec.begin_step()
             output = host.schedule(*args, **kwargs)
+            if ec is not None:
+                with _GUARD:
+                    ec.scheduled(output)
         observer = self._penstock
         if observer is not None and runtime.active:
             with _GUARD:
@@ -78,9 +87,14 @@ class SchedulerMixin:
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Do what the policy says about the loads that failed in this step."""
         host: Any = super()
-        loads = self._penstock_loads
+        loads, ec = self._penstock_loads, self._penstock_ec
         with runtime.policy.step():
             plan = self._penstock_judge(model_runner_output.kv_connector_output)
+            if ec is not None:
+                with _GUARD:
+                    ec.executed(
+                        scheduler_output.ec_connector_metadata, model_runner_output.ec_connector_output
+                    )
             if plan is None:
                 outputs = host.update_from_output(scheduler_output, model_runner_output)
             else:
@@ -88,6 +102,9 @@ class SchedulerMixin:
             if loads is not None and runtime.active:
                 with _GUARD:
                     loads.mark(outputs)
+            if ec is not None:
+                with _GUARD:
+                    ec.mark(outputs)
         observer = self._penstock
         if observer is not None and runtime.active:
             with _GUARD:
@@ -171,20 +188,6 @@ class SchedulerMixin:
                     observer.ready(request.request_id, each)
         return ready
 
-    def _ec_transfer_pending(self, request: Any, num_computed_tokens: int) -> bool:
-        host: Any = super()
-        pending: bool = host._ec_transfer_pending(request, num_computed_tokens)
-        observer = self._penstock
-        if observer is None:
-            return pending
-        if pending and runtime.active:
-            with _GUARD:
-                observer.deferred(request, c.DEFERRAL_REASON_ENCODER_CACHE)
-        elif not pending and observer.is_deferred(request.request_id):
-            with _GUARD:
-                observer.ready(request.request_id, c.DEFERRAL_REASON_ENCODER_CACHE)
-        return pending
-
     def _connector_finished(self, request: Any) -> Any:
         host: Any = super()
         result = host._connector_finished(request)
@@ -196,8 +199,21 @@ class SchedulerMixin:
                     observer.leased(request.request_id, sum(len(group) for group in groups))
         return result
 
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        host: Any = super()
+        ec = self._penstock_ec
+        if ec is not None:
+            with _GUARD:
+                ec.leaving(request)
+        return host._preempt_request(request, *args, **kwargs)
+
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         host: Any = super()
+        ec = self._penstock_ec
+        if ec is not None:
+            with _GUARD:
+                ec.leaving(request)
+                ec.left(request)
         result = host._free_request(request, *args, **kwargs)
         observer, loads = self._penstock, self._penstock_loads
         if observer is not None and loads is not None:

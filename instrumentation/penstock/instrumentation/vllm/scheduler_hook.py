@@ -29,7 +29,6 @@ _METHODS = (
     ("_preempt_request", ("request", "timestamp", "drop_stale_output")),
     ("_set_kv_fetch_stage", ("request", "stage")),
     ("_handle_blocked_waiting_request", ("request",)),
-    ("_ec_transfer_pending", ("request", "num_computed_tokens")),
     ("_connector_finished", ("request",)),
     ("_free_request", ("request",)),
     ("_free_blocks", ("request",)),

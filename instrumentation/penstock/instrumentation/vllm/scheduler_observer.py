@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.decisions import Decision
     from penstock.instrumentation.vllm.outcomes import Affected, Cause
+    from penstock.instrumentation.vllm.peers import Peer
     from penstock.instrumentation.vllm.requests import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -119,12 +120,17 @@ class SchedulerObserver:
         if self._deferrals.begin(deferral):
             self._emit("deferral_start", deferral.start_fields(), request_id)
 
-    def ready(self, request_id: str, reason: int) -> None:
+    def transfer_began(self, request_id: str, reason: int, began_ns: int, peer: Peer | None) -> None:
+        """Note that the transfer has begun that a request waits for."""
+        self._deferrals.transfer_began(request_id, began_ns, reason, peer)
+
+    def ready(self, request_id: str, reason: int, *, timed_out: bool = False) -> None:
         """Note that what a request waited for is there, or that a deadline has ended the wait."""
         ended = self._deferrals.end(request_id, reason)
         if ended is not None:
             record = self._records.get(request_id)
-            timed_out = record is not None and record.timed_out and reason == c.DEFERRAL_REASON_REMOTE_KV
+            if reason == c.DEFERRAL_REASON_REMOTE_KV:
+                timed_out = record is not None and record.timed_out
             ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_READY
             self._emit("deferral_end", ended.end_fields(ending), request_id)
 

@@ -1,0 +1,154 @@
+"""EC connectors: whatever vLLM's factory builds keeps its class's name and gains a mixin, in the scheduler and in the workers."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.guard import guard
+from penstock.instrumentation.hooks import Requirement
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import identity
+from penstock.instrumentation.vllm.ec_reports import EcReport
+from penstock.instrumentation.vllm.ec_tracking import ask
+from penstock.instrumentation.vllm.patch import Patch
+from penstock.instrumentation.vllm.subclass import Swaps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.instrumentation.vllm.ec_control import EcControl
+
+_GUARD = guard("ec_connector")
+
+
+class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
+    """Over a connector in the scheduler. Set by the engine's source: whom to tell, and whom to ask."""
+
+    _penstock_ec: EcControl | None = None
+
+    def has_cache_item(self, identifier: str) -> bool:
+        """Keep items that are bad from being loaded."""
+        host: Any = super()
+        answer = ask(host.has_cache_item, identifier)
+        control = self._penstock_ec
+        if control is not None:
+            with _GUARD:
+                return control.answered(identifier, answer)
+        return answer.found
+
+    def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
+        """Note who waits; let nobody wait for what is given up."""
+        host: Any = super()
+        ready: bool = host.ensure_cache_available(request, num_computed_tokens)
+        control = self._penstock_ec
+        if control is not None:
+            with _GUARD:
+                return control.available(request, num_computed_tokens, ready)
+        return ready
+
+    def update_state_after_alloc(self, request: Any, index: int) -> None:
+        """Note what is loaded in this step; the connector may ask itself again whether it has the item."""
+        host: Any = super()
+        control = self._penstock_ec
+        if control is not None:
+            with _GUARD:
+                control.allocated(request, index)
+        host.update_state_after_alloc(request, index)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """Put what the workers have to know on the metadata of the step."""
+        host: Any = super()
+        metadata = host.build_connector_meta(scheduler_output)
+        control = self._penstock_ec
+        if control is not None:
+            with _GUARD:
+                control.attach(metadata)
+        return metadata
+
+    def take_unavailable_requests(self) -> set[str]:
+        """Note the requests that the connector fails."""
+        host: Any = super()
+        found: set[str] = host.take_unavailable_requests()
+        control = self._penstock_ec
+        if control is not None and found:
+            with _GUARD:
+                control.unavailable(found)
+        return found
+
+    def update_connector_output(self, connector_output: Any) -> Any:
+        """Give the connector its own worker metadata, without our report around it."""
+        host: Any = super()
+        metadata = getattr(connector_output, "ec_connector_worker_meta", None)
+        if isinstance(metadata, EcReport):
+            connector_output.ec_connector_worker_meta = metadata.inner
+        return host.update_connector_output(connector_output)
+
+
+class EcConnectorHook:
+    """Wraps ``ECConnectorFactory.create_connector``."""
+
+    name = "ec_connector"
+    component = c.COMPONENT_WORKER
+
+    def __init__(self) -> None:
+        self._patch = Patch()
+        self._swaps = Swaps()
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return the factory's method and what the mixins extend."""
+        from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase
+        from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
+
+        return [
+            Requirement(ECConnectorFactory, "create_connector", ("config", "role")),
+            Requirement(ECConnectorBase, "has_cache_item", ("identifier",)),
+            Requirement(ECConnectorBase, "ensure_cache_available", ("request", "num_computed_tokens")),
+            Requirement(ECConnectorBase, "update_state_after_alloc", ("request", "index")),
+            Requirement(ECConnectorBase, "build_connector_meta", ("scheduler_output",)),
+            Requirement(ECConnectorBase, "take_unavailable_requests"),
+            Requirement(ECConnectorBase, "update_connector_output", ("connector_output",)),
+            Requirement(ECConnectorBase, "start_load_caches", ("encoder_cache",)),
+            Requirement(ECConnectorBase, "start_save_caches"),
+            Requirement(ECConnectorBase, "save_caches", ("encoder_cache", "mm_hash")),
+            Requirement(ECConnectorBase, "build_connector_worker_meta"),
+        ]
+
+    def install(self) -> None:
+        """Patch the factory."""
+        from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
+
+        original = ECConnectorFactory.create_connector
+
+        def create_connector(_cls: type, config: Any, role: Any, *args: Any, **kwargs: Any) -> Any:
+            connector = original(config, role, *args, **kwargs)
+            with _GUARD:
+                if role.name == "WORKER":
+                    self._worker_side(config, connector)
+                else:
+                    self._swaps.swap(connector, EcSchedulerSideMixin)
+            return connector
+
+        self._patch.set(ECConnectorFactory, "create_connector", classmethod(create_connector))
+
+    def uninstall(self) -> None:
+        """Put the factory back; connectors that live get their classes back."""
+        self._patch.undo()
+        self._swaps.restore()
+
+    def _worker_side(self, config: Any, connector: Any) -> None:
+        from penstock.instrumentation.vllm.ec_worker import EcWorker, EcWorkerSideMixin
+
+        worker = EcWorker(config, connector)
+        self._swaps.swap(connector, EcWorkerSideMixin)
+        connector._penstock_worker = worker
+        runtime.identify(
+            process=identity.worker_process(config),
+            key=identity.engine_index(config),
+            role=identity.guess_role(config),
+            model=identity.model_name(config),
+            vllm_version=identity.vllm_version(),
+            rank=config.parallel_config.rank,
+        )
+        runtime.start()

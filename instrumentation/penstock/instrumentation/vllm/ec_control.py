@@ -1,0 +1,345 @@
+"""What one scheduler does about encoder outputs from elsewhere: deferral, deadlines, failures. It joins the parts.
+
+The scheduler's mixin and the EC connector's talk to it inside the guard. While Penstock is paused it decides nothing new by a
+policy; what was begun before (a placeholder in a worker, an item that is bad) is still cleared up, because the engine must
+not serve it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.decisions import EcLoss, Outcome, Trigger, decide_ec
+from penstock.instrumentation.policy_model import NO_POLICY
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import client_error, ec_outcomes
+from penstock.instrumentation.vllm.ec_contract import EcLoader
+from penstock.instrumentation.vllm.ec_failures import EcFailures, features_beyond, supports
+from penstock.instrumentation.vllm.ec_memory import BadItems
+from penstock.instrumentation.vllm.ec_observer import EcObserver
+from penstock.instrumentation.vllm.ec_outcomes import EcAffected, EcCause
+from penstock.instrumentation.vllm.ec_reports import failed_items
+from penstock.instrumentation.vllm.ec_tracking import Tracking
+from penstock.instrumentation.vllm.ec_waits import EcWaits
+from penstock.instrumentation.vllm.judge import HELD
+from penstock.instrumentation.vllm.worker_orders import WorkerOrders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.instrumentation.decisions import Decision
+    from penstock.instrumentation.directives import Directives
+    from penstock.instrumentation.policy_model import Policy
+    from penstock.instrumentation.vllm.ec_tracking import Answer
+    from penstock.instrumentation.vllm.ec_waits import EcWait
+    from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+_REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE
+_UNKNOWN: Final = EcCause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
+_TIMED_OUT: Final = EcCause(c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
+_NOT_FOUND: Final = EcCause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
+_OUTCOMES: Final = {"recompute": Outcome.RECOMPUTED, "fail": Outcome.FAILED}
+
+
+class EcControl:
+    """The encoder outputs of one scheduler that has an EC connector."""
+
+    def __init__(self, scheduler: Any, observer: SchedulerObserver) -> None:
+        """Control *scheduler*, which is built but has not run, and tell what happens to requests by *observer*."""
+        self._scheduler = scheduler
+        self._observer = observer
+        self._connector = scheduler.ec_connector
+        self._loader: EcLoader | None = None
+        self._own = Outcome.RECOMPUTED
+        self._telemetry = EcObserver(type(self._connector).__name__, c.COMPONENT_SCHEDULER)
+        if isinstance(self._connector, EcLoader):
+            self._loader = self._connector
+            self._own = _OUTCOMES[self._loader.load_failure_default]
+            self._loader.observe(self._telemetry)
+        self._policy: Policy = NO_POLICY
+        self._rewinds = supports(scheduler)
+        self._tracking = Tracking(scheduler)
+        self._failures = EcFailures(scheduler, settle=self._settle)
+        self._causes: dict[str, EcCause] = {}
+        self._bad = BadItems()
+        self._waits = EcWaits()
+        self._orders = WorkerOrders()
+        # Requests that fail, and what their clients are told.
+        self._failing: dict[str, str] = {}
+
+    def follow(self, policy: Policy, directives: Directives) -> None:
+        """Take in what came into force; between two steps, on any thread."""
+        self._policy = policy
+        self._waits.follow(policy)
+        self._orders.follow(directives)
+
+    def fill(self, snapshot: Snapshot) -> None:
+        """Add what is in flight and what is done about a failed load; on the exporter's thread, reads only."""
+        rule = self._policy.ec_load_failure if runtime.active else None
+        own = self._loader.load_failure_default if self._loader is not None else ""
+        snapshot.policy.ec_action = rule.action.value if rule is not None and rule.action is not None else own
+        for peer, count, oldest_ns in self._loader.in_flight() if self._loader is not None else ():
+            snapshot.in_flight.add(
+                channel=c.CHANNEL_EC,
+                connector=self._telemetry.connector,
+                peer=peer.fields(),
+                count=count,
+                oldest_start_time_unix_nano=oldest_ns,
+                component=c.COMPONENT_SCHEDULER,
+            )
+
+    # The connector
+
+    def answered(self, item: str, answer: Answer) -> bool:
+        """Return whether *item* may be loaded, by the connector's *answer*; note it for the allocation that follows."""
+        if answer.found and item in self._bad:
+            answer = replace(answer, found=False)
+        self._tracking.asked(item, answer)
+        return answer.found
+
+    def available(self, request: Any, computed: int, ready: bool) -> bool:
+        """Return whether a request with *computed* tokens can be scheduled, where the connector says *ready*."""
+        request_id = request.request_id
+        if request_id in self._failing:
+            return False
+        if self._bad and self._fails_without_media(request, computed):
+            return False
+        if ready or (
+            self._bad and not self._awaited(request, computed) and self._given_up(request, computed)
+        ):
+            self._no_longer_waits(request_id)
+            return True
+        if runtime.active:
+            self._waits.passed_over(request, computed)
+            self._observer.deferred(request, _REASON)
+            self._note_transfer(request, computed)
+        return False
+
+    def allocated(self, request: Any, index: int) -> None:
+        """Note that an input got its room in vLLM's encoder cache."""
+        answer = self._tracking.allocated(request, index)
+        if answer is not None and self._loader is None and self._connector.is_consumer:
+            self._telemetry.probed(
+                request.mm_features[index].identifier,
+                None,
+                c.PROBE_RESULT_HIT if answer.found else c.PROBE_RESULT_MISS,
+                answer.start_ns,
+                answer.end_ns,
+                request.request_id,
+            )
+
+    def attach(self, metadata: Any) -> None:
+        """Tell the workers what they load in this step, whether to guard it, and which drills are in force."""
+        items = self._tracking.collect()
+        if not runtime.active:
+            return
+        self._orders.attach(metadata)
+        if not items:
+            return
+        metadata.penstock_items = items
+        if self._guards:
+            metadata.penstock_guarded = True
+            self._tracking.planned(metadata, items)
+
+    def unavailable(self, request_ids: Iterable[str]) -> None:
+        """Note the requests that the connector itself fails, because an item of theirs cannot be had."""
+        for request_id in request_ids:
+            request = self._scheduler.requests.get(request_id)
+            if request is not None and not request.is_finished() and request_id not in self._failing:
+                self._fail_without_media(request, request.num_computed_tokens)
+
+    # The scheduler
+
+    def begin_step(self) -> None:
+        """Decide about what failed and who has waited for too long since the last step."""
+        if self._loader is not None:
+            causes = {
+                failure.item: EcCause(failure.mode, failure.error_type, peer=failure.peer)
+                for failure in self._loader.take_failed_loads()
+            }
+            if causes:
+                self._failed_before_scheduling(causes)
+        if runtime.active:
+            for wait in self._waits.take_overdue():
+                self._overdue(wait)
+
+    def scheduled(self, output: Any) -> None:
+        """Note who computes on what is loaded in the step that was just scheduled."""
+        self._tracking.scheduled(output)
+
+    def leaving(self, request: Any) -> None:
+        """Note that a request is about to lose its blocks."""
+        self._tracking.leaving(request)
+
+    def executed(self, metadata: Any, output: Any) -> None:
+        """Take back what was computed from items that the workers could not load in the step with that *metadata*."""
+        loads = self._tracking.take(metadata)
+        failed = failed_items(output)
+        if not failed:
+            return
+        for item, failure in failed.items():
+            peer = self._loader.peer_of(item) if self._loader is not None else None
+            self._give_up(item, EcCause(failure.mode, failure.error_type, failure.rehearsal, peer))
+        self._failures.handle(loads, failed.keys())
+
+    def mark(self, outputs: Mapping[int, Any]) -> None:
+        """Tell the clients of the requests that have failed in this step why."""
+        if not self._failing:
+            return
+        client_error.mark(outputs, self._failing)
+        for request_id in [each for each in self._failing if each not in self._scheduler.requests]:
+            del self._failing[request_id]
+
+    def left(self, request: Any) -> None:
+        """Forget a request that has finished."""
+        self._waits.ended(request.request_id)
+
+    # Waiting
+
+    @property
+    def _guards(self) -> bool:
+        rule = self._policy.ec_load_failure
+        return self._rewinds and (self._loader is not None or (rule is not None and rule.action is not None))
+
+    def _awaited(self, request: Any, computed: int) -> list[str]:
+        """Return the items that a request still waits for."""
+        loader = self._loader
+        return [
+            item
+            for item in self._missing(request, computed)
+            if item not in self._bad
+            and (loader.waits_for(item) if loader is not None else not self._connector.has_cache_item(item))
+        ]
+
+    def _given_up(self, request: Any, computed: int) -> bool:
+        return any(item in self._bad for item in self._missing(request, computed))
+
+    def _missing(self, request: Any, computed: int) -> list[str]:
+        """Return the items that a request needs and vLLM's encoder cache does not have."""
+        held = self._scheduler.encoder_cache_manager.cached if self._rewinds else ()
+        items = dict.fromkeys(feature.identifier for feature in features_beyond(request, computed))
+        return [item for item in items if item not in held]
+
+    def _note_transfer(self, request: Any, computed: int) -> None:
+        loader = self._loader
+        if loader is None:
+            return
+        starts = [
+            (start_ns, item)
+            for item in self._missing(request, computed)
+            if (start_ns := loader.transfer_began(item)) is not None
+        ]
+        if starts:
+            start_ns, item = min(starts)
+            self._waits.began(request.request_id)
+            self._observer.transfer_began(request.request_id, _REASON, start_ns, loader.peer_of(item))
+
+    def _no_longer_waits(self, request_id: str, *, timed_out: bool = False) -> None:
+        self._waits.ended(request_id)
+        if self._observer.is_deferred(request_id):
+            self._observer.ready(request_id, _REASON, timed_out=timed_out)
+
+    def _overdue(self, wait: EcWait) -> None:
+        request, computed = wait.request, wait.computed
+        items = self._awaited(request, computed)
+        self._no_longer_waits(request.request_id, timed_out=True)
+        if request.is_finished() or not items:
+            return
+        peer = self._loader.peer_of(items[0]) if self._loader is not None else None
+        cause = replace(_TIMED_OUT, peer=peer)
+        affected = self._waiting_loss(request, computed, items, Trigger.DEADLINE)
+        if self._decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
+            for item in items:
+                self._give_up(item, cause)
+
+    def _failed_before_scheduling(self, causes: Mapping[str, EcCause]) -> None:
+        """Decide about those that wait for an item whose load has failed; nobody has computed on it."""
+        for item, cause in causes.items():
+            self._bad.remember(item, cause)
+        for wait in self._waits.now():
+            items = [item for item in self._missing(wait.request, wait.computed) if item in causes]
+            if items and not wait.request.is_finished():
+                affected = self._waiting_loss(wait.request, wait.computed, items, Trigger.FAILURE)
+                self._decide(wait.request, affected, causes[items[0]])
+
+    def _fails_without_media(self, request: Any, computed: int) -> bool:
+        """Fail a request that needs a bad item and cannot encode it here: vLLM would end the engine in that step."""
+        lacks = any(
+            feature.data is None and feature.identifier in self._bad
+            for feature in features_beyond(request, computed)
+        )
+        if not lacks or not set(self._missing(request, computed)) & set(
+            self._without_media(request, computed)
+        ):
+            return False
+        self._fail_without_media(request, computed)
+        return True
+
+    def _fail_without_media(self, request: Any, computed: int) -> None:
+        items = [
+            item
+            for item in self._missing(request, computed)
+            if item in self._without_media(request, computed)
+        ]
+        cause = next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
+        self._decide(request, self._waiting_loss(request, computed, items, Trigger.FAILURE), cause)
+
+    @staticmethod
+    def _without_media(request: Any, computed: int) -> list[str]:
+        return [each.identifier for each in features_beyond(request, computed) if each.data is None]
+
+    def _waiting_loss(
+        self, request: Any, computed: int, items: Iterable[str], trigger: Trigger
+    ) -> EcAffected:
+        items = tuple(items)
+        without = set(self._without_media(request, computed))
+        return EcAffected(
+            request.request_id, items, computed, local_media=without.isdisjoint(items), trigger=trigger
+        )
+
+    # Decisions
+
+    def _give_up(self, item: str, cause: EcCause) -> None:
+        self._bad.remember(item, cause)
+        if self._loader is not None:
+            self._loader.give_up(item)
+
+    def _settle(self, request: Any, affected: EcAffected) -> Decision:
+        found = (self._bad.cause(item) for item in affected.items)
+        cause = next((each for each in found if each is not None), _UNKNOWN)
+        return self._decide(request, affected, ec_outcomes.cause_of(affected, cause))
+
+    def _decide(self, request: Any, affected: EcAffected, cause: EcCause) -> Decision:
+        policy = self._policy if runtime.active else NO_POLICY
+        loss = EcLoss(len(affected.items), affected.local_media, affected.exported, affected.trigger)
+        decision = decide_ec(loss, default=self._own, policy=policy, observed=policy.observed)
+        if affected.held and decision.outcome is Outcome.RECOMPUTED:
+            decision = replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {HELD}")
+        record = self._observer.record_of(request)
+        record.ec_attempt += 1
+        if runtime.active:
+            fields = ec_outcomes.outcome_fields(
+                affected,
+                decision,
+                cause,
+                attempt=record.ec_attempt,
+                policy_hash=policy.hash,
+                connector=self._telemetry.connector,
+            )
+            runtime.emit_event(
+                "load_outcome",
+                fields,
+                component=c.COMPONENT_SCHEDULER,
+                request_id=affected.request_id,
+                rehearsal=cause.rehearsal,
+            )
+        if decision.outcome is Outcome.FAILED:
+            self._failing[affected.request_id] = client_error.describe(
+                cause, cause.peer, decision.reason, "EC"
+            )
+            # vLLM's own way to fail a single request, in this step's update.
+            self._scheduler.encoder_cache_mismatch_reqs.add(affected.request_id)
+        return decision

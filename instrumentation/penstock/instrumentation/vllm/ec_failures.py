@@ -1,0 +1,141 @@
+"""Items that the workers could not load in a step: who has computed on the placeholders, and the way back.
+
+All that was computed from a placeholder is tainted, and all that was computed behind it; so is everybody who shares such a block
+(``rewind.py``). Tainted blocks leave the prefix cache before anything else, the item leaves vLLM's encoder cache, and each
+affected request goes back by vLLM's own preemption or fails; what it has in flight is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.decisions import Outcome
+from penstock.instrumentation.vllm import rewind
+from penstock.instrumentation.vllm.ec_outcomes import EcAffected
+from penstock.instrumentation.vllm.kv_failures import exports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from penstock.instrumentation.decisions import Decision
+    from penstock.instrumentation.vllm.ec_tracking import StepLoads
+
+    Settle = Callable[[Any, EcAffected], Decision]
+
+_RUNNING: Final = "RUNNING"
+
+_MANAGER: Final = (
+    "cached",
+    "num_embeds_by_hash",
+    "freeable",
+    "freed",
+    "num_free_slots",
+    "request_cached_ids",
+    "free_encoder_input",
+)
+
+
+class EcFailures:
+    """Takes back what was computed from bad items, in one scheduler; on its thread, inside a step."""
+
+    def __init__(self, scheduler: Any, *, settle: Settle) -> None:
+        """Act on *scheduler*; *settle* decides about one request and, where it must fail, lets vLLM fail it in this step."""
+        self._scheduler = scheduler
+        self._settle = settle
+        self._exports = exports(scheduler)
+
+    def handle(self, loads: StepLoads, failed: Collection[str]) -> None:
+        """Rewind or fail every request that the *failed* items of a step have spoiled."""
+        seeds = _seeds(loads, failed)
+        live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
+        # No request id holds a NUL, so a ghost's name is nobody's.
+        ghosts = {f"{ghost.request_id}\0{number}": ghost for number, ghost in enumerate(loads.ghosts)}
+        holders = rewind.holders(self._scheduler, live)
+        taint = rewind.spread(
+            [*holders, *(ghost.holder(name) for name, ghost in ghosts.items())],
+            frozenset(),
+            rewind.block_sizes(self._scheduler),
+            seeds
+            | {name: seeds[ghost.request_id] for name, ghost in ghosts.items() if ghost.request_id in seeds},
+        )
+        # First of all, so that no request finds the poison again, whatever becomes of it.
+        rewind.evict(self._scheduler, taint)
+        haunted = {ghosts[name].request_id for name in taint.starts if name in ghosts}
+        holding = {holder.request_id for holder in holders if any(holder.blocks)}
+        for request in live:
+            request_id = request.request_id
+            start = taint.starts.get(request_id)
+            computed = min(request.num_computed_tokens, request.num_tokens)
+            tainted = start is not None and start < computed and request_id in holding
+            # Preempted meanwhile: nothing is left to take back but the output of the tainted step, which vLLM would deliver.
+            stale = (start is not None or request_id in haunted) and request.num_stale_output_tokens > 0
+            if not tainted and not stale:
+                continue
+            kept = start if tainted and start is not None else computed
+            needed = [each for each in features_beyond(request, kept) if each.identifier in failed]
+            affected = EcAffected(
+                request_id,
+                tuple(dict.fromkeys(each.identifier for each in needed)),
+                kept,
+                computed - kept,
+                local_media=all(each.data is not None for each in needed),
+                exported=tainted and request.status.name == _RUNNING and self._exports,
+                held=tainted and request.status.name != _RUNNING,
+                collateral=request_id not in seeds,
+            )
+            self._carry_out(request, self._settle(request, affected), tainted=tainted)
+        for item in failed:
+            forget(self._scheduler, item)
+
+    def _carry_out(self, request: Any, decision: Decision, *, tainted: bool) -> None:
+        if decision.outcome is Outcome.FAILED:
+            request.drop_stale_output = True
+            request.num_stale_output_tokens = request.num_in_flight_tokens
+        elif tainted:
+            rewind.preempt(self._scheduler, request)
+        else:
+            request.drop_stale_output = True
+
+
+def supports(scheduler: Any) -> bool:
+    """Tell whether items can be taken back in *scheduler*: its model uses vLLM's encoder cache, as this code knows it."""
+    manager = scheduler.encoder_cache_manager
+    return not scheduler.is_encoder_decoder and all(hasattr(manager, name) for name in _MANAGER)
+
+
+def forget(scheduler: Any, item: str) -> None:
+    """Take *item* out of vLLM's encoder cache, with all references to it, as its own eviction does.
+
+    The worker drops it when it is told with the next step, so that a step that is under way still finds it.
+    """
+    manager = scheduler.encoder_cache_manager
+    for request_id in list(manager.cached.get(item, ())):
+        request = scheduler.requests.get(request_id)
+        if request is not None:
+            for index in list(manager.get_cached_input_ids(request)):
+                if request.mm_features[index].identifier == item:
+                    manager.free_encoder_input(request, index)
+    rows = manager.freeable.pop(item, None)
+    if rows is not None:
+        del manager.cached[item]
+        del manager.num_embeds_by_hash[item]
+        manager.num_free_slots += rows
+        manager.freed.append(item)
+
+
+def _seeds(loads: StepLoads, failed: Iterable[str]) -> dict[str, int]:
+    """Return the requests that used a failed item, and the first token that did."""
+    seeds: dict[str, int] = {}
+    for item in failed:
+        for request_id, start in loads.users.get(item, {}).items():
+            seeds[request_id] = min(start, seeds.get(request_id, start))
+    return seeds
+
+
+def features_beyond(request: Any, computed: int) -> list[Any]:
+    """Return the inputs of a request that its tokens beyond the *computed* ones need."""
+    return [
+        feature
+        for feature in request.mm_features
+        if feature.mm_position.offset + feature.mm_position.length > computed
+    ]

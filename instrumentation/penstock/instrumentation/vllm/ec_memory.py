@@ -1,0 +1,49 @@
+"""Items that are bad: they are not loaded again for a while, because a load that has failed would fail again."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.instrumentation.vllm.ec_outcomes import EcCause
+
+REMEMBERED_NS: Final = 60_000_000_000
+CAPACITY: Final = 4096
+"""Items that are remembered; beyond it the one that was remembered first is forgotten."""
+
+
+class BadItems:
+    """The bad items of one scheduler and why; on its thread."""
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """Start with none; *clock* is monotonic nanoseconds."""
+        self._clock = clock
+        self._until: OrderedDict[str, tuple[int, EcCause]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def __contains__(self, item: str) -> bool:
+        return self.cause(item) is not None
+
+    def remember(self, item: str, cause: EcCause) -> None:
+        """Note that *item* is bad from now on."""
+        self._until[item] = (self._clock() + REMEMBERED_NS, cause)
+        self._until.move_to_end(item)
+        if len(self._until) > CAPACITY:
+            self._until.popitem(last=False)
+
+    def cause(self, item: str) -> EcCause | None:
+        """Return why *item* is bad; None if it is not, or no longer."""
+        found = self._until.get(item)
+        if found is None:
+            return None
+        until_ns, cause = found
+        if self._clock() < until_ns:
+            return cause
+        del self._until[item]
+        return None

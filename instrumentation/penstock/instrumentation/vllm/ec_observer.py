@@ -1,0 +1,96 @@
+"""Tells what an EC connector does, as the wire's events and samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.guard import guard
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import failures
+from penstock.instrumentation.vllm.peers import Peer
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcTransfer
+
+_GUARD = guard("ec_observer")
+
+
+class EcObserver:
+    """Tells of one connector in one process; any thread may call it, and no method raises.
+
+    Attributes:
+        connector: its class's name.
+
+    """
+
+    def __init__(self, connector: str, component: int, rank: int = 0) -> None:
+        """Speak as *component* (``COMPONENT_*``) of *rank*."""
+        self.connector = connector
+        self._component = component
+        self._rank = rank
+
+    def received(self, transfer: EcTransfer) -> None:
+        """Tell of an item that came, or did not."""
+        self._sample(transfer, c.DIRECTION_RECEIVE)
+
+    def sent(self, transfer: EcTransfer) -> None:
+        """Tell of an item that was handed out, or could not be."""
+        self._sample(transfer, c.DIRECTION_SEND)
+
+    def probed(
+        self, item: str, peer: Peer | None, result: int, start_ns: int, end_ns: int, request_id: str
+    ) -> None:
+        """Tell of a probe's result; which item it was for, only a failure's event says."""
+        del item
+        with _GUARD:
+            if runtime.active:
+                address = (peer or Peer()).address
+                runtime.emit_probe(end_ns, end_ns - start_ns, result, self.connector, address, request_id)
+
+    def failed(
+        self, failure: EcFailure, *, direction: int = c.DIRECTION_RECEIVE, rehearsal: bool = False
+    ) -> None:
+        """Tell of a failed attempt."""
+        with _GUARD:
+            if runtime.active:
+                fields: dict[str, Any] = {
+                    "channel": c.CHANNEL_EC,
+                    "connector": self.connector,
+                    "direction": direction,
+                    "mode": failure.mode,
+                    "error_type": failure.error_type,
+                    "peer": (failure.peer or Peer()).fields(),
+                    "error_class": failure.error_class,
+                    "error_text": failures.cut(failure.text),
+                    "start_time_unix_nano": failure.start_ns,
+                    "item": failure.item,
+                }
+                runtime.emit_event(
+                    "transfer_failure",
+                    fields,
+                    component=self._component,
+                    rank=self._rank,
+                    request_id=failure.request_id,
+                    rehearsal=rehearsal,
+                )
+
+    def _sample(self, transfer: EcTransfer, direction: int) -> None:
+        with _GUARD:
+            if runtime.active:
+                runtime.emit_transfer(
+                    transfer.end_ns,
+                    transfer.end_ns - transfer.start_ns,
+                    transfer.bytes,
+                    1,
+                    0,
+                    c.CHANNEL_EC,
+                    direction,
+                    c.TRANSFER_RESULT_OK if transfer.ok else c.TRANSFER_RESULT_ERROR,
+                    self._component,
+                    self._rank,
+                    self.connector,
+                    transfer.peer.address,
+                    transfer.peer.engine_id,
+                    transfer.request_id,
+                )

@@ -1,0 +1,166 @@
+"""Which items the workers load in which step, and who computes on them before it is known how that went.
+
+With async scheduling the next step is scheduled before a load's result is there: its requests may find the item in vLLM's
+encoder cache, vLLM may let the item go, and a request that used it may be preempted or end. So what is needed to find all that
+is tainted is noted while the steps are under way, and forgotten when their results are in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation.vllm.ec_contract import ExternalItem
+from penstock.instrumentation.vllm.rewind import NO_BLOCK, Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a connector said about an item, and when it was asked (wall clock, ns)."""
+
+    found: bool
+    start_ns: int
+    end_ns: int
+
+
+class Ghost:
+    """The blocks of a request that was preempted or ended; what of it is in the prefix cache can still be found there."""
+
+    def __init__(self, request_id: str, groups: Sequence[Sequence[Any]]) -> None:
+        """Note vLLM's blocks, *groups*, with the hashes that they have now."""
+        self.request_id = request_id
+        self._groups = [[(block, block.block_hash) for block in group] for group in groups]
+
+    def holder(self, name: str) -> Holder:
+        """Return, under *name*, the blocks that still have the content that they had."""
+        return Holder(
+            name,
+            tuple(
+                [
+                    block.block_id
+                    if not block.is_null and content is not None and block.block_hash == content
+                    else NO_BLOCK
+                    for block, content in group
+                ]
+                for group in self._groups
+            ),
+        )
+
+
+@dataclass(slots=True)
+class StepLoads:
+    """The items that the workers load in one step.
+
+    Attributes:
+        metadata: the connector's, of that step.
+        users: by item, the requests that compute on it and the first token that does.
+        ghosts: requests that were preempted or ended since.
+
+    """
+
+    metadata: Any
+    users: dict[str, dict[str, int]] = field(default_factory=dict)
+    ghosts: list[Ghost] = field(default_factory=list)
+
+
+class Tracking:
+    """The loads of one scheduler whose result is not in; on its thread."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self._answers: dict[str, Answer] = {}
+        self._collected: dict[str, ExternalItem] = {}
+        self._pending: deque[StepLoads] = deque()
+
+    # While a step is scheduled
+
+    def asked(self, item: str, answer: Answer) -> None:
+        """Note the last that a connector said about *item*: vLLM loads it if that was "yes", and encodes it if not."""
+        self._answers[item] = answer
+
+    def allocated(self, request: Any, index: int) -> Answer | None:
+        """Note that vLLM made room for an item; return what the connector had said about it."""
+        feature = request.mm_features[index]
+        answer = self._answers.get(feature.identifier)
+        if answer is not None and answer.found:
+            self._collected.setdefault(
+                feature.identifier,
+                ExternalItem(
+                    feature.identifier,
+                    request.get_num_encoder_embeds(index),
+                    feature.modality,
+                    request.request_id,
+                ),
+            )
+        return answer
+
+    def collect(self) -> tuple[ExternalItem, ...]:
+        """Return what the step loads; the next begins."""
+        items = tuple(self._collected.values())
+        self._collected.clear()
+        self._answers.clear()
+        return items
+
+    def planned(self, metadata: Any, items: Iterable[ExternalItem]) -> None:
+        """Expect the result of the step with that *metadata*."""
+        self._pending.append(StepLoads(metadata, {each.item: {} for each in items}))
+
+    def scheduled(self, output: Any) -> None:
+        """Note who computes on pending items in the step that was just scheduled."""
+        if not self._pending:
+            return
+        cached = self._scheduler.encoder_cache_manager.cached
+        for loads in self._pending:
+            for item, users in loads.users.items():
+                for request_id in cached.get(item, ()):
+                    count = output.num_scheduled_tokens.get(request_id)
+                    request = self._scheduler.requests.get(request_id)
+                    if count is None or request is None:
+                        continue
+                    first = first_use(request, item, request.num_computed_tokens - count)
+                    users[request_id] = min(first, users.get(request_id, first))
+
+    def leaving(self, request: Any) -> None:
+        """Note the blocks of a request that is about to lose them."""
+        if self._pending:
+            blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+            ghost = Ghost(request.request_id, blocks)
+            for loads in self._pending:
+                loads.ghosts.append(ghost)
+
+    # When its result is in
+
+    def take(self, metadata: Any) -> StepLoads:
+        """Return what is known about the step with that *metadata*, and forget it and those before it.
+
+        Results come in the order in which the steps were scheduled.
+        """
+        if any(loads.metadata is metadata for loads in self._pending):
+            while (loads := self._pending.popleft()).metadata is not metadata:
+                pass
+            return loads
+        return StepLoads(metadata)
+
+
+def first_use(request: Any, item: str, start: int) -> int:
+    """Return the first token from *start* on that is computed from *item*."""
+    return min(
+        (
+            max(feature.mm_position.offset, start)
+            for feature in request.mm_features
+            if feature.identifier == item and feature.mm_position.offset + feature.mm_position.length > start
+        ),
+        default=start,
+    )
+
+
+def ask(connector_has: Any, item: str) -> Answer:
+    """Ask by *connector_has* whether *item* is there."""
+    start_ns = time.time_ns()
+    found = bool(connector_has(item))
+    return Answer(found, start_ns, time.time_ns())

@@ -1,0 +1,61 @@
+"""Requests that the scheduler passes over because an encoder output is not there yet, and which have waited for too long."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation.deadlines import Deadlines, Limits
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.policy_model import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class EcWait:
+    """A request that waits, and how many of its tokens were computed when it was last asked about."""
+
+    request: Any
+    computed: int
+
+
+class EcWaits:
+    """Who waits in one scheduler. The clocks run without a policy too, so that one applies to requests that already wait."""
+
+    def __init__(self) -> None:
+        self._limits = Limits()
+        self._deadlines = Deadlines()
+        self._waiting: dict[str, EcWait] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._waiting
+
+    def follow(self, policy: Policy) -> None:
+        """Take in the limits of the policy that came into force."""
+        self._limits = Limits.from_policy(policy.deferral)
+
+    def passed_over(self, request: Any, computed: int) -> None:
+        """Note that a request waits; asked again, that it still does."""
+        self._waiting[request.request_id] = EcWait(request, computed)
+        self._deadlines.begin(request.request_id, time.monotonic_ns())
+
+    def began(self, request_id: str) -> None:
+        """Note that a transfer has begun that a request waits for; the first of several starts the clock."""
+        self._deadlines.started(request_id, time.monotonic_ns())
+
+    def ended(self, request_id: str) -> None:
+        """Note that a request no longer waits."""
+        if self._waiting.pop(request_id, None) is not None:
+            self._deadlines.end(request_id)
+
+    def now(self) -> list[EcWait]:
+        """Return who waits now."""
+        return list(self._waiting.values())
+
+    def take_overdue(self) -> list[EcWait]:
+        """Return who has waited for too long; each is told once, and then waits no longer."""
+        if not self._waiting:
+            return []
+        overdue = self._deadlines.take_overdue(self._limits, time.monotonic_ns())
+        return [self._waiting.pop(each.request_id) for each in overdue]

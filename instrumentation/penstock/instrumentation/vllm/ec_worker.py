@@ -1,0 +1,315 @@
+"""EC connectors in a worker: what they load and save is told, and where it is asked for a failed load harms nobody else.
+
+vLLM's encoder step needs every item that the scheduler has planned to load: an exception, or an item that is not there,
+ends the engine. In a step whose metadata says ``penstock_guarded`` such an item gets a placeholder of the right shape, the
+scheduler is told, and rewinds the requests that used it (``ec_failures.py``). In any other step vLLM's own behaviour stays.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from abc import ABC
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.drills import Drills
+from penstock.instrumentation.guard import guard
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import failures
+from penstock.instrumentation.vllm.ec_contract import EcFailure, EcLoader, EcTransfer
+from penstock.instrumentation.vllm.ec_observer import EcObserver
+from penstock.instrumentation.vllm.ec_reports import EcReport, ItemFailure
+from penstock.instrumentation.vllm.ec_shapes import Shapes
+from penstock.instrumentation.vllm.peers import UNKNOWN, Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, MutableMapping
+
+    from penstock.instrumentation.vllm.ec_contract import ExternalItem
+
+_GUARD = guard("ec_worker")
+
+# What reading a file raises that is gone, cut short or something else; by name, so that nothing is imported for it.
+_ERROR_TYPES: Final = {
+    "FileNotFoundError": c.ERROR_TYPE_EVICTED,
+    "SafetensorError": c.ERROR_TYPE_CORRUPT,
+    "KeyError": c.ERROR_TYPE_CORRUPT,
+    "EOFError": c.ERROR_TYPE_CORRUPT,
+}
+
+
+class EcWorker:
+    """The encoder outputs of one worker; on its main thread."""
+
+    def __init__(self, config: Any, connector: Any) -> None:
+        """Watch *connector*, which vLLM has built from *config*."""
+        self._rank: int = config.parallel_config.rank
+        self._observer = EcObserver(type(connector).__name__, c.COMPONENT_WORKER, self._rank)
+        # What moves items ahead of scheduling tells of its transfers itself; here it only copies.
+        self._moves_ahead = isinstance(connector, EcLoader)
+        if self._moves_ahead:
+            connector.observe(self._observer)
+        self._produces = bool(connector.is_producer)
+        self._shapes = Shapes(config.model_config, config.ec_transfer_config.mm_encoder_output_widths)
+        settings = runtime.settings
+        self._drills = Drills(allowed=settings is not None and settings.allow_faults)
+        self._placeholders: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._failures: list[ItemFailure] = []
+
+    # Loads
+
+    def follow(self, metadata: Any) -> None:
+        """Take in the fault drills that came with a step."""
+        drills = getattr(metadata, "penstock_drills", None)
+        if drills is not None:
+            self._drills.replace(drills)
+
+    def watched(
+        self, items: tuple[ExternalItem, ...], cache: Mapping[str, Any], load: Callable[[], None]
+    ) -> None:
+        """Load as vLLM does and tell of it; an exception is told and goes on."""
+        start_ns = time.time_ns()
+        wanted = [each for each in items if each.item not in cache]
+        try:
+            load()
+        except Exception as error:
+            with _GUARD:
+                missing = next((each for each in wanted if each.item not in cache), None)
+                if missing is not None:
+                    self._tell(missing, _classify(error), start_ns)
+            raise
+        with _GUARD:
+            for each in wanted:
+                self._loaded(each, cache.get(each.item), start_ns)
+
+    def guarded(
+        self, items: tuple[ExternalItem, ...], cache: MutableMapping[str, Any], load: Callable[[], None]
+    ) -> None:
+        """Load; afterwards *cache* has every item, and those that could not be loaded are placeholders and reported.
+
+        An exception does not say which item it is about. Connectors load in the order in which the items were allocated, so the
+        first that is missing gets a placeholder and the rest is tried again: at most once for each item.
+        """
+        start_ns = time.time_ns()
+        self._drop_placeholders(items, cache)
+        wanted = [each for each in items if each.item not in cache]
+        failed: dict[str, failures.Failure] = {}
+        while True:
+            try:
+                load()
+            except Exception as error:
+                missing = next((each for each in wanted if each.item not in cache), None)
+                if missing is None:
+                    raise
+                failed[missing.item] = _classify(error)
+                self._replace(missing, cache)
+            else:
+                break
+        for each in wanted:
+            failure = failed.get(each.item) or self._inspect(each, cache.get(each.item))
+            if failure is None:
+                self._loaded(each, cache[each.item], start_ns)
+                continue
+            if each.item not in failed:
+                self._replace(each, cache)
+            self._failures.append(
+                ItemFailure(each.item, failure.mode, failure.error_type, self._rank, failure.rehearsal)
+            )
+            self._tell(each, failure, start_ns)
+
+    def without_placeholders(self, cache: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return *cache* as a producer may publish it."""
+        bad = {item for item in self._placeholders if self._is_placeholder(item, cache)}
+        return {item: tensor for item, tensor in cache.items() if item not in bad} if bad else cache
+
+    def report(self, inner: Any) -> Any:
+        """Return the worker metadata of a step around the connector's own.
+
+        Where there is any it is always wrapped, because one rank's own cannot be aggregated with another's report.
+        """
+        found, self._failures = tuple(self._failures), []
+        return EcReport(found, inner) if found or inner is not None else None
+
+    def _inspect(self, item: ExternalItem, tensor: Any) -> failures.Failure | None:
+        if tensor is None:
+            return failures.Failure(
+                c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER, error_text="the connector did not load the item"
+            )
+        fault = self._shapes.fault(tensor, item.rows, item.modality)
+        if fault:
+            return failures.Failure(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT, error_text=fault)
+        drill = self._drills.hit(c.CHANNEL_EC, c.FAILURE_MODE_LOAD, UNKNOWN)
+        if drill is None:
+            return None
+        return failures.Failure(
+            c.FAILURE_MODE_LOAD,
+            c.ERROR_TYPE_OTHER,
+            error_text=f"rehearsal: fault drill {drill.id}",
+            rehearsal=True,
+        )
+
+    # Placeholders
+
+    def _replace(self, item: ExternalItem, cache: MutableMapping[str, Any]) -> None:
+        tensor = torch.zeros(
+            (item.rows, self._shapes.width(item.modality)),
+            dtype=self._shapes.dtype(item.modality),
+            device=_device(cache),
+        )
+        cache[item.item] = tensor
+        self._placeholders[item.item] = weakref.ref(tensor)
+
+    def _drop_placeholders(self, items: tuple[ExternalItem, ...], cache: MutableMapping[str, Any]) -> None:
+        """Make room for items that are loaded anew, and forget the placeholders that vLLM has let go."""
+        for each in items:
+            if self._is_placeholder(each.item, cache):
+                del cache[each.item]
+        self._placeholders = {item: ref for item, ref in self._placeholders.items() if ref() is not None}
+
+    def _is_placeholder(self, item: str, cache: Mapping[str, Any]) -> bool:
+        ref = self._placeholders.get(item)
+        tensor = None if ref is None else ref()
+        return tensor is not None and cache.get(item) is tensor
+
+    # Telling
+
+    def encoded(self, tensor: Any) -> None:
+        """Learn from an item that was encoded here."""
+        self._shapes.encoded(tensor)
+
+    def saved(self, item: str, tensor: Any, start_ns: int, error: Exception | None) -> None:
+        """Tell of an item that was saved for others, or was not because of *error*."""
+        if not self._produces or self._moves_ahead:
+            return
+        ok = error is None
+        self._observer.sent(
+            EcTransfer(item, Peer(), start_ns, time.time_ns(), tensor.nbytes if ok else 0, ok)
+        )
+        if error is not None:
+            self._observer.failed(_ec_failure(item, _classify(error), start_ns), direction=c.DIRECTION_SEND)
+
+    def _loaded(self, item: ExternalItem, tensor: Any, start_ns: int) -> None:
+        if not self._moves_ahead and tensor is not None:
+            self._observer.received(
+                EcTransfer(
+                    item.item,
+                    Peer(),
+                    start_ns,
+                    time.time_ns(),
+                    tensor.nbytes,
+                    ok=True,
+                    request_id=item.request_id,
+                )
+            )
+
+    def _tell(self, item: ExternalItem, failure: failures.Failure, start_ns: int) -> None:
+        if not self._moves_ahead:
+            self._observer.received(
+                EcTransfer(
+                    item.item, Peer(), start_ns, time.time_ns(), 0, ok=False, request_id=item.request_id
+                )
+            )
+        self._observer.failed(
+            _ec_failure(item.item, failure, start_ns, item.request_id), rehearsal=failure.rehearsal
+        )
+
+
+class EcWorkerSideMixin(ABC):
+    """Over a connector in a worker."""
+
+    _penstock_worker: EcWorker | None = None
+
+    # Set by vLLM's ECConnectorBase.
+    _connector_metadata: Any
+
+    def start_load_caches(self, encoder_cache: Any, **kwargs: Any) -> None:
+        """Load; in a guarded step without raising."""
+        host: Any = super()
+        worker, metadata = self._penstock_worker, self._connector_metadata
+
+        def load() -> None:
+            host.start_load_caches(encoder_cache, **kwargs)
+
+        items = getattr(metadata, "penstock_items", ())
+        if worker is not None:
+            with _GUARD:
+                worker.follow(metadata)
+        if worker is None or not items:
+            load()
+        elif getattr(metadata, "penstock_guarded", False):
+            worker.guarded(items, encoder_cache, load)
+        else:
+            worker.watched(items, encoder_cache, load)
+
+    def start_save_caches(self, **kwargs: Any) -> None:
+        """Keep placeholders from being published."""
+        host: Any = super()
+        worker = self._penstock_worker
+        if worker is not None and "encoder_cache" in kwargs:
+            with _GUARD:
+                kwargs["encoder_cache"] = worker.without_placeholders(kwargs["encoder_cache"])
+        host.start_save_caches(**kwargs)
+
+    def save_caches(self, encoder_cache: Any, mm_hash: str, **kwargs: Any) -> None:
+        """Tell of what is saved; vLLM calls this for each item that it encodes."""
+        host: Any = super()
+        worker, start_ns = self._penstock_worker, time.time_ns()
+        if worker is None:
+            host.save_caches(encoder_cache, mm_hash, **kwargs)
+            return
+        with _GUARD:
+            worker.encoded(encoder_cache[mm_hash])
+        error: Exception | None = None
+        try:
+            host.save_caches(encoder_cache, mm_hash, **kwargs)
+        except Exception as raised:
+            error = raised
+            raise
+        finally:
+            with _GUARD:
+                worker.saved(mm_hash, encoder_cache[mm_hash], start_ns, error)
+
+    def build_connector_worker_meta(self) -> Any:
+        """Send our report with the connector's own metadata in it."""
+        host: Any = super()
+        metadata = host.build_connector_worker_meta()
+        worker = self._penstock_worker
+        return metadata if worker is None else worker.report(metadata)
+
+
+def _classify(error: Exception) -> failures.Failure:
+    text = failures.cut(str(error))
+    known = (_ERROR_TYPES.get(kind.__name__) for kind in type(error).__mro__)
+    error_type = next(filter(None, known), None)
+    if error_type is None:
+        error_type = failures.error_type_of(error, c.FAILURE_MODE_LOAD, text)
+    return failures.Failure(
+        c.FAILURE_MODE_LOAD, error_type, error_class=type(error).__name__, error_text=text
+    )
+
+
+def _ec_failure(item: str, failure: failures.Failure, start_ns: int, request_id: str = "") -> EcFailure:
+    return EcFailure(
+        item,
+        failure.mode,
+        failure.error_type,
+        failure.error_text,
+        request_id=request_id,
+        error_class=failure.error_class,
+        start_ns=start_ns,
+    )
+
+
+def _device(cache: Mapping[str, Any]) -> torch.device:
+    """Return where the worker's encoder outputs are."""
+    held = next(iter(cache.values()), None)
+    if held is not None:
+        return held.device  # type: ignore[no-any-return]
+    from vllm.platforms import current_platform
+
+    kind = current_platform.device_type
+    return torch.device(
+        f"{kind}:{current_platform.current_device()}" if current_platform.is_cuda_alike() else kind
+    )
