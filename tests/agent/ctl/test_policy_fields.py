@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _EVERYTHING = (
     *("--kv-load-failure", "auto", "--kv-max-recompute-tokens", "4096"),
     *("--kv-recompute-budget", "20000", "--kv-over-budget", "fail"),
+    *("--ec-load-failure", "auto", "--ec-max-recompute-items", "8"),
     *(
         "--deferral-max-start-wait",
         "30s",
@@ -54,7 +55,7 @@ def _paths(descriptor: Descriptor, prefix: str = "") -> set[str]:
 
 def test_every_field_of_these_sections_has_a_flag() -> None:
     """And every flag sets a field that the wire has."""
-    sections = {"kvLoadFailure", "deferral", "peerQuarantine"}
+    sections = {"kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine"}
     wanted = {path for path in _paths(PolicyBody.DESCRIPTOR) if path.partition(".")[0] in sections}
     assert {field.path for field in FIELDS} == wanted
     assert len({field.argument for field in FIELDS}) == len(FIELDS)
@@ -71,6 +72,7 @@ def test_all_flags_at_once(harness: AdminHarness, agentctl: Agentctl) -> None:
             "recomputeBudget": {"tokensPerSecond": 20000},
             "overBudget": "fail",
         },
+        "ecLoadFailure": {"action": "auto", "maxRecomputeItems": 8},
         "deferral": {"maxStartWait": "30s", "maxTransferWait": "5s", "onTimeout": "fail"},
         "peerQuarantine": {"failures": 5, "window": "30s", "duration": "1m", "maxPeersPercent": 50},
     }
@@ -101,6 +103,11 @@ def test_one_flag_changes_one_field(harness: AdminHarness, agentctl: Agentctl) -
             "--kv-recompute-budget",
             "-1",
             "spec.kvLoadFailure.recomputeBudget.tokensPerSecond is -1; use a whole",
+        ),
+        (
+            "--ec-max-recompute-items",
+            "1000001",
+            "spec.ecLoadFailure.maxRecomputeItems is 1000001; use a whole number from 0 to 1000000",
         ),
         ("--kv-over-budget", "auto", "'auto' is not one of 'recompute', 'fail'"),
         (
@@ -158,3 +165,9 @@ def test_a_field_that_waits_for_auto_is_told(harness: AdminHarness, agentctl: Ag
     result = agentctl("set-policy", "p", "--kv-load-failure", "recompute")
     assert "has no effect while the action is recompute" in result.stderr
     assert agentctl("set-policy", "p", "--kv-load-failure", "auto").stderr == ""
+    result = agentctl("set-policy", "q", "--ec-max-recompute-items", "8")
+    assert result.stderr == (
+        "warning: engine 0: spec.ecLoadFailure.maxRecomputeItems has no effect while the action is "
+        "the connector's own; set ecLoadFailure.action to auto\n"
+    )
+    assert agentctl("set-policy", "q", "--ec-load-failure", "auto").stderr == ""

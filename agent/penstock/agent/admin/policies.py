@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from penstock.agent.selector import Target
 
 # What only decides where the action leaves it open.
-_ONLY_WITH_AUTO = frozenset(
-    {
-        "kvLoadFailure.maxRecomputeTokens",
-        "kvLoadFailure.recomputeBudget.tokensPerSecond",
-        "kvLoadFailure.overBudget",
-    }
-)
+_ONLY_WITH_AUTO = {
+    "kvLoadFailure": frozenset(
+        {
+            "kvLoadFailure.maxRecomputeTokens",
+            "kvLoadFailure.recomputeBudget.tokensPerSecond",
+            "kvLoadFailure.overBudget",
+        }
+    ),
+    "ecLoadFailure": frozenset({"ecLoadFailure.maxRecomputeItems"}),
+}
+_OWN_ACTION = {"kvLoadFailure": "vLLM's own", "ecLoadFailure": "the connector's own"}
 MAX_AUDIT = 1000
 _DEFAULT_AUDIT = 100
 
@@ -152,14 +156,15 @@ def _warnings(agent: AgentContext, manifest: Manifest, applied: Applied, now: da
 
 
 def _without_effect(manifest: Manifest, target: Target, given: Mapping[str, Given]) -> Iterator[str]:
-    action = given.get("kvLoadFailure.action")
-    idle = sorted(_ONLY_WITH_AUTO & manifest.leaves.keys())
-    if idle and (action is None or action.value != "auto"):
-        present = "vLLM's own" if action is None else action.value
-        yield (
-            f"engine {target.key}: spec.{idle[0]} has no effect while the action is {present}; "
-            "set kvLoadFailure.action to auto"
-        )
+    for section, paths in _ONLY_WITH_AUTO.items():
+        action = given.get(f"{section}.action")
+        idle = sorted(paths & manifest.leaves.keys())
+        if idle and (action is None or action.value != "auto"):
+            present = _OWN_ACTION[section] if action is None else action.value
+            yield (
+                f"engine {target.key}: spec.{idle[0]} has no effect while the action is {present}; "
+                f"set {section}.action to auto"
+            )
 
 
 def _unsupported(agent: AgentContext, manifest: Manifest, target: Target) -> Iterator[str]:

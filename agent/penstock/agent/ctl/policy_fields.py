@@ -61,6 +61,19 @@ FIELDS = (
         "With auto: what happens when the budget is used up.",
     ),
     Field(
+        "--ec-load-failure",
+        "ecLoadFailure.action",
+        _ACTIONS,
+        "What happens to a request whose encoder outputs cannot be loaded; auto decides by what follows.",
+    ),
+    Field(
+        "--ec-max-recompute-items",
+        "ecLoadFailure.maxRecomputeItems",
+        click.INT,
+        "With auto: a request that lost more items fails.",
+        "ITEMS",
+    ),
+    Field(
         "--deferral-max-start-wait",
         "deferral.maxStartWait",
         click.STRING,
