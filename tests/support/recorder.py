@@ -13,12 +13,13 @@ from penstock.instrumentation.policy_model import (
     NO_POLICY,
     Action,
     Deferral,
+    EcLoadFailure,
     KvLoadFailure,
     PeerQuarantine,
     Policy,
     PolicyBody,
 )
-from penstock.instrumentation.records import TRANSFER_COLUMNS
+from penstock.instrumentation.records import PROBE_COLUMNS, TRANSFER_COLUMNS
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.settings import Settings
 from penstock.proto.v1.events_pb2 import Event
@@ -36,6 +37,7 @@ class Recorder:
 
     events: list[Event] = field(default_factory=list)
     transfers: list[dict[str, Any]] = field(default_factory=list)
+    probes: list[dict[str, Any]] = field(default_factory=list)
 
     def emit_event(
         self,
@@ -65,6 +67,10 @@ class Recorder:
         """Take a sample, as the runtime does."""
         self.transfers.append(dict(zip(TRANSFER_COLUMNS, values, strict=True)))
 
+    def emit_probe(self, *values: Any) -> None:
+        """Take a probe, as the runtime does."""
+        self.probes.append(dict(zip(PROBE_COLUMNS, values, strict=True)))
+
     def take(self, kind: str, request_id: str | None = None) -> list[Any]:
         """Return the bodies of the events of that kind (of one request)."""
         return [
@@ -90,6 +96,7 @@ def policy(
     *,
     deferral: Deferral | None = None,
     quarantine: PeerQuarantine | None = None,
+    ec: EcLoadFailure | None = None,
     **rule: Any,
 ) -> Policy:
     """Return a policy whose ``kvLoadFailure.action`` is *action* (empty: it says nothing), with the other fields in *rule*."""
@@ -99,6 +106,7 @@ def policy(
 
     return Policy(
         kv_load_failure=section(action),
+        ec_load_failure=ec,
         deferral=deferral,
         peer_quarantine=quarantine,
         hash=f"hash-{action}",
@@ -113,6 +121,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     monkeypatch.setattr(guard, "raising", True)
     monkeypatch.setattr(runtime, "emit_event", recorder.emit_event)
     monkeypatch.setattr(runtime, "emit_transfer", recorder.emit_transfer)
+    monkeypatch.setattr(runtime, "emit_probe", recorder.emit_probe)
     monkeypatch.setattr(runtime, "start", lambda: None)
     monkeypatch.setattr(runtime, "start_policy", lambda _fields: None)
     monkeypatch.setattr(runtime, "identity", Identity())

@@ -51,3 +51,48 @@ def make_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[...,
     for scheduler in built:
         scheduler.shutdown()
     hook.uninstall()
+
+
+@pytest.fixture
+def make_ec_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Build an instrumented real scheduler of a consumer of encoder outputs, with a toy EC connector on its side."""
+    from penstock.instrumentation.vllm.ec_connectors import EcConnectorHook
+    from penstock.instrumentation.vllm.scheduler_hook import instrument
+    from vllm.config import ECTransferConfig
+
+    from tests.support import schedulers
+
+    hook = EcConnectorHook()
+    hook.install()
+    built = []
+
+    def make(
+        kind: str = "sync",
+        *,
+        connector: str = "ToyEcConnector",
+        rows: int = 4096,
+        chunk: int = 1024,
+        extra: dict[str, Any] | None = None,
+        **transfer: Any,
+    ) -> Any:
+        config = schedulers.vllm_config(tmp_path, **transfer)
+        config.ec_transfer_config = ECTransferConfig(
+            ec_connector=connector,
+            ec_role="ec_consumer",
+            ec_connector_module_path="tests.support.toy_ec",
+            ec_connector_extra_config=extra or {},
+        )
+        config.scheduler_config.async_scheduling = kind == "async"
+        scheduler = schedulers.build(instrument(schedulers.SCHEDULERS[kind]), config)
+        # A text model has no room for encoder outputs.
+        scheduler.max_num_encoder_input_tokens = 1024
+        scheduler.max_num_scheduled_tokens = chunk
+        manager = scheduler.encoder_cache_manager
+        manager.cache_size = manager.num_free_slots = manager.num_freeable_slots = rows
+        built.append(scheduler)
+        return scheduler
+
+    yield make
+    for scheduler in built:
+        scheduler.shutdown()
+    hook.uninstall()

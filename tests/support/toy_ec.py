@@ -1,0 +1,256 @@
+"""An EC connector with a store of items, and a worker with a memory that attends to them, under a real scheduler.
+
+The worker's tokens are right only if every embedding and every block that they attend to is: see ``toy_engine.py``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm.ec_reports import EcReport, ItemFailure
+from penstock.instrumentation.vllm.peers import Peer
+
+from tests.support.schedulers import PEER, request
+from tests.support.toy_engine import GARBAGE, ToyEngine, fingerprint, sample
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # vLLM's own
+    from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, MultiModalKwargsItem, PlaceholderRange
+    from vllm.v1.outputs import ECConnectorOutput, ModelRunnerOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
+
+TOY_PEER = Peer(PEER)
+
+
+@dataclass
+class ToyEcMetadata(ECConnectorMetadata):
+    """The items to load in a step."""
+
+    items: list[str] = field(default_factory=list)
+
+
+class ToyEcConnector(ECConnectorBase):
+    """Has what is in ``store``; lets requests wait for what is in ``coming``; fails those in ``lost``."""
+
+    def __init__(self, vllm_config: Any, role: Any) -> None:
+        super().__init__(vllm_config, role)
+        self.store: set[str] = set()
+        self.coming: set[str] = set()
+        self.lost: set[str] = set()
+        self.asked: list[tuple[str, int]] = []
+        self._loads: list[str] = []
+
+    def has_cache_item(self, identifier: str) -> bool:
+        """Look into the store."""
+        return identifier in self.store
+
+    def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
+        """Wait for what is coming beyond the computed tokens."""
+        self.asked.append((request.request_id, num_computed_tokens))
+        return not any(
+            feature.identifier in self.coming
+            for feature in request.mm_features
+            if feature.mm_position.offset + feature.mm_position.length > num_computed_tokens
+        )
+
+    def update_state_after_alloc(self, request: Any, index: int) -> None:
+        """Load what is in the store; asks itself again, as vLLM's ECExampleConnector does."""
+        item = request.mm_features[index].identifier
+        if self.has_cache_item(item):
+            self._loads.append(item)
+
+    def build_connector_meta(self, scheduler_output: Any) -> ToyEcMetadata:
+        """Hand over the loads of this step."""
+        del scheduler_output
+        loads, self._loads = self._loads, []
+        return ToyEcMetadata(loads)
+
+    def take_unavailable_requests(self) -> set[str]:
+        """Return the lost requests, once."""
+        lost, self.lost = self.lost, set()
+        return lost
+
+    def start_load_caches(self, encoder_cache: Any, **kwargs: Any) -> None:
+        """Belongs to the worker's side."""
+
+    def save_caches(self, encoder_cache: Any, mm_hash: str, **kwargs: Any) -> None:
+        """Belongs to the worker's side."""
+
+
+class ToyLoader(ToyEcConnector):
+    """Moves items ahead of scheduling: ``began`` says when, ``failed`` what was given up."""
+
+    load_failure_default = "recompute"
+
+    def __init__(self, vllm_config: Any, role: Any) -> None:
+        super().__init__(vllm_config, role)
+        self.began: dict[str, int] = {}
+        self.failed: list[EcFailure] = []
+        self.given_up: list[str] = []
+        self.observers: list[EcObserver] = []
+        extra = vllm_config.ec_transfer_config.get_from_extra_config("load_failure", "recompute")
+        self.load_failure_default = extra
+
+    def observe(self, observer: EcObserver) -> None:
+        """Note who is to be told."""
+        self.observers.append(observer)
+
+    def take_failed_loads(self) -> list[EcFailure]:
+        """Return what was given up, once."""
+        failed, self.failed = self.failed, []
+        self.coming -= {each.item for each in failed}
+        return failed
+
+    def waits_for(self, item: str) -> bool:
+        """Tell whether it is coming."""
+        return item in self.coming
+
+    def transfer_began(self, item: str) -> int | None:
+        """Return when it began."""
+        return self.began.get(item)
+
+    def peer_of(self, item: str) -> Peer | None:
+        """Return the one peer of all that is on its way or there."""
+        return TOY_PEER if item in self.began or item in self.store else None
+
+    def give_up(self, item: str) -> None:
+        """Stop moving it."""
+        self.given_up.append(item)
+        self.coming.discard(item)
+        self.store.discard(item)
+
+    def in_flight(self) -> list[tuple[Peer, int, int]]:
+        """Return the transfers that have begun."""
+        return [(TOY_PEER, len(self.began), min(self.began.values()))] if self.began else []
+
+
+def image_request(
+    request_id: str,
+    items: Mapping[int, tuple[str, int]],
+    *,
+    tokens: int,
+    media: bool = True,
+    **arguments: Any,
+) -> Any:
+    """Return a request with *items*: (name, length) by offset; *media* says whether it can be encoded here."""
+    made = request(request_id, tokens=tokens, **arguments)
+    made.mm_features = [
+        MultiModalFeatureSpec(
+            data=MultiModalKwargsItem.dummy() if media else None,
+            modality="image",
+            identifier=name,
+            mm_position=PlaceholderRange(offset=offset, length=length),
+        )
+        for offset, (name, length) in sorted(items.items())
+    ]
+    # The hashes of its blocks have to know the items.
+    made.block_hashes.clear()
+    made.update_block_hashes()
+    return made
+
+
+def embedding(request: Any, position: int, item_of: Callable[[str], int]) -> int:
+    """Return what a request computes a prompt position from: an item's embedding, or its token."""
+    for feature in request.mm_features:
+        inside = position - feature.mm_position.offset
+        if 0 <= inside < feature.mm_position.length:
+            return hash((item_of(feature.identifier), inside))
+    return int(request.all_token_ids[position])
+
+
+def expected(request: Any, count: int) -> list[int]:
+    """Return the output of a request to which nothing happens."""
+    kv: list[int] = []
+    for position in range(request.num_prompt_tokens):
+        kv.append(fingerprint(kv, embedding(request, position, hash)))
+    tokens: list[int] = []
+    for _ in range(count):
+        tokens.append(sample(kv))
+        kv.append(fingerprint(kv, tokens[-1]))
+    return tokens
+
+
+class ToyEcEngine(ToyEngine):
+    """As :class:`ToyEngine`, with an encoder cache in its worker, as vLLM's runner has."""
+
+    def __init__(
+        self, scheduler: Any, *, ahead: bool, bad: Callable[[str], bool] = lambda _item: False
+    ) -> None:
+        """Run *scheduler*; a load of an item fails where *bad* says so."""
+        super().__init__(scheduler, ahead=ahead)
+        self.cache: dict[str, int] = {}
+        self.loaded: list[str] = []
+        self.encoded: list[str] = []
+        self.bad = bad
+        self._inputs: dict[str, list[int]] = {}
+        self._requests: dict[str, Any] = {}
+
+    def _execute(self, scheduled: Any) -> Any:
+        self._update(scheduled)
+        for new in scheduled.scheduled_new_reqs:
+            self._requests[new.req_id] = self.scheduler.requests[new.req_id]
+        for item in scheduled.free_encoder_mm_hashes:
+            self.cache.pop(item, None)
+        report = self._load_items(scheduled.ec_connector_metadata)
+        for request_id, indexes in scheduled.scheduled_encoder_inputs.items():
+            for index in indexes:
+                feature = self._requests[request_id].mm_features[index]
+                assert feature.data is not None, (
+                    f"{request_id} is to encode {feature.identifier} without media"
+                )
+                self.cache[feature.identifier] = hash(feature.identifier)
+                self.encoded.append(feature.identifier)
+        ids = list(scheduled.num_scheduled_tokens)
+        sampled = [self._compute(each, scheduled.num_scheduled_tokens[each]) for each in ids]
+        return ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={each: index for index, each in enumerate(ids)},
+            sampled_token_ids=sampled,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+            ec_connector_output=ECConnectorOutput(ec_connector_worker_meta=report) if report else None,
+        )
+
+    def _load_items(self, metadata: Any) -> EcReport | None:
+        broken = []
+        for item in metadata.items:
+            if item in self.cache:
+                continue
+            self.loaded.append(item)
+            if not self.bad(item):
+                self.cache[item] = hash(item)
+                continue
+            if not getattr(metadata, "penstock_guarded", False):
+                raise RuntimeError(f"cannot load {item}")
+            self.cache[item] = GARBAGE
+            broken.append(ItemFailure(item, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT))
+        return EcReport(tuple(broken)) if broken else None
+
+    def _compute(self, request_id: str, count: int) -> list[int]:
+        tokens, (table,) = self._tokens[request_id], self._tables[request_id]
+        request, first = self._requests[request_id], self._computed[request_id]
+        for position in range(first, first + count):
+            kv = self._read((table,), position)
+            source = tokens[position]
+            if position < request.num_prompt_tokens:
+                source = embedding(request, position, self.cache.__getitem__)
+            self._memory[0, self._slot(table, position)] = fingerprint(kv, source)
+        if first + count < len(tokens):
+            return []
+        tokens.append(sample(self._read((table,), first + count)))
+        return [tokens[-1]]
+
+    @staticmethod
+    def _slot(table: Sequence[int], position: int) -> int:
+        from tests.support.schedulers import BLOCK
+
+        return table[position // BLOCK] * BLOCK + position % BLOCK
