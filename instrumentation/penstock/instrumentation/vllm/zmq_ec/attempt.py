@@ -1,0 +1,86 @@
+"""Getting one item: the probes, then the transfer, and again if that fails. State only; the fetcher acts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm.ec_contract import EcFailure
+from penstock.instrumentation.vllm.zmq_ec import wire
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.zmq_ec.items import Wanted
+    from penstock.instrumentation.vllm.zmq_ec.producers import Producer
+    from penstock.instrumentation.vllm.zmq_ec.slots import Slot
+    from penstock.instrumentation.vllm.zmq_ec.transfer import Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What an item must be to be loaded here: the model's digest, its element type, and the width of its embeddings."""
+
+    model: bytes
+    dtype: str
+    hidden_size: int
+
+    def problem(self, answer: wire.Have, rows: int) -> str:
+        """Return why the item that *answer* announces cannot be loaded for a request that needs so many rows; or empty."""
+        content = answer.content
+        if answer.model != self.model:
+            return "the producer runs another model, or embeds with another width"
+        if content.dtype != self.dtype:
+            return f"its element type is {content.dtype}, not {self.dtype}"
+        if content.rows != rows:
+            return f"it has {content.rows} rows, not {rows}"
+        # Several layers' features may lie side by side (DeepStack).
+        if content.width % self.hidden_size:
+            return f"its width {content.width} is no multiple of the embeddings' {self.hidden_size}"
+        return ""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One wanted item.
+
+    Attributes:
+        asked: probes without an answer, by their tag, and when each was sent (wall clock, ns).
+        deadline: of the probes, of the wait for room, or of the whole transfer.
+        source: who has it; *tag* and *transfer* are set while it moves.
+        failure: the last one; None while nothing was there that failed.
+
+    """
+
+    wanted: Wanted
+    asked: dict[int, tuple[Producer, int]] = field(default_factory=dict)
+    deadline: float = 0.0
+    retries: int = 0
+    source: Producer | None = None
+    content: wire.Content | None = None
+    slot: Slot | None = None
+    transfer: Transfer | None = None
+    tag: int = 0
+    began_ns: int = 0
+    failure: EcFailure | None = None
+
+    def failed(
+        self, mode: int, error_type: int, text: str, peer: Producer | None, start_ns: int
+    ) -> EcFailure:
+        """Return a failure of this item."""
+        return EcFailure(
+            item=self.wanted.item,
+            mode=mode,
+            error_type=error_type,
+            text=text,
+            peer=None if peer is None else peer.peer,
+            request_id=self.wanted.request_id,
+            start_ns=start_ns,
+        )
+
+
+REFUSALS = {
+    wire.Reason.VERSION: c.ERROR_TYPE_INCOMPATIBLE,
+    wire.Reason.MODEL: c.ERROR_TYPE_INCOMPATIBLE,
+    wire.Reason.CHANGED: c.ERROR_TYPE_EVICTED,
+}
+"""A refusal's error type, where it is not OTHER."""

@@ -1,0 +1,247 @@
+"""``ZmqECConnector``: vLLM's interface of an encoder-cache connector, in both of its roles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from penstock.instrumentation.vllm.zmq_ec import settings, wire
+from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
+from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
+from penstock.instrumentation.vllm.zmq_ec.loader import Loader
+from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders, StepReport
+from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorRole
+from vllm.distributed.ec_transfer.ec_connector.utils import (
+    PlaceholderMetadataResolver,
+    collect_ec_item_metadata,
+)
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.peers import Peer
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.outputs import ECConnectorOutput
+    from vllm.v1.request import Request
+
+_WILDCARDS = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104  (not bound: not announced)
+
+
+class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLLM
+    """Moves encoder outputs over ZeroMQ, ahead of scheduling; an ``EcLoader`` (``ec_contract.py``) in the scheduler.
+
+    ``ec_ip`` and ``ec_port`` (plus the data-parallel index) are where a producer listens and what it tells consumers;
+    the keys of ``ec_connector_extra_config`` are those of ``settings.py``.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, role: ECConnectorRole) -> None:
+        """Check the configuration, reserve the memory, and in a producer's worker listen.
+
+        Raises:
+            ValueError: the configuration is wrong, or this engine's shape cannot work with it.
+            RegionError: the shared memory cannot be had.
+
+        """
+        super().__init__(vllm_config=vllm_config, role=role)
+        ec, model, parallel = (
+            vllm_config.ec_transfer_config,
+            vllm_config.model_config,
+            vllm_config.parallel_config,
+        )
+        if ec is None:
+            raise ValueError("ec_transfer_config must be set for ZmqECConnector")
+        self._settings = settings.load(
+            ec.ec_connector_extra_config,
+            ip=ec.ec_ip,
+            port=ec.ec_port,
+            buffer_bytes=ec.ec_buffer_size,
+            model=str(model.model),
+            data_parallel_index=parallel.data_parallel_index,
+        )
+        hidden_size = model.get_inputs_embeds_size()
+        digest = wire.model_digest(self._settings.model, hidden_size)
+        self.load_failure_default = self._settings.consumer.load_failure
+        self._resolver = PlaceholderMetadataResolver(model)
+        self._consumer: Consumer | None = None
+        self._loader: Loader | None = None
+        self._publisher: Publisher | None = None
+        self._publish: list[str] = []
+        # vLLM runs no connector in the step of an encoder-decoder model.
+        consumes = self.is_consumer and not model.is_encoder_decoder
+        if consumes:
+            _check_shape(parallel)
+        if role is ECConnectorRole.SCHEDULER:
+            if consumes:
+                dtype = str(model.dtype).removeprefix("torch.")
+                self._consumer = Consumer(
+                    self._settings.consumer,
+                    Expected(digest, dtype, hidden_size),
+                    ranks=_reporting_ranks(parallel),
+                    has_media=self._has_media,
+                )
+            return
+        if consumes:
+            self._loader = Loader()
+        if self.is_producer and _is_first_rank():
+            self._publisher = Publisher(
+                self._settings.host, self._settings.port, digest, self._settings.host_cache_bytes
+            )
+
+    def shutdown(self) -> None:
+        """End threads, close sockets, let go of memory. Idempotent."""
+        for part in (self._consumer, self._loader, self._publisher):
+            if part is not None:
+                part.close()
+
+    # The worker's side.
+
+    def start_load_caches(self, encoder_cache: dict[str, torch.Tensor], **kwargs: Any) -> None:
+        """Copy what this step loads from the shared memory into *encoder_cache*."""
+        del kwargs
+        if self._loader is not None:
+            from vllm.platforms import current_platform
+
+            orders = self._get_connector_metadata()
+            if isinstance(orders, StepOrders):
+                self._loader.load(orders, encoder_cache, current_platform.device_type)
+
+    def start_save_caches(self, encoder_cache: dict[str, torch.Tensor] | None = None, **kwargs: Any) -> None:
+        """Publish again what this step's requests use, is encoded already, and is no longer kept."""
+        del kwargs
+        orders = self._connector_metadata
+        if self._publisher is not None and encoder_cache and isinstance(orders, StepOrders):
+            self._publisher.publish_again(orders.publish, encoder_cache)
+
+    def save_caches(self, encoder_cache: dict[str, torch.Tensor], mm_hash: str, **kwargs: Any) -> None:
+        """Publish an item that was just encoded."""
+        del kwargs
+        if self._publisher is not None:
+            self._publisher.save(mm_hash, encoder_cache[mm_hash])
+
+    def build_connector_worker_meta(self) -> StepReport | None:
+        """Tell the scheduler which slots this rank has loaded."""
+        return None if self._loader is None else self._loader.report()
+
+    # The scheduler's side.
+
+    def ensure_cache_available(self, request: Request, num_computed_tokens: int) -> bool:
+        """Start getting what the request needs; False while any of it is probed, waits for room, or is in transit."""
+        return self._consumer is None or self._consumer.ensure(request, num_computed_tokens)
+
+    def has_cache_item(self, identifier: str) -> bool:
+        """Whether the item can be loaded in this step: it is here. Never waits."""
+        return self._consumer is not None and self._consumer.has(identifier)
+
+    def take_unavailable_requests(self) -> set[str]:
+        """Return the requests whose items can neither be loaded nor encoded here."""
+        return set() if self._consumer is None else self._consumer.take_unavailable()
+
+    def update_state_after_alloc(self, request: Request, index: int) -> None:
+        """Order the load of an item that was promised in this step."""
+        if self._consumer is not None:
+            self._consumer.allocated(request.mm_features[index].identifier)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepOrders:
+        """Return this step's orders to the workers."""
+        orders = StepOrders()
+        if self.is_producer:
+            orders.publish = tuple(
+                dict.fromkeys(
+                    feature.identifier
+                    for new in scheduler_output.scheduled_new_reqs
+                    for feature in new.mm_features
+                )
+            )
+        if self._consumer is not None:
+            orders.loads, orders.region = self._consumer.end_step(scheduler_output.free_encoder_mm_hashes)
+        return orders
+
+    def update_connector_output(self, connector_output: ECConnectorOutput) -> None:
+        """Take the workers' report."""
+        report = connector_output.ec_connector_worker_meta
+        if self._consumer is not None and isinstance(report, StepReport):
+            self._consumer.reported(report)
+
+    def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
+        """Tell the caller of a producer where its items are; nothing needs to be kept for that."""
+        if not self.is_producer or not request.mm_features:
+            return False, None
+        items = collect_ec_item_metadata(request.mm_features, self._resolver)
+        if self._settings.port and self._settings.host not in _WILDCARDS:
+            for entry in items.values():
+                entry["peer_host"], entry["peer_port"] = self._settings.host, self._settings.port
+        return False, items or None
+
+    # Beyond vLLM's interface: EcLoader.
+
+    def observe(self, observer: EcObserver) -> None:
+        """Tell *observer* from now on; in the scheduler it also takes over what is done about failed loads."""
+        if self._consumer is not None:
+            self._consumer.observe(observer)
+        if self._publisher is not None:
+            self._publisher.server.observer = observer
+
+    def take_failed_loads(self) -> list[EcFailure]:
+        """Return the loads that were given up since the last call."""
+        return [] if self._consumer is None else self._consumer.take_failures()
+
+    def waits_for(self, item: str) -> bool:
+        """Tell whether *item* is probed, waits for room or is on its way."""
+        return self._consumer is not None and self._consumer.items.is_pending(item)
+
+    def transfer_began(self, item: str) -> int | None:
+        """Return when the transfer of *item* began (wall clock, ns), None while it has not."""
+        return None if self._consumer is None else self._consumer.items.began(item)
+
+    def peer_of(self, item: str) -> Peer | None:
+        """Return who *item* comes from, as far as that is known."""
+        return None if self._consumer is None else self._consumer.items.peer_of(item)
+
+    def give_up(self, item: str) -> None:
+        """Stop moving *item*, and do without it for a while."""
+        if self._consumer is not None:
+            self._consumer.give_up(item)
+
+    def in_flight(self) -> list[tuple[Peer, int, int]]:
+        """Return (peer, transfers that move, the oldest one's start). From any thread."""
+        return [] if self._consumer is None else self._consumer.items.in_flight()
+
+    def _has_media(self, feature: Any) -> bool:
+        """Whether the feature can be encoded here: it has more than the size of its place in the prompt."""
+        if not feature.data:
+            return False
+        place = self._resolver.fields_for(feature.modality)
+        return any(value.data is not None for key, value in feature.data.items() if key not in place)
+
+
+def _check_shape(parallel: Any) -> None:
+    """Refuse engines whose workers are not where the scheduler's memory is."""
+    if parallel.nnodes_within_dp > 1:
+        raise ValueError(
+            f"ZmqECConnector cannot load into an engine on {parallel.nnodes_within_dp} nodes: its workers map memory of "
+            "the scheduler's process. Use an engine that fits on one node, or another EC connector."
+        )
+    backend = parallel.distributed_executor_backend
+    if parallel.world_size > 1 and backend not in ("mp", "uni", None):
+        raise ValueError(
+            f"ZmqECConnector cannot load into an engine with distributed_executor_backend {backend!r}: its workers map "
+            "memory of the scheduler's process, and only it knows what has come. Use mp."
+        )
+
+
+def _reporting_ranks(parallel: Any) -> int:
+    """Return how many workers' reports of a load reach the scheduler: those of the first pipeline stage, with mp."""
+    if parallel.distributed_executor_backend != "mp":
+        return 1
+    return int(parallel.tensor_parallel_size * parallel.prefill_context_parallel_size)
+
+
+def _is_first_rank() -> bool:
+    """Whether this worker publishes: all ranks of the first pipeline stage have the same outputs."""
+    from vllm.distributed import parallel_state
+
+    if not parallel_state.model_parallel_is_initialized():
+        return True
+    groups = (parallel_state.get_tp_group(), parallel_state.get_pcp_group(), parallel_state.get_pp_group())
+    return all(group.rank_in_group == 0 for group in groups)

@@ -1,0 +1,194 @@
+"""A consumer's scheduler side: vLLM's questions, answered from what the fetcher has found out so far."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.vllm.zmq_ec.fetcher import Fetcher
+from penstock.instrumentation.vllm.zmq_ec.items import Items, LoadOrder, Readiness
+from penstock.instrumentation.vllm.zmq_ec.region import BEGIN, Region, RegionName
+from penstock.instrumentation.vllm.zmq_ec.settings import named_producer
+from penstock.instrumentation.vllm.zmq_ec.slots import Slots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
+    from penstock.instrumentation.vllm.zmq_ec.metadata import StepReport
+    from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
+
+logger = logging.getLogger("vllm.penstock.zmq_ec")
+
+_RESIDENT_MAX: Final = 65_536
+
+
+class Consumer:
+    """Used by the scheduler's thread only, but for :attr:`items`.
+
+    Attributes:
+        items: what is known of each item; its failures are taken there.
+
+    """
+
+    def __init__(
+        self, settings: ConsumerSettings, expected: Expected, *, ranks: int, has_media: Callable[[Any], bool]
+    ) -> None:
+        """Reserve the shared memory; no thread yet.
+
+        Args:
+            settings: of the connector.
+            expected: what an item must be.
+            ranks: how many workers report each load.
+            has_media: whether a feature could be encoded here.
+
+        Raises:
+            RegionError: the memory is not there.
+
+        """
+        self._settings = settings
+        self._expected = expected
+        self._ranks = ranks
+        self._has_media = has_media
+        self._region = Region(settings.region_bytes)
+        self._slots = Slots(BEGIN, settings.region_bytes)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.items = Items(
+            self._slots,
+            missing_for=settings.missing_for,
+            bad_for=settings.bad_for,
+            pending_for=settings.longest_wait,
+            wake=lambda: os.eventfd_write(self._wake, 1),
+        )
+        self._fetcher: Fetcher | None = None
+        self._observer: EcObserver | None = None
+        self._closed = False
+        # What vLLM's own encoder cache holds, as its scheduler tells us: nothing of it needs to be fetched.
+        self._resident: OrderedDict[str, None] = OrderedDict()
+        self._allocated: set[str] = set()
+        self._promised: set[str] = set()
+        self._unfit: set[str] = set()
+        self._loads: dict[str, LoadOrder] = {}
+        self._unavailable: set[str] = set()
+
+    def observe(self, observer: EcObserver) -> None:
+        """Tell *observer*, who takes the failures and decides, from now on."""
+        self._observer = observer
+        self.items.observed = True
+        if self._fetcher is not None:
+            self._fetcher.observer = observer
+
+    def ensure(self, request: Any, computed: int) -> bool:
+        """Start what *request* needs beyond its computed tokens; tell whether it need not wait (any more)."""
+        self._unfit.clear()
+        proceed = True
+        for feature in request.mm_features:
+            position = feature.mm_position
+            if position.offset + position.length > computed and not self._admit(request, feature):
+                proceed = False
+        return proceed
+
+    def _admit(self, request: Any, feature: Any) -> bool:
+        item = feature.identifier
+        media = self._has_media(feature)
+        if media and item in self._resident:
+            return True
+        readiness = Readiness.ABSENT
+        if wire.item_fits(item):
+            self._start()
+            producers: tuple[str, ...] = ()
+            if self._settings.allow_request_producers:
+                producers = named_producer(request.ec_transfer_params, item)
+            rows = feature.mm_position.get_num_embeds()
+            readiness = self.items.want(item, rows, request.request_id, producers)
+        if readiness is Readiness.READY:
+            return True
+        if readiness is Readiness.PENDING:
+            return False
+        self._unfit.add(item)
+        if readiness is Readiness.FAILED:
+            if self.items.observed:
+                return False
+            if self._settings.load_failure == "fail":
+                return self._fail(request, item, "its load failed, and load_failure is fail")
+        if media or item in self._resident:
+            return True
+        return self._fail(
+            request, item, "no producer has it, or its load failed, and the request has no media to encode"
+        )
+
+    def _fail(self, request: Any, item: str, why: str) -> bool:
+        if request.request_id not in self._unavailable:
+            logger.warning("ZmqECConnector: request %s fails: item %s: %s", request.request_id, item, why)
+            self._unavailable.add(request.request_id)
+        return False
+
+    def has(self, item: str) -> bool:
+        """Whether *item* can be loaded in this step. Never waits."""
+        if item in self._unfit or not self.items.is_ready(item):
+            return False
+        self._promised.add(item)
+        return True
+
+    def allocated(self, item: str) -> None:
+        """VLLM's encoder cache has room for *item* now: load it if that was promised, else it is encoded here."""
+        self._resident[item] = None
+        self._allocated.add(item)
+        if len(self._resident) > _RESIDENT_MAX:  # vLLM resets its cache without telling us
+            self._resident.popitem(last=False)
+        if item in self._promised and item not in self._loads:
+            order = self.items.claim(item, self._ranks)
+            if order is not None:
+                self._loads[item] = order
+
+    def end_step(self, freed: Iterable[str]) -> tuple[tuple[LoadOrder, ...], RegionName | None]:
+        """Return the step's orders; *freed* is what vLLM's encoder cache let go of."""
+        for item in freed:
+            if item not in self._allocated:
+                self._resident.pop(item, None)
+        loads = tuple(self._loads.values())
+        self._allocated.clear()
+        self._promised.clear()
+        self._loads.clear()
+        self.items.end_step()
+        return loads, self._region.name if loads else None
+
+    def reported(self, report: StepReport) -> None:
+        """Take the workers' report."""
+        for generation in report.unreadable:
+            self.items.unreadable(generation)
+        for generation in report.done:
+            self.items.loaded(generation)
+
+    def take_unavailable(self) -> set[str]:
+        """Return the requests that cannot go on, since the last call."""
+        found, self._unavailable = self._unavailable, set()
+        return found
+
+    def give_up(self, item: str) -> None:
+        """Do without *item* for a while."""
+        self.items.give_up(item)
+
+    def take_failures(self) -> list[EcFailure]:
+        """Return the loads that failed since the last call."""
+        return self.items.take_failures()
+
+    def close(self) -> None:
+        """End the thread and let go of the memory. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._fetcher is None or self._fetcher.stop():
+            self._region.close()
+            os.close(self._wake)
+
+    def _start(self) -> None:
+        if self._fetcher is None and not self._closed:
+            self._fetcher = Fetcher(
+                self.items, self._slots, self._region, self._settings, self._expected, self._wake
+            )
+            self._fetcher.observer = self._observer

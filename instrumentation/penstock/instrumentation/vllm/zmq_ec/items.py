@@ -1,0 +1,397 @@
+"""What a consumer knows of each item: the one thing that the scheduler's thread and the fetcher's thread share.
+
+The scheduler wants, claims and gives up; the fetcher takes what is wanted and tells what became of it. Everything here is
+bookkeeping under one lock that is never held over IO or a copy. A *serial* names one attempt to get an item, so that the
+fetcher finds out when the scheduler has given it up meanwhile.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.instrumentation.vllm.zmq_ec.region import SlotName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.instrumentation.vllm.ec_contract import EcFailure
+    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.vllm.zmq_ec.slots import Slot, Slots
+    from penstock.instrumentation.vllm.zmq_ec.wire import Content
+
+KNOWN_MAX: Final = 8_192
+"""Items without a slot that are remembered: clients name them."""
+
+WAITERS_MAX: Final = 1_024
+
+_FRESH: Final = 10.0  # seconds that a slot is kept for who waited for it
+_UNTOLD_MAX: Final = 1.0  # seconds that a failure waits for the one who decides
+_PIN_MAX: Final = 60.0  # seconds after which a step's report will not come any more
+
+
+class Stage(enum.Enum):
+    """Where an item is."""
+
+    PROBING = enum.auto()
+    WAITING = enum.auto()
+    MOVING = enum.auto()
+    READY = enum.auto()
+    MISSING = enum.auto()
+    BAD = enum.auto()
+
+
+class Readiness(enum.Enum):
+    """What :meth:`Items.want` answers: load it, wait, do without, or its load failed while the request waited for it."""
+
+    READY = enum.auto()
+    PENDING = enum.auto()
+    ABSENT = enum.auto()
+    FAILED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An order to the fetcher; *producers* are addresses that the request itself named."""
+
+    serial: int
+    item: str
+    rows: int
+    request_id: str
+    producers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOrder:
+    """An order to the workers: copy this slot."""
+
+    item: str
+    slot: SlotName
+    rows: int
+    width: int
+    dtype: str
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    wanted: Wanted
+    stage: Stage = Stage.PROBING
+    until: float = 0.0
+    peer: Peer | None = None
+    began_ns: int = 0
+    slot: Slot | None = None
+    content: Content | None = None
+    untold: bool = False
+    waiters: set[str] = field(default_factory=set)
+
+
+_PENDING: Final = (Stage.PROBING, Stage.WAITING, Stage.MOVING)
+
+
+class Items:
+    """All items of one consumer. Thread-safe.
+
+    Attributes:
+        observed: somebody takes the failures and decides; else they are settled by who waited.
+
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        *,
+        missing_for: float,
+        bad_for: float,
+        pending_for: float,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """*wake* is called when there is something for the fetcher; times are in seconds, *pending_for* bounds all waits."""
+        self.observed = False
+        self._slots = slots
+        self._missing_for = missing_for
+        self._bad_for = bad_for
+        self._pending_for = pending_for
+        self._wake = wake
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}
+        self._orders: deque[Wanted] = deque()
+        self._failures: deque[EcFailure] = deque(maxlen=KNOWN_MAX)
+        self._pins: dict[int, tuple[Slot, int, float]] = {}
+        self._held: list[Slot] = []
+        self._serial = 0
+        self._room_wanted = False
+
+    # The scheduler's side.
+
+    def want(self, item: str, rows: int, request_id: str, producers: tuple[str, ...] = ()) -> Readiness:
+        """Say that *request_id* needs *item* with so many rows, and have it fetched unless its fate is known."""
+        with self._lock:
+            known = self._current(item)
+            if known is None:
+                return self._order(item, rows, request_id, producers)
+            if known.wanted.rows != rows:  # a client used one name for two contents
+                return Readiness.ABSENT
+            if known.stage is Stage.READY:
+                self._hold(known)
+                return Readiness.READY
+            if known.stage in _PENDING:
+                if (
+                    known.until <= self._clock()
+                ):  # the fetcher has its own deadlines; this is for one that died
+                    self._drop(known)
+                    return Readiness.ABSENT
+                if len(known.waiters) < WAITERS_MAX:
+                    known.waiters.add(request_id)
+                return Readiness.PENDING
+            return Readiness.FAILED if self._is_open(known, request_id) else Readiness.ABSENT
+
+    def is_ready(self, item: str) -> bool:
+        """Whether *item* can be claimed; it then can be until :meth:`end_step`."""
+        with self._lock:
+            known = self._known.get(item)
+            if known is None or known.stage is not Stage.READY:
+                return False
+            self._hold(known)
+            return True
+
+    def claim(self, item: str, reports: int) -> LoadOrder | None:
+        """Keep the slot of *item* until so many ranks have reported it loaded; None if it is not ready."""
+        with self._lock:
+            known = self._known.get(item)
+            if known is None or known.slot is None or known.content is None or known.stage is not Stage.READY:
+                return None
+            slot, content = known.slot, known.content
+            if slot.generation in self._pins:
+                _, left, _ = self._pins[slot.generation]
+                reports += left
+            else:
+                self._slots.pin(slot)
+            self._pins[slot.generation] = (slot, reports, self._clock() + _PIN_MAX)
+            name = SlotName(slot.generation, slot.start, slot.content, slot.nbytes)
+            return LoadOrder(item, name, content.rows, content.width, content.dtype)
+
+    def end_step(self) -> None:
+        """Forget the promises of this step, and pins whose reports will not come."""
+        with self._lock:
+            for slot in self._held:
+                slot.held = False
+            self._held.clear()
+            now = self._clock()
+            for generation in [key for key, (_, _, until) in self._pins.items() if until <= now]:
+                self._unpin(generation)
+            wake = self._room_wanted
+        if wake:
+            self._wake()
+
+    def loaded(self, generation: int) -> None:
+        """One rank is done with a slot."""
+        with self._lock:
+            pin = self._pins.get(generation)
+            if pin is None:
+                return
+            slot, left, until = pin
+            if left > 1:
+                self._pins[generation] = (slot, left - 1, until)
+                return
+            self._unpin(generation)
+
+    def unreadable(self, generation: int) -> None:
+        """A rank could not load a slot: its item is bad."""
+        with self._lock:
+            slot = self._slots.get(generation)
+            known = None if slot is None else self._known.get(slot.item)
+            if known is not None and known.slot is slot:
+                self._drop(known)
+
+    def give_up(self, item: str) -> None:
+        """Stop moving *item*; it is bad for a while."""
+        with self._lock:
+            known = self._known.get(item)
+            if known is None:
+                self._serial += 1
+                known = self._known[item] = _Known(Wanted(self._serial, item, 0, ""))
+            self._drop(known)
+            known.untold = False
+
+    def take_failures(self) -> list[EcFailure]:
+        """Return the loads that failed since the last call."""
+        if not self._failures:
+            return []
+        with self._lock:
+            taken = list(self._failures)
+            self._failures.clear()
+            for failure in taken:
+                known = self._known.get(failure.item)
+                if known is not None:
+                    known.untold = False
+            return taken
+
+    def is_pending(self, item: str) -> bool:
+        """Whether *item* is probed, waits for room or is on its way."""
+        with self._lock:
+            known = self._known.get(item)
+            return known is not None and known.stage in _PENDING
+
+    def peer_of(self, item: str) -> Peer | None:
+        """Return who *item* comes from, if that is known."""
+        with self._lock:
+            known = self._known.get(item)
+            return None if known is None else known.peer
+
+    def began(self, item: str) -> int | None:
+        """Return when the transfer of *item* began, None while it has not."""
+        with self._lock:
+            known = self._known.get(item)
+            return known.began_ns or None if known is not None else None
+
+    def in_flight(self) -> list[tuple[Peer, int, int]]:
+        """Return (peer, transfers, the oldest one's start)."""
+        with self._lock:
+            found: dict[Peer, tuple[int, int]] = {}
+            for known in self._known.values():
+                if known.stage is Stage.MOVING and known.peer is not None:
+                    count, oldest = found.get(known.peer, (0, known.began_ns))
+                    found[known.peer] = (count + 1, min(oldest, known.began_ns))
+            return [(peer, count, oldest) for peer, (count, oldest) in found.items()]
+
+    # The fetcher's side. Each tells whether the attempt is still wanted.
+
+    def take_orders(self) -> list[Wanted]:
+        """Return what is wanted since the last call."""
+        with self._lock:
+            taken = list(self._orders)
+            self._orders.clear()
+            return taken
+
+    def place(self, wanted: Wanted, content: Content, peer: Peer) -> Slot | None:
+        """Return a slot for *wanted*, which *peer* has, or None while there is no room."""
+        with self._lock:
+            known = self._of(wanted)
+            if known is None:
+                return None
+            known.stage, known.peer = Stage.WAITING, peer
+            slot, evicted = self._slots.allocate(wanted.item, content.size, self._clock())
+            for each in evicted:
+                self._known.pop(each.item, None)
+            self._room_wanted = slot is None
+            if slot is not None:
+                known.stage, known.content, known.began_ns = Stage.MOVING, content, time.time_ns()
+            return slot
+
+    def is_wanted(self, wanted: Wanted) -> bool:
+        """Whether anybody still waits for it."""
+        with self._lock:
+            return self._of(wanted) is not None
+
+    def arrived(self, wanted: Wanted, slot: Slot) -> bool:
+        """Let *slot*, which is whole, be loaded."""
+        with self._lock:
+            known = self._of(wanted)
+            if known is None:
+                self._slots.free(slot)
+                return False
+            known.stage, known.slot = Stage.READY, slot
+            known.waiters.clear()
+            self._slots.seal(slot, self._clock() + _FRESH)
+            return True
+
+    def again(self, wanted: Wanted, slot: Slot | None) -> bool:
+        """Give the slot of a failed attempt back; another attempt follows."""
+        with self._lock:
+            if slot is not None:
+                self._slots.free(slot)
+            known = self._of(wanted)
+            if known is None:
+                return False
+            known.stage, known.began_ns, known.peer = Stage.PROBING, 0, None
+            return True
+
+    def missed(self, wanted: Wanted) -> None:
+        """Nobody has it."""
+        with self._lock:
+            known = self._of(wanted)
+            if known is not None:
+                known.stage, known.until = Stage.MISSING, self._clock() + self._missing_for
+                known.began_ns, known.peer = 0, None
+                known.waiters.clear()
+
+    def failed(self, failure: EcFailure, wanted: Wanted, slot: Slot | None) -> None:
+        """It was there, and could not be brought here."""
+        with self._lock:
+            if slot is not None:
+                self._slots.free(slot)
+            known = self._of(wanted)
+            if known is None:
+                return
+            known.stage, known.until = Stage.BAD, self._clock() + self._bad_for
+            if self.observed:
+                known.untold = True
+                self._failures.append(failure)
+
+    # Below the lock.
+
+    def _current(self, item: str) -> _Known | None:
+        known = self._known.get(item)
+        if known is not None and known.stage in (Stage.MISSING, Stage.BAD) and known.until <= self._clock():
+            del self._known[item]
+            return None
+        return known
+
+    def _is_open(self, known: _Known, request_id: str) -> bool:
+        """Whether it is still to be decided what the failed load means for this request."""
+        if known.stage is not Stage.BAD:
+            return False
+        if not self.observed:
+            return request_id in known.waiters
+        # Whoever was to take the failure may have been switched off: no request waits for that for long.
+        return known.untold and self._clock() < known.until - self._bad_for + _UNTOLD_MAX
+
+    def _order(self, item: str, rows: int, request_id: str, producers: tuple[str, ...]) -> Readiness:
+        if len(self._known) - len(self._slots) >= KNOWN_MAX and not self._make_room():
+            return Readiness.ABSENT
+        self._serial += 1
+        wanted = Wanted(self._serial, item, rows, request_id, producers)
+        self._known[item] = _Known(wanted, until=self._clock() + self._pending_for, waiters={request_id})
+        self._orders.append(wanted)
+        self._wake()
+        return Readiness.PENDING
+
+    def _make_room(self) -> bool:
+        now = self._clock()
+        for item, known in list(self._known.items()):
+            if known.stage in (Stage.MISSING, Stage.BAD) and known.until <= now:
+                del self._known[item]
+        return len(self._known) - len(self._slots) < KNOWN_MAX
+
+    def _of(self, wanted: Wanted) -> _Known | None:
+        known = self._known.get(wanted.item)
+        if known is None or known.wanted.serial != wanted.serial or known.stage not in _PENDING:
+            return None
+        return known
+
+    def _hold(self, known: _Known) -> None:
+        slot = known.slot
+        if slot is not None:
+            self._slots.touch(slot)
+            if not slot.held:
+                slot.held = True
+                self._held.append(slot)
+
+    def _drop(self, known: _Known) -> None:
+        """Make it bad. A slot that is being filled is the fetcher's to free; it finds that nobody wants the item."""
+        if known.slot is not None:
+            self._slots.doom(known.slot)
+            known.slot = None
+        known.stage, known.until = Stage.BAD, self._clock() + self._bad_for
+        known.began_ns = 0
+        known.waiters.clear()
+
+    def _unpin(self, generation: int) -> None:
+        slot, _, _ = self._pins.pop(generation)
+        self._slots.unpin(slot)

@@ -1,0 +1,123 @@
+"""A consumer's socket to one producer. Only on the fetcher's thread."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+from penstock.instrumentation.vllm.zmq_ec import wire
+from zmq.utils.monitor import recv_monitor_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_QUEUE: Final = 512
+_RECEIVE_QUEUE: Final = 64
+_BATCH: Final = 32
+_CONNECT_TIMEOUT: Final = 2_000
+_HEARTBEAT: Final = 1_000
+_HEARTBEAT_TIMEOUT: Final = 4_000
+_FRAMES: Final = 2
+
+_HANDSHAKE_FAILED: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_WATCHED: Final = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | _HANDSHAKE_FAILED
+)
+
+
+class Fate(enum.Enum):
+    """Why a link is of no use any more."""
+
+    REFUSED = "the connection was refused"
+    INCOMPATIBLE = "the peer does not speak ZeroMQ"
+    RESET = "the connection was closed"
+
+
+class Link:
+    """One connection; when it ends, so does the link. It never reconnects by itself.
+
+    Attributes:
+        socket: to be polled, with *monitor*.
+
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        """Begin to connect to *address* (``host:port``).
+
+        Raises:
+            ValueError: it is no address.
+
+        """
+        self.malformed = 0
+        self.socket = context.socket(zmq.DEALER)
+        for option, value in {
+            zmq.LINGER: 0,
+            zmq.IPV6: 1,
+            zmq.SNDHWM: _QUEUE,
+            zmq.RCVHWM: _RECEIVE_QUEUE,
+            zmq.MAXMSGSIZE: wire.CHUNK_MAX,
+            zmq.RECONNECT_IVL: -1,
+            zmq.CONNECT_TIMEOUT: _CONNECT_TIMEOUT,
+            zmq.HEARTBEAT_IVL: _HEARTBEAT,
+            zmq.HEARTBEAT_TIMEOUT: _HEARTBEAT_TIMEOUT,
+        }.items():
+            self.socket.setsockopt(option, value)
+        self.monitor = self.socket.get_monitor_socket(_WATCHED)
+        self._up = False
+        try:
+            self.socket.connect(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise ValueError(f"{address!r} is not an address to connect to: {error.strerror}") from error
+
+    def send(self, message: wire.Request) -> bool:
+        """Send, or tell that the queue is full."""
+        try:
+            self.socket.send(wire.encode(message), zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def receive(self) -> Iterator[tuple[wire.Answer, Any]]:
+        """Yield the answers that have come, a chunk's with its bytes; what is none is dropped and counted."""
+        for _ in range(_BATCH):
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.ZMQError:
+                return
+            try:
+                if len(frames) > _FRAMES:
+                    raise wire.WireError(f"a message of {len(frames)} frames")
+                answer = wire.decode_answer(frames[0].bytes)
+                if isinstance(answer, wire.Chunk) != (len(frames) == _FRAMES):
+                    raise wire.WireError("a chunk without bytes, or bytes without a chunk")
+            except wire.WireError:
+                self.malformed += 1
+                continue
+            yield answer, frames[1].buffer if len(frames) == _FRAMES else None
+
+    def fate(self) -> Fate | None:
+        """Return why the link has ended, None while it has not."""
+        while True:
+            try:
+                event = recv_monitor_message(self.monitor, zmq.NOBLOCK)["event"]
+            except zmq.ZMQError:
+                return None
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._up = True
+            elif event & _HANDSHAKE_FAILED:
+                return Fate.INCOMPATIBLE
+            else:
+                return Fate.RESET if self._up else Fate.REFUSED
+
+    def close(self) -> None:
+        """Drop what is queued and the connection. Idempotent."""
+        if not self.socket.closed:
+            self.socket.disable_monitor()
+            self.monitor.close(linger=0)
+            self.socket.close(linger=0)

@@ -1,0 +1,81 @@
+"""A consumer's worker: copies slots of the shared region to its device."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+from penstock.instrumentation.vllm.zmq_ec.metadata import StepReport
+from penstock.instrumentation.vllm.zmq_ec.region import RegionError, RegionName, RegionView
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.zmq_ec.items import LoadOrder
+    from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders
+
+logger = logging.getLogger("vllm.penstock.zmq_ec")
+
+
+class Loader:
+    """Loads what a step orders; maps the region with the first order."""
+
+    def __init__(self) -> None:
+        self._view: RegionView | None = None
+        self._done: list[int] = []
+        self._unreadable: list[int] = []
+
+    def load(self, orders: StepOrders, encoder_cache: dict[str, torch.Tensor], device: Any) -> None:
+        """Put every ordered item into *encoder_cache*.
+
+        Raises:
+            RegionError: one cannot be loaded. With ``penstock_guarded`` on the orders it is left out instead: whoever
+                set that looks for it.
+
+        """
+        guarded = bool(getattr(orders, "penstock_guarded", False))
+        for order in orders.loads:
+            self._done.append(order.slot.generation)
+            if order.item in encoder_cache:
+                continue
+            try:
+                encoder_cache[order.item] = self._tensor(order, orders.region, device)
+            except RegionError as error:
+                self._unreadable.append(order.slot.generation)
+                if not guarded:
+                    raise
+                logger.warning("ZmqECConnector: item %s cannot be loaded: %s", order.item, error)
+
+    def report(self) -> StepReport | None:
+        """Return what was loaded since the last call, None if nothing was."""
+        if not self._done:
+            return None
+        report = StepReport(tuple(self._done), tuple(self._unreadable))
+        self._done.clear()
+        self._unreadable.clear()
+        return report
+
+    def close(self) -> None:
+        """Unmap the region."""
+        if self._view is not None:
+            with contextlib.suppress(BufferError):  # a copy that was interrupted still holds it
+                self._view.close()
+            self._view = None
+
+    def _tensor(self, order: LoadOrder, name: RegionName | None, device: Any) -> torch.Tensor:
+        view = self._map(name)
+        view.check(order.slot)
+        source = torch.frombuffer(view.bytes_of(order.slot), dtype=getattr(torch, order.dtype))
+        # The copy has ended when this returns, because the source is pageable memory.
+        tensor = torch.empty((order.rows, order.width), dtype=source.dtype, device=device)
+        tensor.copy_(source.view(order.rows, order.width))
+        view.check(order.slot)
+        return tensor
+
+    def _map(self, name: RegionName | None) -> RegionView:
+        if name is None:
+            raise RegionError("the scheduler ordered a load without saying from where")
+        if self._view is None or self._view.name != name:
+            self.close()
+            self._view = RegionView(name)
+        return self._view

@@ -1,0 +1,77 @@
+"""A producer's worker: keeps encoder outputs on the host for the server to hand out."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.vllm.zmq_ec.host_cache import HostCache
+from penstock.instrumentation.vllm.zmq_ec.responder import Responder
+from penstock.instrumentation.vllm.zmq_ec.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+logger = logging.getLogger("vllm.penstock.zmq_ec")
+
+_DIMENSIONS = 2
+
+
+class Publisher:
+    """Owns the host cache and the server.
+
+    Attributes:
+        skipped: outputs that cannot travel: their name, shape or element type is none of the wire's.
+
+    """
+
+    def __init__(self, host: str, port: int, model: bytes, capacity: int) -> None:
+        """Listen at once.
+
+        Raises:
+            ValueError: the address cannot be listened at.
+
+        """
+        self.skipped = 0
+        self.cache = HostCache(capacity)
+        self.server = Server(Responder(self.cache, model), host, port)
+        self.server.start()
+
+    def save(self, item: str, tensor: torch.Tensor) -> None:
+        """Keep a copy of *tensor* on the host, unless one is there."""
+        if self.cache.touch(item):
+            return
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if (
+            tensor.dim() != _DIMENSIONS
+            or not tensor.numel()
+            or dtype not in wire.DTYPE_BYTES
+            or not wire.item_fits(item)
+        ):
+            self.skipped += 1
+            return
+        # bfloat16 has no numpy type, bytes have.
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        copy.copy_(tensor.detach())
+        if not self.cache.put(item, copy.view(torch.uint8).numpy(), tensor.shape[0], tensor.shape[1], dtype):
+            logger.warning(
+                "ZmqECConnector: no room for item %s of %d bytes (host_cache_bytes is %d)",
+                item,
+                copy.nbytes,
+                self.cache.capacity,
+            )
+            return
+        self.server.seal(item)
+
+    def publish_again(self, items: Iterable[str], encoder_cache: Mapping[str, torch.Tensor]) -> None:
+        """Keep those of *items* that vLLM still has encoded and the host cache has evicted."""
+        for item in items:
+            tensor = encoder_cache.get(item)
+            if tensor is not None:
+                self.save(item, tensor)
+
+    def close(self) -> None:
+        """Stop the server."""
+        self.server.stop()

@@ -1,0 +1,89 @@
+"""A producer's answer to a frame. No IO, no state but the cache and what is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.instrumentation.vllm.zmq_ec import wire
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.zmq_ec.host_cache import HostCache
+
+
+class Reply(NamedTuple):
+    """Frames to send, and whether they are an item's first or last bytes."""
+
+    frames: list[bytes | memoryview]
+    item: str = ""
+    size: int = 0
+    first: bool = False
+    last: bool = False
+
+
+class Responder:
+    """Answers from *cache* for one model.
+
+    Attributes:
+        counts: answers by their kind, or the reason of a refusal, in lower case.
+
+    """
+
+    def __init__(self, cache: HostCache, model: bytes) -> None:
+        self.counts: Counter[str] = Counter()
+        self._cache = cache
+        self._model = model
+
+    def answer(self, frame: bytes) -> Reply:
+        """Return the reply to a request, whatever *frame* is."""
+        try:
+            request = wire.decode_request(frame)
+            self._check(request)
+            if isinstance(request, wire.Probe):
+                return self._probe(request)
+            return self._fetch(request)
+        except wire.WireError as error:
+            self.counts[error.reason.name.lower()] += 1
+            return Reply([wire.encode(wire.Refused(error.tag, error.reason, str(error)))])
+
+    def seal(self, item: str) -> None:
+        """Make the checksum of *item*."""
+        self._cache.content(item)
+
+    def _check(self, request: wire.Request) -> None:
+        if request.model != self._model:
+            text = "this producer runs another model, or embeds with another width"
+            raise wire.WireError(text, wire.Reason.MODEL, request.tag)
+
+    def _probe(self, request: wire.Probe) -> Reply:
+        found = self._cache.content(request.item)
+        if found is None:
+            return self._miss(request.tag)
+        self.counts["have"] += 1
+        return Reply([wire.encode(wire.Have(request.tag, self._model, found[1]))])
+
+    def _fetch(self, request: wire.Fetch) -> Reply:
+        found = self._cache.content(request.item)
+        if found is None:
+            return self._miss(request.tag)
+        kept, content = found
+        if content.crc != request.crc:
+            raise wire.WireError("the item has another content now", wire.Reason.CHANGED, request.tag)
+        end = request.offset + request.length
+        if end > content.size:
+            raise wire.WireError(
+                f"bytes up to {end} of an item of {content.size}", wire.Reason.TOO_LARGE, request.tag
+            )
+        self.counts["chunk"] += 1
+        header = wire.encode(wire.Chunk(request.tag, content.crc, request.offset, request.length))
+        return Reply(
+            [header, kept.memory[request.offset : end]],
+            request.item,
+            content.size,
+            first=request.offset == 0,
+            last=end == content.size,
+        )
+
+    def _miss(self, tag: int) -> Reply:
+        self.counts["miss"] += 1
+        return Reply([wire.encode(wire.Miss(tag))])

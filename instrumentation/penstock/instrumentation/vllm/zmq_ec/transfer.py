@@ -1,0 +1,69 @@
+"""One transfer of one item: which chunks to ask for next, and whether what comes is right. Pure."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation.vllm.zmq_ec import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WINDOW: Final = 4
+"""Chunks that are asked for and have not come."""
+
+
+class TransferError(RuntimeError):
+    """What came is not what was announced."""
+
+
+class Transfer:
+    """Asks for *content* in order, a window at a time.
+
+    Attributes:
+        progress: when the last chunk came, or the transfer began.
+
+    """
+
+    def __init__(self, content: wire.Content, now: float, *, chunk: int = wire.CHUNK_MAX) -> None:
+        self.content = content
+        self.began = now
+        self.progress = now
+        self._chunk = chunk
+        self._asked = 0
+        self._received = 0
+        self._crc = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether all bytes have come."""
+        return self._received == self.content.size
+
+    def requests(self) -> Iterator[tuple[int, int]]:
+        """Yield (offset, length) of the chunks to ask for now."""
+        while self._asked < self.content.size and self._asked - self._received < WINDOW * self._chunk:
+            length = min(self._chunk, self.content.size - self._asked)
+            yield self._asked, length
+            self._asked += length
+
+    def accept(self, header: wire.Chunk, payload: Any, now: float) -> int:
+        """Take a chunk and return its offset.
+
+        Raises:
+            TransferError: it was not asked for, is not as long as it says, or the whole has another checksum.
+
+        """
+        length = len(payload)
+        if header.offset != self._received or header.length != length or header.crc != self.content.crc:
+            raise TransferError(
+                f"a chunk of {length} bytes (announced: {header.length}) at {header.offset} does not follow {self._received}"
+            )
+        if self._received + length > self._asked:
+            raise TransferError(f"a chunk up to {self._received + length}, asked for up to {self._asked}")
+        self._crc = zlib.crc32(payload, self._crc)
+        self._received += length
+        self.progress = now
+        if self.done and self._crc != self.content.crc:
+            raise TransferError(f"checksum {self._crc:08x} instead of {self.content.crc:08x}")
+        return header.offset
