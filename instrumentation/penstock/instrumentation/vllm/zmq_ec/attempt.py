@@ -10,7 +10,7 @@ from penstock.instrumentation.vllm.ec_contract import EcFailure
 from penstock.instrumentation.vllm.zmq_ec import wire
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.items import Wanted
+    from penstock.instrumentation.vllm.zmq_ec.item_state import Wanted
     from penstock.instrumentation.vllm.zmq_ec.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.slots import Slot
     from penstock.instrumentation.vllm.zmq_ec.transfer import Transfer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from penstock.instrumentation.vllm.zmq_ec import settings, wire
 from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
 from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
@@ -18,6 +17,7 @@ from vllm.distributed.ec_transfer.ec_connector.utils import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
     from penstock.instrumentation.vllm.peers import Peer
     from vllm.config import VllmConfig

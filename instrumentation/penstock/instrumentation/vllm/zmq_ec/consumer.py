@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.zmq_ec import wire
 from penstock.instrumentation.vllm.zmq_ec.fetcher import Fetcher
-from penstock.instrumentation.vllm.zmq_ec.items import Items, LoadOrder, Readiness
+from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder, Readiness
+from penstock.instrumentation.vllm.zmq_ec.items import Items
 from penstock.instrumentation.vllm.zmq_ec.region import BEGIN, Region, RegionName
 from penstock.instrumentation.vllm.zmq_ec.settings import named_producer
 from penstock.instrumentation.vllm.zmq_ec.slots import Slots
+from penstock.instrumentation.vllm.zmq_ec.telling import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,7 +67,7 @@ class Consumer:
             wake=lambda: os.eventfd_write(self._wake, 1),
         )
         self._fetcher: Fetcher | None = None
-        self._observer: EcObserver | None = None
+        self._telling = Telling()
         self._closed = False
         # What vLLM's own encoder cache holds, as its scheduler tells us: nothing of it needs to be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
@@ -77,10 +79,8 @@ class Consumer:
 
     def observe(self, observer: EcObserver) -> None:
         """Tell *observer*, who takes the failures and decides, from now on."""
-        self._observer = observer
+        self._telling.observer = observer
         self.items.observed = True
-        if self._fetcher is not None:
-            self._fetcher.observer = observer
 
     def ensure(self, request: Any, computed: int) -> bool:
         """Start what *request* needs beyond its computed tokens; tell whether it need not wait (any more)."""
@@ -95,37 +95,38 @@ class Consumer:
     def _admit(self, request: Any, feature: Any) -> bool:
         item = feature.identifier
         media = self._has_media(feature)
-        if media and item in self._resident:
+        resident = item in self._resident
+        if media and resident:
             return True
-        readiness = Readiness.ABSENT
-        if wire.item_fits(item):
-            self._start()
-            producers: tuple[str, ...] = ()
-            if self._settings.allow_request_producers:
-                producers = named_producer(request.ec_transfer_params, item)
-            rows = feature.mm_position.get_num_embeds()
-            readiness = self.items.want(item, rows, request.request_id, producers)
-        if readiness is Readiness.READY:
-            return True
-        if readiness is Readiness.PENDING:
-            return False
+        readiness = self._want(request, feature)
+        if readiness in (Readiness.READY, Readiness.PENDING):
+            return readiness is Readiness.READY
         self._unfit.add(item)
-        if readiness is Readiness.FAILED:
-            if self.items.observed:
-                return False
-            if self._settings.load_failure == "fail":
-                return self._fail(request, item, "its load failed, and load_failure is fail")
-        if media or item in self._resident:
-            return True
-        return self._fail(
-            request, item, "no producer has it, or its load failed, and the request has no media to encode"
-        )
+        failed = readiness is Readiness.FAILED
+        if failed and self.items.observed:
+            return False  # until it is decided
+        if failed and self._settings.load_failure == "fail":
+            self._fail(request, item, "its load failed, and load_failure is fail")
+            return False
+        if not media and not resident:
+            self._fail(request, item, "it cannot be loaded, and the request has no media to encode")
+            return False
+        return True
 
-    def _fail(self, request: Any, item: str, why: str) -> bool:
+    def _want(self, request: Any, feature: Any) -> Readiness:
+        item = feature.identifier
+        if not wire.item_fits(item):
+            return Readiness.ABSENT
+        self._start()
+        producers: tuple[str, ...] = ()
+        if self._settings.allow_request_producers:
+            producers = named_producer(request.ec_transfer_params, item)
+        return self.items.want(item, feature.mm_position.get_num_embeds(), request.request_id, producers)
+
+    def _fail(self, request: Any, item: str, why: str) -> None:
         if request.request_id not in self._unavailable:
             logger.warning("ZmqECConnector: request %s fails: item %s: %s", request.request_id, item, why)
             self._unavailable.add(request.request_id)
-        return False
 
     def has(self, item: str) -> bool:
         """Whether *item* can be loaded in this step. Never waits."""
@@ -189,6 +190,11 @@ class Consumer:
     def _start(self) -> None:
         if self._fetcher is None and not self._closed:
             self._fetcher = Fetcher(
-                self.items, self._slots, self._region, self._settings, self._expected, self._wake
+                self.items,
+                self._slots,
+                self._region,
+                self._settings,
+                self._expected,
+                self._telling,
+                self._wake,
             )
-            self._fetcher.observer = self._observer

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.ec_contract import EcTransfer
 from penstock.instrumentation.vllm.zmq_ec import wire
 from penstock.instrumentation.vllm.zmq_ec.attempt import REFUSALS, Attempt, Expected
 from penstock.instrumentation.vllm.zmq_ec.link import Fate
@@ -20,11 +19,11 @@ from penstock.instrumentation.vllm.zmq_ec.producers import Producer, Producers
 from penstock.instrumentation.vllm.zmq_ec.transfer import Transfer, TransferError
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.ec_contract import EcObserver
     from penstock.instrumentation.vllm.zmq_ec.items import Items
     from penstock.instrumentation.vllm.zmq_ec.region import Region
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
     from penstock.instrumentation.vllm.zmq_ec.slots import Slots
+    from penstock.instrumentation.vllm.zmq_ec.telling import Telling
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
@@ -40,12 +39,7 @@ _FATES: Final = {
 
 
 class Fetcher:
-    """Gets what *items* wants into *region*, from its construction to :meth:`stop`.
-
-    Attributes:
-        observer: is told of probes, transfers and failures, on this thread.
-
-    """
+    """Gets what *items* wants into *region*, from its construction to :meth:`stop`."""
 
     def __init__(
         self,
@@ -54,10 +48,11 @@ class Fetcher:
         region: Region,
         settings: ConsumerSettings,
         expected: Expected,
+        telling: Telling,
         wake: int,
     ) -> None:
         """Start; *wake* is an eventfd that *items* writes to."""
-        self.observer: EcObserver | None = None
+        self._telling = telling
         self._items = items
         self._slots = slots
         self._region = region
@@ -171,19 +166,19 @@ class Fetcher:
                     f"its {answer.content.size} bytes are more than the shared memory takes (region_bytes)"
                 )
             if not problem:
-                self._report_probe(attempt, producer, c.PROBE_RESULT_HIT, sent_ns)
+                self._telling.probe(attempt, producer, c.PROBE_RESULT_HIT, sent_ns)
                 for tag in list(attempt.asked):  # first hit wins
                     self._unask(attempt, tag)
                 attempt.source, attempt.content = producer, answer.content
                 attempt.deadline = now + self._settings.start_timeout
                 self._waiting[attempt.wanted.serial] = attempt
                 return
-            self._probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_INCOMPATIBLE, problem)
+            self._telling.probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_INCOMPATIBLE, problem)
         elif isinstance(answer, wire.Refused):
             error_type = REFUSALS.get(answer.reason, c.ERROR_TYPE_OTHER)
-            self._probe_failed(attempt, producer, sent_ns, error_type, answer.text)
+            self._telling.probe_failed(attempt, producer, sent_ns, error_type, answer.text)
         else:
-            self._report_probe(attempt, producer, c.PROBE_RESULT_MISS, sent_ns)
+            self._telling.probe(attempt, producer, c.PROBE_RESULT_MISS, sent_ns)
         if not attempt.asked:
             self._nobody(attempt)
 
@@ -257,7 +252,7 @@ class Fetcher:
             return
         self._region.seal(slot.start, slot.generation, slot.nbytes)
         self._end_move(attempt)
-        self._report_transfer(attempt, ok=True)
+        self._telling.transfer(attempt, ok=True)
         self._items.arrived(attempt.wanted, slot)
 
     def _broken(self, attempt: Attempt, mode: int, error_type: int, text: str, now: float) -> None:
@@ -265,12 +260,13 @@ class Fetcher:
         source = attempt.source
         self._end_move(attempt)
         attempt.failure = attempt.failed(mode, error_type, text, source, attempt.began_ns)
-        self._report_transfer(attempt, ok=False)
-        if self.observer is not None:
-            self.observer.failed(attempt.failure)
+        self._telling.transfer(attempt, ok=False)
+        self._telling.failed(attempt.failure)
         slot, attempt.slot, attempt.source, attempt.content = attempt.slot, None, None, None
         if attempt.retries >= self._settings.retries:
-            logger.warning("ZmqECConnector: item %s from %s: %s", attempt.wanted.item, _name(source), text)
+            logger.warning(
+                "ZmqECConnector: item %s from %s: %s", attempt.wanted.item, attempt.failure.peer, text
+            )
             self._items.failed(attempt.failure, attempt.wanted, slot)
             return
         attempt.retries += 1
@@ -289,32 +285,37 @@ class Fetcher:
     def _expire(self, now: float) -> None:
         for attempt in set(self._probes.values()):
             if attempt.deadline <= now:
-                for tag in list(attempt.asked):
-                    producer, sent_ns = self._unask(attempt, tag)
-                    producer.failed(now, "no answer to a probe")
-                    text = f"no answer within {self._settings.probe_timeout} s"
-                    self._probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_TIMEOUT, text)
-                self._nobody(attempt)
+                self._no_answer(attempt, now)
         for serial, attempt in list(self._waiting.items()):
             if attempt.deadline <= now:
                 del self._waiting[serial]
                 logger.warning("ZmqECConnector: no room for item %s (region_bytes)", attempt.wanted.item)
                 self._nobody(attempt)
         for attempt in list(self._moves.values()):
-            transfer, source = attempt.transfer, attempt.source
-            if transfer is None or source is None:
-                continue
-            if not self._items.is_wanted(attempt.wanted):
-                self._end_move(attempt)
-                self._items.again(attempt.wanted, attempt.slot)
-                continue
-            idle = now - transfer.progress
-            if idle >= self._settings.idle_timeout:
-                # Not only this item: what else it sends would be as late, and what is queued to it must go.
-                self._lost(source, f"nothing came for {idle:.1f} s", c.ERROR_TYPE_TIMEOUT)
-            elif attempt.deadline <= now:
-                text = f"not whole after {self._settings.transfer_timeout} s"
-                self._broken(attempt, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, text, now)
+            self._check_move(attempt, now)
+
+    def _no_answer(self, attempt: Attempt, now: float) -> None:
+        text = f"no answer within {self._settings.probe_timeout} s"
+        for tag in list(attempt.asked):
+            producer, sent_ns = self._unask(attempt, tag)
+            producer.failed(now, text)
+            self._telling.probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_TIMEOUT, text)
+        self._nobody(attempt)
+
+    def _check_move(self, attempt: Attempt, now: float) -> None:
+        transfer, source = attempt.transfer, attempt.source
+        if transfer is None or source is None:  # it ended in this turn
+            return
+        idle = now - transfer.progress
+        if not self._items.is_wanted(attempt.wanted):
+            self._end_move(attempt)
+            self._items.again(attempt.wanted, attempt.slot)
+        elif idle >= self._settings.idle_timeout:
+            # Not only this item: what else it sends would be as late, and what is queued to it must go.
+            self._lost(source, f"nothing came for {idle:.1f} s", c.ERROR_TYPE_TIMEOUT)
+        elif attempt.deadline <= now:
+            text = f"not whole after {self._settings.transfer_timeout} s"
+            self._broken(attempt, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, text, now)
 
     def _lost(self, producer: Producer, why: str, error_type: int) -> None:
         """Drop the connection; what waited for it fails."""
@@ -327,7 +328,7 @@ class Fetcher:
         for tag, attempt in list(self._probes.items()):
             if tag in attempt.asked and attempt.asked[tag][0] is producer:
                 _, sent_ns = self._unask(attempt, tag)
-                self._probe_failed(attempt, producer, sent_ns, error_type, why)
+                self._telling.probe_failed(attempt, producer, sent_ns, error_type, why)
                 if not attempt.asked:
                     self._nobody(attempt)
         for serial, attempt in list(self._waiting.items()):
@@ -336,36 +337,3 @@ class Fetcher:
                 attempt.source = attempt.content = None
                 if self._items.again(attempt.wanted, None):
                     self._probe(attempt, now)
-
-    # Telling.
-
-    def _report_probe(self, attempt: Attempt, producer: Producer, result: int, sent_ns: int) -> None:
-        if self.observer is not None:
-            self.observer.probed(
-                attempt.wanted.item, producer.peer, result, sent_ns, time.time_ns(), attempt.wanted.request_id
-            )
-
-    def _probe_failed(
-        self, attempt: Attempt, producer: Producer, sent_ns: int, error_type: int, text: str
-    ) -> None:
-        self._report_probe(attempt, producer, c.PROBE_RESULT_ERROR, sent_ns)
-        if self.observer is not None:
-            self.observer.failed(attempt.failed(c.FAILURE_MODE_PROBE, error_type, text, producer, sent_ns))
-
-    def _report_transfer(self, attempt: Attempt, *, ok: bool) -> None:
-        if self.observer is not None and attempt.source is not None and attempt.content is not None:
-            self.observer.received(
-                EcTransfer(
-                    attempt.wanted.item,
-                    attempt.source.peer,
-                    attempt.began_ns,
-                    time.time_ns(),
-                    attempt.content.size if ok else 0,
-                    ok,
-                    attempt.wanted.request_id,
-                )
-            )
-
-
-def _name(producer: Producer | None) -> str:
-    return "unknown" if producer is None else producer.peer.address

@@ -7,13 +7,19 @@ fetcher finds out when the scheduler has given it up meanwhile.
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from penstock.instrumentation.vllm.zmq_ec.item_state import (
+    PENDING,
+    Known,
+    LoadOrder,
+    Readiness,
+    Stage,
+    Wanted,
+)
 from penstock.instrumentation.vllm.zmq_ec.region import SlotName
 
 if TYPE_CHECKING:
@@ -32,64 +38,6 @@ WAITERS_MAX: Final = 1_024
 _FRESH: Final = 10.0  # seconds that a slot is kept for who waited for it
 _UNTOLD_MAX: Final = 1.0  # seconds that a failure waits for the one who decides
 _PIN_MAX: Final = 60.0  # seconds after which a step's report will not come any more
-
-
-class Stage(enum.Enum):
-    """Where an item is."""
-
-    PROBING = enum.auto()
-    WAITING = enum.auto()
-    MOVING = enum.auto()
-    READY = enum.auto()
-    MISSING = enum.auto()
-    BAD = enum.auto()
-
-
-class Readiness(enum.Enum):
-    """What :meth:`Items.want` answers: load it, wait, do without, or its load failed while the request waited for it."""
-
-    READY = enum.auto()
-    PENDING = enum.auto()
-    ABSENT = enum.auto()
-    FAILED = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """An order to the fetcher; *producers* are addresses that the request itself named."""
-
-    serial: int
-    item: str
-    rows: int
-    request_id: str
-    producers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOrder:
-    """An order to the workers: copy this slot."""
-
-    item: str
-    slot: SlotName
-    rows: int
-    width: int
-    dtype: str
-
-
-@dataclass(slots=True, eq=False)
-class _Known:
-    wanted: Wanted
-    stage: Stage = Stage.PROBING
-    until: float = 0.0
-    peer: Peer | None = None
-    began_ns: int = 0
-    slot: Slot | None = None
-    content: Content | None = None
-    untold: bool = False
-    waiters: set[str] = field(default_factory=set)
-
-
-_PENDING: Final = (Stage.PROBING, Stage.WAITING, Stage.MOVING)
 
 
 class Items:
@@ -119,11 +67,9 @@ class Items:
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
         self._orders: deque[Wanted] = deque()
         self._failures: deque[EcFailure] = deque(maxlen=KNOWN_MAX)
-        self._pins: dict[int, tuple[Slot, int, float]] = {}
-        self._held: list[Slot] = []
         self._serial = 0
         self._room_wanted = False
 
@@ -140,7 +86,7 @@ class Items:
             if known.stage is Stage.READY:
                 self._hold(known)
                 return Readiness.READY
-            if known.stage in _PENDING:
+            if known.stage in PENDING:
                 if (
                     known.until <= self._clock()
                 ):  # the fetcher has its own deadlines; this is for one that died
@@ -167,42 +113,25 @@ class Items:
             if known is None or known.slot is None or known.content is None or known.stage is not Stage.READY:
                 return None
             slot, content = known.slot, known.content
-            if slot.generation in self._pins:
-                _, left, _ = self._pins[slot.generation]
-                reports += left
-            else:
-                self._slots.pin(slot)
-            self._pins[slot.generation] = (slot, reports, self._clock() + _PIN_MAX)
+            self._slots.pin(slot, reports, self._clock() + _PIN_MAX)
             name = SlotName(slot.generation, slot.start, slot.content, slot.nbytes)
             return LoadOrder(item, name, content.rows, content.width, content.dtype)
 
     def end_step(self) -> None:
         """Forget the promises of this step, and pins whose reports will not come."""
         with self._lock:
-            for slot in self._held:
-                slot.held = False
-            self._held.clear()
-            now = self._clock()
-            for generation in [key for key, (_, _, until) in self._pins.items() if until <= now]:
-                self._unpin(generation)
+            self._slots.end_step(self._clock())
             wake = self._room_wanted
         if wake:
             self._wake()
 
     def loaded(self, generation: int) -> None:
-        """One rank is done with a slot."""
+        """Note that one rank is done with a slot."""
         with self._lock:
-            pin = self._pins.get(generation)
-            if pin is None:
-                return
-            slot, left, until = pin
-            if left > 1:
-                self._pins[generation] = (slot, left - 1, until)
-                return
-            self._unpin(generation)
+            self._slots.reported(generation)
 
     def unreadable(self, generation: int) -> None:
-        """A rank could not load a slot: its item is bad."""
+        """Note that a rank could not load a slot: its item is bad."""
         with self._lock:
             slot = self._slots.get(generation)
             known = None if slot is None else self._known.get(slot.item)
@@ -215,7 +144,7 @@ class Items:
             known = self._known.get(item)
             if known is None:
                 self._serial += 1
-                known = self._known[item] = _Known(Wanted(self._serial, item, 0, ""))
+                known = self._known[item] = Known(Wanted(self._serial, item, 0, ""))
             self._drop(known)
             known.untold = False
 
@@ -236,7 +165,7 @@ class Items:
         """Whether *item* is probed, waits for room or is on its way."""
         with self._lock:
             known = self._known.get(item)
-            return known is not None and known.stage in _PENDING
+            return known is not None and known.stage in PENDING
 
     def peer_of(self, item: str) -> Peer | None:
         """Return who *item* comes from, if that is known."""
@@ -313,7 +242,7 @@ class Items:
             return True
 
     def missed(self, wanted: Wanted) -> None:
-        """Nobody has it."""
+        """Note that nobody has it."""
         with self._lock:
             known = self._of(wanted)
             if known is not None:
@@ -322,7 +251,7 @@ class Items:
                 known.waiters.clear()
 
     def failed(self, failure: EcFailure, wanted: Wanted, slot: Slot | None) -> None:
-        """It was there, and could not be brought here."""
+        """Note that it was there and could not be brought here."""
         with self._lock:
             if slot is not None:
                 self._slots.free(slot)
@@ -336,14 +265,14 @@ class Items:
 
     # Below the lock.
 
-    def _current(self, item: str) -> _Known | None:
+    def _current(self, item: str) -> Known | None:
         known = self._known.get(item)
         if known is not None and known.stage in (Stage.MISSING, Stage.BAD) and known.until <= self._clock():
             del self._known[item]
             return None
         return known
 
-    def _is_open(self, known: _Known, request_id: str) -> bool:
+    def _is_open(self, known: Known, request_id: str) -> bool:
         """Whether it is still to be decided what the failed load means for this request."""
         if known.stage is not Stage.BAD:
             return False
@@ -357,7 +286,7 @@ class Items:
             return Readiness.ABSENT
         self._serial += 1
         wanted = Wanted(self._serial, item, rows, request_id, producers)
-        self._known[item] = _Known(wanted, until=self._clock() + self._pending_for, waiters={request_id})
+        self._known[item] = Known(wanted, until=self._clock() + self._pending_for, waiters={request_id})
         self._orders.append(wanted)
         self._wake()
         return Readiness.PENDING
@@ -369,21 +298,17 @@ class Items:
                 del self._known[item]
         return len(self._known) - len(self._slots) < KNOWN_MAX
 
-    def _of(self, wanted: Wanted) -> _Known | None:
+    def _of(self, wanted: Wanted) -> Known | None:
         known = self._known.get(wanted.item)
-        if known is None or known.wanted.serial != wanted.serial or known.stage not in _PENDING:
+        if known is None or known.wanted.serial != wanted.serial or known.stage not in PENDING:
             return None
         return known
 
-    def _hold(self, known: _Known) -> None:
-        slot = known.slot
-        if slot is not None:
-            self._slots.touch(slot)
-            if not slot.held:
-                slot.held = True
-                self._held.append(slot)
+    def _hold(self, known: Known) -> None:
+        if known.slot is not None and not known.slot.held:
+            self._slots.hold(known.slot)
 
-    def _drop(self, known: _Known) -> None:
+    def _drop(self, known: Known) -> None:
         """Make it bad. A slot that is being filled is the fetcher's to free; it finds that nobody wants the item."""
         if known.slot is not None:
             self._slots.doom(known.slot)
@@ -391,7 +316,3 @@ class Items:
         known.stage, known.until = Stage.BAD, self._clock() + self._bad_for
         known.began_ns = 0
         known.waiters.clear()
-
-    def _unpin(self, generation: int) -> None:
-        slot, _, _ = self._pins.pop(generation)
-        self._slots.unpin(slot)

@@ -91,12 +91,11 @@ class Link:
             except zmq.ZMQError:
                 return
             try:
-                if len(frames) > _FRAMES:
-                    raise wire.WireError(f"a message of {len(frames)} frames")
                 answer = wire.decode_answer(frames[0].bytes)
-                if isinstance(answer, wire.Chunk) != (len(frames) == _FRAMES):
-                    raise wire.WireError("a chunk without bytes, or bytes without a chunk")
             except wire.WireError:
+                self.malformed += 1
+                continue
+            if len(frames) != (_FRAMES if isinstance(answer, wire.Chunk) else 1):
                 self.malformed += 1
                 continue
             yield answer, frames[1].buffer if len(frames) == _FRAMES else None

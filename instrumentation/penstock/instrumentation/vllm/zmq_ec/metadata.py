@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.items import LoadOrder
+    from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder
     from penstock.instrumentation.vllm.zmq_ec.region import RegionName
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorMetadata, ECConnectorWorkerMetadata
 

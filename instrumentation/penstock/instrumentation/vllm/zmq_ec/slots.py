@@ -30,7 +30,8 @@ class Slot:
     nbytes: int
     generation: int
     sealed: bool = False
-    pins: int = 0
+    reports_due: int = 0
+    pinned_until: float = 0.0
     held: bool = False
     fresh_until: float = 0.0
     doomed: bool = False
@@ -50,6 +51,8 @@ class Slots:
         self._room = max(end - begin, 0) // ALIGNMENT * ALIGNMENT
         self._free: list[tuple[int, int]] = [(begin, self._room)] if self._room else []
         self._slots: OrderedDict[int, Slot] = OrderedDict()
+        self._pinned: dict[int, Slot] = {}
+        self._held: list[Slot] = []
         self._generation = 0
 
     def __len__(self) -> int:
@@ -92,21 +95,39 @@ class Slots:
         """Make it the most recently used."""
         self._slots.move_to_end(slot.generation)
 
-    def pin(self, slot: Slot) -> None:
-        """Keep it until :meth:`unpin`: a step loads it. It is no longer fresh."""
-        slot.pins += 1
-        slot.fresh_until = 0.0
+    def hold(self, slot: Slot) -> None:
+        """Keep it until :meth:`end_step`: it was promised in this step."""
+        self.touch(slot)
+        slot.held = True
+        self._held.append(slot)
 
-    def unpin(self, slot: Slot) -> None:
-        """Undo one :meth:`pin`; a slot that was to be freed meanwhile is."""
-        slot.pins -= 1
-        if slot.doomed and not slot.pins:
-            self.free(slot)
+    def pin(self, slot: Slot, reports: int, until: float) -> None:
+        """Keep it until so many more workers have reported that they have loaded it. It is no longer fresh."""
+        slot.reports_due += reports
+        slot.pinned_until = until
+        slot.fresh_until = 0.0
+        self._pinned[slot.generation] = slot
+
+    def reported(self, generation: int) -> None:
+        """Take one worker's report."""
+        slot = self._pinned.get(generation)
+        if slot is not None:
+            slot.reports_due -= 1
+            if slot.reports_due <= 0:
+                self._unpin(slot)
+
+    def end_step(self, now: float) -> None:
+        """Forget what was held, and pins whose reports will not come: a step can be lost."""
+        for slot in self._held:
+            slot.held = False
+        self._held.clear()
+        for slot in [each for each in self._pinned.values() if each.pinned_until <= now]:
+            self._unpin(slot)
 
     def doom(self, slot: Slot) -> None:
         """Free it as soon as no step loads it."""
         slot.doomed = True
-        if not slot.pins:
+        if slot.generation not in self._pinned:
             self.free(slot)
 
     def free(self, slot: Slot) -> None:
@@ -121,6 +142,12 @@ class Slots:
             start = self._free[at - 1][0]
             size += self._free.pop(at - 1)[1]
         insort(self._free, (start, size))
+
+    def _unpin(self, slot: Slot) -> None:
+        del self._pinned[slot.generation]
+        slot.reports_due = 0
+        if slot.doomed:
+            self.free(slot)
 
     def _could(self, size: int, now: float) -> bool:
         """Whether evicting everything that may be would make one extent of that size: nothing is evicted in vain."""
@@ -152,4 +179,4 @@ def _up(number: int) -> int:
 
 
 def _evictable(slot: Slot, now: float) -> bool:
-    return slot.sealed and not slot.pins and not slot.held and slot.fresh_until <= now
+    return slot.sealed and not slot.reports_due and not slot.held and slot.fresh_until <= now

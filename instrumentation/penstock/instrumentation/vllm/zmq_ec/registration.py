@@ -1,0 +1,48 @@
+"""Makes ``ZmqECConnector`` known to vLLM by its name, so that with the plugin no module path is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.hooks import Requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NAME: Final = "ZmqECConnector"
+
+
+class ZmqEcRegistration:
+    """Registers the connector with ``ECConnectorFactory``; the connector is imported when it is used."""
+
+    name = "zmq_ec_connector"
+    component = c.COMPONENT_WORKER
+
+    def __init__(self) -> None:
+        self._registered = False
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return the factory's method."""
+        from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
+
+        return [
+            Requirement(ECConnectorFactory, "register_connector", ("name", "module_path", "class_name")),
+            Requirement(ECConnectorFactory, "_registry"),
+        ]
+
+    def install(self) -> None:
+        """Register; a connector of that name that is there already stays."""
+        from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
+
+        if _NAME not in ECConnectorFactory._registry:
+            ECConnectorFactory.register_connector(_NAME, "penstock.instrumentation.vllm.zmq_ec", _NAME)
+            self._registered = True
+
+    def uninstall(self) -> None:
+        """Take it out again, if it is ours."""
+        from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
+
+        if self._registered:
+            ECConnectorFactory._registry.pop(_NAME, None)
+            self._registered = False

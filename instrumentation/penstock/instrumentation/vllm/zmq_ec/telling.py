@@ -1,0 +1,57 @@
+"""What the fetcher tells whoever observes the connector, in the words of ``ec_contract.py``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm.ec_contract import EcTransfer
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.zmq_ec.attempt import Attempt
+    from penstock.instrumentation.vllm.zmq_ec.producers import Producer
+
+
+class Telling:
+    """Tells *observer*, if there is one; it may be set at any time."""
+
+    def __init__(self) -> None:
+        self.observer: EcObserver | None = None
+
+    def probe(self, attempt: Attempt, producer: Producer, result: int, sent_ns: int) -> None:
+        """Tell a probe's result."""
+        if self.observer is not None:
+            wanted = attempt.wanted
+            self.observer.probed(
+                wanted.item, producer.peer, result, sent_ns, time.time_ns(), wanted.request_id
+            )
+
+    def probe_failed(
+        self, attempt: Attempt, producer: Producer, sent_ns: int, error_type: int, text: str
+    ) -> None:
+        """Tell that a probe has no result."""
+        self.probe(attempt, producer, c.PROBE_RESULT_ERROR, sent_ns)
+        self.failed(attempt.failed(c.FAILURE_MODE_PROBE, error_type, text, producer, sent_ns))
+
+    def failed(self, failure: EcFailure) -> None:
+        """Tell a failed attempt."""
+        if self.observer is not None:
+            self.observer.failed(failure)
+
+    def transfer(self, attempt: Attempt, *, ok: bool) -> None:
+        """Tell that a transfer has ended."""
+        if self.observer is None or attempt.source is None or attempt.content is None:
+            return
+        self.observer.received(
+            EcTransfer(
+                attempt.wanted.item,
+                attempt.source.peer,
+                attempt.began_ns,
+                time.time_ns(),
+                attempt.content.size if ok else 0,
+                ok,
+                attempt.wanted.request_id,
+            )
+        )

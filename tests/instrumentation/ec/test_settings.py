@@ -1,0 +1,82 @@
+"""The connector's configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from penstock.instrumentation.vllm.zmq_ec import settings
+
+
+def load(index: int = 0, **extra: Any) -> settings.Settings:
+    """Load a configuration."""
+    return settings.load(
+        extra, ip="10.0.0.1", port=14579, buffer_bytes=1e9, model="org/model", data_parallel_index=index
+    )
+
+
+def test_defaults() -> None:
+    """VLLM's own fields are used where they say it."""
+    found = load(index=2)
+    assert (found.host, found.port, found.model) == ("10.0.0.1", 14581, "org/model")
+    assert found.host_cache_bytes == found.consumer.region_bytes == 1_000_000_000
+    assert found.consumer == settings.ConsumerSettings()
+
+
+def test_what_is_given() -> None:
+    """Each key is taken."""
+    given = {
+        "producers": ["enc-0:14579", "[fd00::1]:14579", "enc-0:14579"], "allow_request_producers": True,
+        "region_bytes": 1 << 20, "probe_timeout": 0.2, "start_timeout": 1, "idle_timeout": 3, "transfer_timeout": 4,
+        "retries": 2, "missing_for": 5, "bad_for": 6, "load_failure": "fail",
+    }  # fmt: skip
+    found = load(**given, model="m", host_cache_bytes=1 << 21)
+    assert found.model == "m"
+    assert found.host_cache_bytes == 1 << 21
+    assert found.consumer == settings.ConsumerSettings(
+        **{**given, "producers": ("enc-0:14579", "[fd00::1]:14579")}
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        ({"producer": []}, "unknown keys: producer"),
+        ({"producers": "enc:1"}, "list"),
+        ({"producers": ["enc"]}, "'enc'"),
+        ({"producers": ["enc:0"]}, "'enc:0'"),
+        ({"producers": [3]}, "3"),
+        ({"producers": ["enc:1"] * 257}, "256"),
+        ({"allow_request_producers": "yes"}, "true or false"),
+        ({"region_bytes": 10}, "region_bytes"),
+        ({"region_bytes": True}, "region_bytes"),
+        ({"retries": 3}, "from 0 to 2"),
+        ({"probe_timeout": 0}, "probe_timeout"),
+        ({"probe_timeout": float("nan")}, "probe_timeout"),
+        ({"load_failure": "auto"}, "recompute or fail"),
+        ({"model": ""}, "model"),
+    ],
+)
+def test_what_is_refused(extra: dict[str, Any], why: str) -> None:
+    """With the value, and what would be right."""
+    with pytest.raises(ValueError, match=why):
+        load(**extra)
+
+
+@pytest.mark.parametrize(
+    ("params", "found"),
+    [
+        ({"a": {"peer_host": "enc", "peer_port": 1}}, ("enc:1",)),
+        ({"a": {"peer_host": "fd00::1", "peer_port": "14579"}}, ("[fd00::1]:14579",)),
+        ({"b": {"peer_host": "enc", "peer_port": 1}}, ()),
+        ({"a": {"peer_host": "enc/x", "peer_port": 1}}, ()),
+        ({"a": {"peer_host": "enc", "peer_port": 1 << 16}}, ()),
+        ({"a": {"peer_host": "enc"}}, ()),
+        ({"a": "enc:1"}, ()),
+        (None, ()),
+        ([], ()),
+    ],
+)
+def test_a_producer_that_a_request_names(params: Any, found: tuple[str, ...]) -> None:
+    """Clients write it: what is no address names nobody."""
+    assert settings.named_producer(params, "a") == found

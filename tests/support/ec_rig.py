@@ -1,0 +1,153 @@
+"""A consumer of encoder outputs with real sockets and shared memory, and what surrounds it, made up: requests, producers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
+from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
+from penstock.instrumentation.vllm.zmq_ec.loader import Loader
+from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders
+from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcTransfer
+
+HIDDEN = 256
+MODEL = wire.model_digest("tiny", HIDDEN)
+DEADLINE = 20.0
+
+
+def wait_for(what: Callable[[], Any], why: str = "it did not happen") -> Any:
+    """Return what *what* returns once that is true."""
+    end = time.monotonic() + DEADLINE
+    while not (found := what()):
+        assert time.monotonic() < end, why
+        time.sleep(0.001)
+    return found
+
+
+def tensor(rows: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return an encoder output."""
+    return torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def feature(item: str, rows: int, *, offset: int = 0, media: bool = True) -> Any:
+    """Return a feature of a request, as far as a connector looks at it."""
+    position = SimpleNamespace(offset=offset, length=rows, get_num_embeds=lambda: rows)
+    data = {"pixels": SimpleNamespace(data=1)} if media else None
+    return SimpleNamespace(identifier=item, mm_position=position, data=data, modality="image")
+
+
+def request(name: str, *features: Any, params: Any = None) -> Any:
+    """Return a request, as far as a connector looks at it."""
+    return SimpleNamespace(request_id=name, mm_features=list(features), ec_transfer_params=params)
+
+
+@dataclass
+class Notes:
+    """An ``EcObserver`` that keeps what it is told."""
+
+    transfers: list[EcTransfer] = field(default_factory=list)
+    hand_outs: list[EcTransfer] = field(default_factory=list)
+    probes: list[tuple[str, str, int]] = field(default_factory=list)
+    failures: list[EcFailure] = field(default_factory=list)
+
+    def received(self, transfer: EcTransfer) -> None:
+        """Keep it."""
+        self.transfers.append(transfer)
+
+    def sent(self, transfer: EcTransfer) -> None:
+        """Keep it."""
+        self.hand_outs.append(transfer)
+
+    def probed(self, item: str, peer: Any, result: int, start_ns: int, end_ns: int, request_id: str) -> None:
+        """Keep it."""
+        assert 0 < start_ns <= end_ns
+        self.probes.append((item, peer.address, result))
+
+    def failed(self, failure: EcFailure) -> None:
+        """Keep it."""
+        self.failures.append(failure)
+
+
+class Rig:
+    """A consumer and one of its workers; ``step`` is what vLLM does with a request in one step."""
+
+    def __init__(self, *producers: str, ranks: int = 1, dtype: str = "float32", **settings: Any) -> None:
+        given = {"region_bytes": 4 << 20, "idle_timeout": 0.5, **settings}
+        self.consumer = Consumer(
+            ConsumerSettings(producers=producers, **given),
+            Expected(MODEL, dtype, HIDDEN),
+            ranks=ranks,
+            has_media=lambda each: each.data is not None,
+        )
+        self.loaders = [Loader() for _ in range(ranks)]
+        self.encoder_caches: list[dict[str, torch.Tensor]] = [{} for _ in range(ranks)]
+
+    def wait(self, asked: Any, computed: int = 0) -> None:
+        """Poll as the scheduler does, until the request need not wait."""
+        wait_for(lambda: self.consumer.ensure(asked, computed), "the request still waits")
+
+    def settle(self, asked: Any, computed: int = 0) -> None:
+        """Poll until the request's items are all known, whatever is known of them."""
+        items = [each.identifier for each in asked.mm_features]
+
+        def settled() -> bool:
+            self.consumer.ensure(asked, computed)
+            return not any(map(self.consumer.items.is_pending, items))
+
+        wait_for(settled, "an item is still pending")
+
+    def orders(self, *items: str) -> StepOrders:
+        """Allocate the items, as the scheduler does when it schedules them, and end the step."""
+        for item in items:
+            self.consumer.has(item)
+            self.consumer.allocated(item)
+        loads, region = self.consumer.end_step([])
+        return StepOrders(loads, region)
+
+    def load(self, *items: str) -> list[torch.Tensor]:
+        """Load the items in one step on every rank; return the first rank's."""
+        orders = self.orders(*items)
+        for loader, cache in zip(self.loaders, self.encoder_caches, strict=True):
+            loader.load(orders, cache, "cpu")
+            report = loader.report()
+            if report is not None:
+                self.consumer.reported(report)
+        return [self.encoder_caches[0][item] for item in items]
+
+    def close(self) -> None:
+        """End it."""
+        for loader in self.loaders:
+            loader.close()
+        self.consumer.close()
+
+
+@contextlib.contextmanager
+def rig(*producers: str, **settings: Any) -> Iterator[Rig]:
+    """Yield a consumer of these producers."""
+    made = Rig(*producers, **settings)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextlib.contextmanager
+def publisher(capacity: int = 64 << 20, model: bytes = MODEL, port: int = 0) -> Iterator[Publisher]:
+    """Yield a producer on loopback."""
+    made = Publisher("127.0.0.1", port, model, capacity)
+    try:
+        yield made
+    finally:
+        made.close()
