@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from penstock.instrumentation.vllm.zmq_ec import wire
-from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
-from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
-from penstock.instrumentation.vllm.zmq_ec.loader import Loader
-from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders
-from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
-from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
+    import torch
+    from penstock.instrumentation.vllm.zmq_ec import wire
+    from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
+    from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
+    from penstock.instrumentation.vllm.zmq_ec.loader import Loader
+    from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders
+    from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+    from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,36 @@
+"""Fixtures of the encoder-cache connector: a consumer and a producer on loopback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.ec_rig import Notes, Rig, publisher, rig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+
+
+@pytest.fixture
+def producer() -> Iterator[Publisher]:
+    """Serve at a free port."""
+    with publisher() as made:
+        yield made
+
+
+@pytest.fixture
+def consumer(producer: Publisher) -> Iterator[Rig]:
+    """Consume from it."""
+    with rig(producer.server.address) as made:
+        yield made
+
+
+@pytest.fixture
+def notes(consumer: Rig) -> Notes:
+    """Keep what the consumer tells; failures are then for the test to take."""
+    kept = Notes()
+    consumer.consumer.observe(kept)
+    return kept

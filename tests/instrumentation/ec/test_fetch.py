@@ -1,0 +1,344 @@
+"""Items from a producer's host cache to a worker's encoder cache, over real sockets and shared memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm.zmq_ec import wire
+
+from tests.support.ec_rig import HIDDEN, MODEL, Notes, Rig, feature, publisher, request, rig, tensor, wait_for
+
+if TYPE_CHECKING:
+    from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+
+FREE = "127.0.0.1:1"  # nobody listens there
+
+
+@pytest.mark.parametrize("rows", [1, 63, 1024, 2500])
+def test_an_item_arrives_as_it_was(producer: Publisher, consumer: Rig, rows: int) -> None:
+    """Of less than a chunk, of chunks exactly, and of several and a bit."""
+    sent = tensor(rows, seed=rows)
+    producer.save("a", sent)
+    consumer.wait(request("r", feature("a", rows)))
+    (loaded,) = consumer.load("a")
+    assert torch.equal(loaded, sent)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_element_types_without_a_name_in_numpy_travel_too(producer: Publisher, dtype: torch.dtype) -> None:
+    """Bytes are moved, not numbers."""
+    sent = tensor(5, dtype=dtype)
+    producer.save("a", sent)
+    with rig(producer.server.address, dtype=str(dtype).removeprefix("torch.")) as consumer:
+        consumer.wait(request("r", feature("a", 5)))
+        (loaded,) = consumer.load("a")
+        assert loaded.dtype == dtype
+        assert torch.equal(loaded, sent)
+
+
+def test_a_view_is_saved_as_its_own_bytes(producer: Publisher, consumer: Rig) -> None:
+    """VLLM hands out slices of a batch; later changes of that memory do not reach consumers."""
+    batch = tensor(8)
+    part = batch[2:5]
+    producer.save("a", part)
+    expected = part.clone()
+    batch.zero_()
+    consumer.wait(request("r", feature("a", 3)))
+    assert torch.equal(consumer.load("a")[0], expected)
+
+
+def test_several_items_of_several_requests(producer: Publisher, consumer: Rig) -> None:
+    """Each arrives once, whoever asks; nobody has to wait for another's."""
+    for index in range(20):
+        producer.save(f"i{index}", tensor(7, seed=index))
+    asked = [request(f"r{n}", *(feature(f"i{(n + k) % 20}", 7) for k in range(3))) for n in range(20)]
+    for each in asked:
+        consumer.wait(each)
+    loaded = consumer.load(*(f"i{index}" for index in range(20)))
+    for index, found in enumerate(loaded):
+        assert torch.equal(found, tensor(7, seed=index))
+    assert producer.server._responder.counts["chunk"] == 20
+
+
+def test_only_what_is_beyond_the_computed_tokens_is_asked_for(producer: Publisher, consumer: Rig) -> None:
+    """What the KV cache covers needs no embedding."""
+    for item in "abc":
+        producer.save(item, tensor(4))
+    asked = request("r", feature("a", 4), feature("b", 4, offset=10), feature("c", 4, offset=20))
+    consumer.settle(asked, computed=13)
+    assert not consumer.consumer.has("a")
+    assert consumer.consumer.has("b")  # its last token is not computed
+    assert consumer.consumer.has("c")
+
+
+def test_what_vllm_has_encoded_is_not_asked_for(producer: Publisher, consumer: Rig) -> None:
+    """Until vLLM's encoder cache lets go of it."""
+    producer.save("a", tensor(4))
+    asked = request("r", feature("a", 4))
+    consumer.consumer.allocated("a")
+    consumer.consumer.end_step([])
+    assert consumer.consumer.ensure(asked, 0)
+    consumer.consumer.end_step(["a"])
+    assert not consumer.consumer.ensure(asked, 0)
+    consumer.wait(asked)
+    assert consumer.consumer.has("a")
+
+
+def test_a_miss_is_encoded_here(consumer: Rig, notes: Notes) -> None:
+    """The request goes on, nothing has failed, and soon it is asked for again."""
+    asked = request("r", feature("a", 4))
+    consumer.wait(asked)
+    assert not consumer.consumer.has("a")
+    assert [result for *_, result in notes.probes] == [c.PROBE_RESULT_MISS]
+    assert notes.failures == []
+    assert consumer.consumer.take_failures() == []
+    assert consumer.consumer.take_unavailable() == set()
+
+
+def test_a_miss_is_remembered_for_a_short_while(producer: Publisher) -> None:
+    """Polls do not become probes."""
+    with rig(producer.server.address, missing_for=0.2) as consumer:
+        asked = request("r", feature("a", 4))
+        consumer.wait(asked)
+        for _ in range(100):
+            assert consumer.consumer.ensure(asked, 0)
+        assert producer.server._responder.counts["miss"] == 1
+        producer.save("a", tensor(4))
+        wait_for(lambda: consumer.consumer.ensure(asked, 0) and consumer.consumer.has("a"))
+
+
+def test_nothing_can_be_had_without_media_or_producer(consumer: Rig) -> None:
+    """A request that could not be encoded here is failed, by vLLM's own way, and only that one."""
+    lost = request("lost", feature("a", 4, media=False))
+    other = request("other", feature("a", 4))
+    consumer.settle(lost)
+    assert not consumer.consumer.ensure(lost, 0)
+    assert consumer.consumer.ensure(other, 0)
+    assert consumer.consumer.take_unavailable() == {"lost"}
+    assert consumer.consumer.take_unavailable() == set()
+
+
+def test_a_dead_producer_costs_its_time_out_once(producer: Publisher) -> None:
+    """It is not asked again for a while; the living one answers."""
+    with rig(FREE, producer.server.address) as consumer:
+        notes = Notes()
+        consumer.consumer.observe(notes)
+        for index in range(5):
+            producer.save(f"i{index}", tensor(4))
+            consumer.wait(request("r", feature(f"i{index}", 4)))
+            assert consumer.consumer.has(f"i{index}")
+        assert {peer for _, peer, result in notes.probes if result == c.PROBE_RESULT_HIT} == {
+            producer.server.address
+        }
+        refused = [each for each in notes.failures if each.error_type == c.ERROR_TYPE_REFUSED]
+        assert all(each.peer is not None and each.peer.address == FREE for each in refused)
+        assert len([1 for _, peer, _ in notes.probes if peer == FREE]) < 5
+
+
+def test_no_producer_at_all() -> None:
+    """Everything is encoded here, at once."""
+    with rig() as consumer:
+        consumer.wait(request("r", feature("a", 4)))
+        assert not consumer.consumer.has("a")
+
+
+def test_a_producer_that_comes_back_is_used_again(producer: Publisher) -> None:
+    """After a while, by itself."""
+    port = int(producer.server.address.rpartition(":")[2])
+    with rig(producer.server.address, missing_for=0.05) as consumer:
+        producer.save("a", tensor(4))
+        consumer.wait(request("r", feature("a", 4)))
+        producer.close()
+        asked = request("r", feature("b", 4))
+        consumer.wait(asked)
+        assert not consumer.consumer.has("b")
+        with publisher(port=port) as again:
+            again.save("b", tensor(4))
+            wait_for(lambda: consumer.consumer.ensure(asked, 0) and consumer.consumer.has("b"))
+
+
+@pytest.mark.parametrize(
+    ("params", "allowed", "found"),
+    [(True, True, True), (True, False, False), (False, True, False)],
+)
+def test_a_producer_that_the_request_names(
+    producer: Publisher, params: bool, allowed: bool, found: bool
+) -> None:
+    """Is asked only where that is allowed."""
+    host, _, port = producer.server.address.rpartition(":")
+    producer.save("a", tensor(4))
+    with rig(allow_request_producers=allowed) as consumer:
+        named: Any = {"a": {"peer_host": host, "peer_port": int(port)}} if params else None
+        consumer.wait(request("r", feature("a", 4), params=named))
+        assert consumer.consumer.has("a") is found
+
+
+def test_requests_cannot_make_a_consumer_remember_endless_producers() -> None:
+    """Connections and names are bounded."""
+    from penstock.instrumentation.vllm.zmq_ec.producers import NAMED_MAX
+
+    with rig(allow_request_producers=True) as consumer:
+        for index in range(NAMED_MAX + 20):
+            named = {f"i{index}": {"peer_host": "127.0.0.1", "peer_port": 1 + index}}
+            consumer.wait(request("r", feature(f"i{index}", 4), params=named))
+        fetcher = consumer.consumer._fetcher
+        assert fetcher is not None
+        assert len(list(fetcher._producers)) <= NAMED_MAX
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "dtype", "why"),
+    [
+        (wire.model_digest("other", HIDDEN), 4, "float32", "another model"),
+        (MODEL, 5, "float32", "4 rows, not 5"),
+        (MODEL, 4, "float16", "float32, not float16"),
+    ],
+)
+def test_an_item_that_does_not_fit_is_not_loaded(model: bytes, rows: int, dtype: str, why: str) -> None:
+    """It is found out before scheduling, told as a failed probe, and encoded here."""
+    with publisher(model=model) as producer, rig(producer.server.address, dtype=dtype) as consumer:
+        notes = Notes()
+        consumer.consumer.observe(notes)
+        producer.save("a", tensor(4))
+        consumer.wait(request("r", feature("a", rows)))
+        assert not consumer.consumer.has("a")
+        (failure,) = notes.failures
+        assert failure.mode == c.FAILURE_MODE_PROBE
+        assert failure.error_type == c.ERROR_TYPE_INCOMPATIBLE
+        assert why in failure.text
+        assert consumer.consumer.take_failures() == []
+
+
+def test_deepstack_items_are_wider_than_the_embeddings(producer: Publisher, consumer: Rig) -> None:
+    """A multiple of the width is an item too, anything else is none."""
+    wide, odd = torch.randn(4, 3 * HIDDEN), torch.randn(4, HIDDEN + 1)
+    producer.save("wide", wide)
+    producer.save("odd", odd)
+    consumer.settle(request("r", feature("wide", 4), feature("odd", 4)))
+    assert not consumer.consumer.has("odd")
+    assert torch.equal(consumer.load("wide")[0], wide)
+
+
+def test_one_name_for_two_contents(producer: Publisher, consumer: Rig) -> None:
+    """Whoever means the other one does not get this one."""
+    producer.save("a", tensor(4))
+    consumer.wait(request("r", feature("a", 4)))
+    assert consumer.consumer.has("a")
+    assert consumer.consumer.ensure(request("q", feature("a", 5)), 0)
+    assert not consumer.consumer.has("a")
+    assert consumer.consumer.ensure(request("r", feature("a", 4)), 0)
+    assert consumer.consumer.has("a")
+
+
+def test_the_region_is_reused_and_never_grows(producer: Publisher) -> None:
+    """Old items make room for new ones; each is right when it is loaded."""
+    with rig(producer.server.address, region_bytes=1 << 20) as consumer:
+        for index in range(30):
+            sent = tensor(300, seed=index)
+            producer.save(f"i{index}", sent)
+            consumer.wait(request("r", feature(f"i{index}", 300)))
+            assert torch.equal(consumer.load(f"i{index}")[0], sent)
+        assert len(consumer.consumer._slots) <= 3
+
+
+def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: Publisher) -> None:
+    """Nothing that a step still loads is overwritten meanwhile."""
+    with rig(producer.server.address, region_bytes=1 << 20, start_timeout=20.0) as consumer:
+        for item in ("a", "b"):
+            producer.save(item, tensor(700, seed=ord(item)))
+        consumer.wait(request("r", feature("a", 700)))
+        orders = consumer.orders("a")
+        asked = request("q", feature("b", 700))
+        wait_for(lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items._room_wanted)
+        assert consumer.consumer.items.began("b") is None
+        loader, cache = consumer.loaders[0], consumer.encoder_caches[0]
+        loader.load(orders, cache, "cpu")
+        assert torch.equal(cache["a"], tensor(700, seed=ord("a")))
+        report = loader.report()
+        assert report is not None
+        consumer.consumer.reported(report)
+        consumer.consumer.end_step([])
+        consumer.wait(asked)
+        assert torch.equal(consumer.load("b")[0], tensor(700, seed=ord("b")))
+
+
+def test_no_room_for_too_long_is_encoded_here(producer: Publisher) -> None:
+    """As is an item that never fits."""
+    with rig(producer.server.address, region_bytes=1 << 20, start_timeout=0.1) as consumer:
+        producer.save("a", tensor(700))
+        producer.save("b", tensor(700))
+        producer.save("huge", tensor(2000))
+        consumer.wait(request("r", feature("a", 700)))
+        consumer.orders("a")  # and no report
+        consumer.wait(request("q", feature("b", 700), feature("huge", 2000)))
+        assert not consumer.consumer.has("b")
+        assert not consumer.consumer.has("huge")
+
+
+def test_two_ranks_must_have_loaded(producer: Publisher) -> None:
+    """A slot is in use until the last of them has."""
+    with rig(producer.server.address, ranks=2) as consumer:
+        producer.save("a", tensor(4))
+        consumer.wait(request("r", feature("a", 4)))
+        orders = consumer.orders("a")
+        (load,) = orders.loads
+        for rank, loader in enumerate(consumer.loaders):
+            slot = consumer.consumer._slots.get(load.slot.generation)
+            assert slot is not None
+            assert slot.reports_due == 2 - rank
+            loader.load(orders, consumer.encoder_caches[rank], "cpu")
+            report = loader.report()
+            assert report is not None
+            consumer.consumer.reported(report)
+            assert torch.equal(consumer.encoder_caches[rank]["a"], tensor(4))
+        assert slot.reports_due == 0
+
+
+def test_what_is_told(producer: Publisher, consumer: Rig, notes: Notes) -> None:
+    """A probe and a transfer, with peer, request, bytes and times; the producer tells that it handed the item out."""
+    handed = Notes()
+    producer.server.observer = handed
+    producer.save("a", tensor(1500))
+    consumer.wait(request("r", feature("a", 1500)))
+    assert notes.probes == [("a", producer.server.address, c.PROBE_RESULT_HIT)]
+    (transfer,) = notes.transfers
+    assert (transfer.item, transfer.peer.address, transfer.bytes, transfer.ok, transfer.request_id) == (
+        "a", producer.server.address, 1500 * HIDDEN * 4, True, "r",
+    )  # fmt: skip
+    assert 0 < transfer.start_ns <= transfer.end_ns
+    assert consumer.consumer.items.peer_of("a") == transfer.peer
+    (hand_out,) = wait_for(lambda: handed.hand_outs)
+    assert (hand_out.item, hand_out.peer.address, hand_out.bytes) == ("a", "127.0.0.1", 1500 * HIDDEN * 4)
+
+
+def test_what_is_given_up_is_not_loaded_again(producer: Publisher, consumer: Rig) -> None:
+    """Though the producer has it; a step that is loading it still can."""
+    producer.save("a", tensor(4))
+    asked = request("r", feature("a", 4))
+    consumer.wait(asked)
+    orders = consumer.orders("a")
+    consumer.consumer.give_up("a")
+    assert not consumer.consumer.has("a")
+    consumer.consumer.end_step(["a"])
+    assert consumer.consumer.ensure(asked, 0)
+    consumer.loaders[0].load(orders, consumer.encoder_caches[0], "cpu")
+    assert torch.equal(consumer.encoder_caches[0]["a"], tensor(4))
+
+
+def test_an_unknown_item_can_be_given_up(producer: Publisher, consumer: Rig) -> None:
+    """Whoever gives up may know it from elsewhere."""
+    producer.save("a", tensor(4))
+    consumer.consumer.give_up("a")
+    assert consumer.consumer.ensure(request("r", feature("a", 4)), 0)
+    assert not consumer.consumer.has("a")
+
+
+def test_closing_twice_and_using_it_after(consumer: Rig) -> None:
+    """A scheduler that shuts down may still be asked."""
+    consumer.consumer.close()
+    consumer.consumer.close()
+    consumer.consumer.give_up("a")
+    assert consumer.consumer.items.in_flight() == []
