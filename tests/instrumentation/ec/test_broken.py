@@ -1,0 +1,312 @@
+"""Transfers that fail: what is tried again, what is told, what becomes of the requests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.vllm.zmq_ec.host_cache import HostCache
+from penstock.instrumentation.vllm.zmq_ec.responder import Reply, Responder
+from penstock.instrumentation.vllm.zmq_ec.server import Server
+
+from tests.support.ec_rig import MODEL, Notes, Rig, feature, request, rig, tensor, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROWS = 3000  # three chunks
+ITEM = tensor(ROWS)
+
+
+class Scripted(Responder):
+    """Answers a probe as it should, and the n-th fetch by *script*, which gets (n, request, the right reply)."""
+
+    def __init__(self, script: Callable[[int, wire.Fetch, Reply], Reply]) -> None:
+        cache = HostCache(64 << 20)
+        cache.put("a", ITEM.clone().view(torch.uint8).numpy(), ROWS, ITEM.shape[1], "float32")
+        super().__init__(cache, MODEL)
+        self.cache = cache
+        self.asked = 0
+        self._script = script
+
+    def answer(self, frame: bytes) -> Reply:
+        """Answer by the script."""
+        asked = wire.decode_request(frame)
+        right = super().answer(frame)
+        if isinstance(asked, wire.Probe):
+            return right
+        self.asked += 1
+        return self._script(self.asked, asked, right)
+
+
+@contextlib.contextmanager
+def scripted(script: Callable[[int, wire.Fetch, Reply], Reply]) -> Iterator[tuple[Server, Scripted]]:
+    """Serve by a script."""
+    responder = Scripted(script)
+    server = Server(responder, "127.0.0.1", 0)
+    server.start()
+    try:
+        yield server, responder
+    finally:
+        server.stop()
+
+
+def observed(consumer: Rig) -> Notes:
+    """Keep what it tells, and take over the failures."""
+    notes = Notes()
+    consumer.consumer.observe(notes)
+    return notes
+
+
+def tampered(reply: Reply) -> Reply:
+    """Return the reply with one bit of the content flipped."""
+    payload = bytearray(reply.frames[1])
+    payload[len(payload) // 2] ^= 1
+    return reply._replace(frames=[reply.frames[0], bytes(payload)])
+
+
+def refusal(asked: wire.Fetch, reason: wire.Reason) -> Reply:
+    """Refuse it."""
+    return Reply([wire.encode(wire.Refused(asked.tag, reason, "no"))])
+
+
+def shifted(asked: wire.Fetch, right: Reply) -> Reply:
+    """Send the right bytes for another place."""
+    header = wire.Chunk(asked.tag, asked.crc, asked.offset + 4, asked.length)
+    return right._replace(frames=[wire.encode(header), right.frames[1]])
+
+
+BREAKS: dict[str, tuple[Callable[[int, wire.Fetch, Reply], Reply], int, int]] = {
+    "corrupt": (lambda n, asked, right: tampered(right), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT),
+    "shifted": (lambda n, asked, right: shifted(asked, right), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT),
+    "short": (
+        lambda n, asked, right: right._replace(frames=[right.frames[0], bytes(right.frames[1])[:-1]]),
+        c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT,
+    ),
+    "evicted": (
+        lambda n, asked, right: Reply([wire.encode(wire.Miss(asked.tag))]) if n > 1 else right,
+        c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED,
+    ),
+    "changed": (
+        lambda n, asked, right: refusal(asked, wire.Reason.CHANGED), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED,
+    ),
+    "refused": (
+        lambda n, asked, right: refusal(asked, wire.Reason.BUSY), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER,
+    ),
+    "oversize": (
+        lambda n, asked, right: right._replace(frames=[right.frames[0], bytes(wire.CHUNK_MAX + 1)]),
+        c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_REMOTE_RESET,
+    ),
+    "stalled": (
+        lambda n, asked, right: right if n == 1 else Reply([wire.encode(wire.Miss(0))]),
+        c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BREAKS)
+def test_a_load_that_always_fails_is_told_once(kind: str) -> None:
+    """After its retries; each attempt is told too; the item is not loaded again."""
+    script, mode, error_type = BREAKS[kind]
+    with scripted(script) as (server, _), rig(server.address, idle_timeout=0.2) as consumer:
+        notes = observed(consumer)
+        asked = request("r", feature("a", ROWS))
+        consumer.settle(asked)
+        assert not consumer.consumer.ensure(asked, 0)  # it is not decided yet
+        assert not consumer.consumer.has("a")
+        (failure,) = consumer.consumer.take_failures()
+        assert (failure.item, failure.request_id, failure.mode, failure.error_type) == (
+            "a",
+            "r",
+            mode,
+            error_type,
+        )
+        assert failure.peer is not None
+        assert failure.peer.address == server.address
+        assert failure.start_ns > 0
+        assert notes.failures[-1] == failure
+        assert {each.ok for each in notes.transfers} == {False}
+        assert len(notes.transfers) in (1, 2)  # the second attempt may find the producer in its back-off
+        assert consumer.consumer.take_failures() == []
+        assert consumer.consumer.ensure(asked, 0)
+        assert not consumer.consumer.has("a")
+        assert len(consumer.consumer._slots) == 0
+        assert consumer.consumer.items.in_flight() == []
+
+
+@pytest.mark.parametrize("kind", ["corrupt", "short", "refused", "changed"])
+def test_the_second_attempt_can_succeed(kind: str) -> None:
+    """One broken chunk costs one retry, and nobody notices."""
+    script = BREAKS[kind][0]
+
+    def once(n: int, asked: wire.Fetch, right: Reply) -> Reply:
+        return script(n, asked, right) if n == 1 else right
+
+    with scripted(once) as (server, _), rig(server.address) as consumer:
+        notes = observed(consumer)
+        consumer.wait(request("r", feature("a", ROWS)))
+        assert torch.equal(consumer.load("a")[0], ITEM)
+        assert [each.ok for each in notes.transfers] == [False, True]
+        assert consumer.consumer.take_failures() == []
+
+
+def test_another_producer_takes_over() -> None:
+    """The one that broke off is left alone for a while."""
+
+    def hang(n: int, asked: wire.Fetch, right: Reply) -> Reply:
+        return right if n == 1 else Reply([wire.encode(wire.Miss(0))])
+
+    with scripted(hang) as (bad, _), scripted(lambda n, asked, right: right) as (good, other):
+        # The good one has the item only once the bad one has begun to send it.
+        kept = other.cache._items.pop("a")
+        with rig(bad.address, good.address, idle_timeout=0.3) as consumer:
+            notes = observed(consumer)
+            asked = request("r", feature("a", ROWS))
+            wait_for(lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items.began("a"))
+            (flying,) = consumer.consumer.items.in_flight()
+            assert flying[:2] == (consumer.consumer.items.peer_of("a"), 1)
+            other.cache._items["a"] = kept
+            consumer.wait(asked)
+            assert torch.equal(consumer.load("a")[0], ITEM)
+            assert [(each.peer.address, each.ok) for each in notes.transfers] == [
+                (bad.address, False),
+                (good.address, True),
+            ]
+
+
+def test_a_transfer_that_only_drips_is_ended() -> None:
+    """There is always progress, and never an end."""
+    small = 4096
+
+    def drip(n: int, asked: wire.Fetch, right: Reply) -> Reply:
+        wait.wait(0.05)
+        return right
+
+    import threading
+
+    wait = threading.Event()
+    with scripted(drip) as (server, _), rig(server.address, transfer_timeout=0.1, retries=0) as consumer:
+        observed(consumer)
+        assert small < wire.CHUNK_MAX
+        consumer.settle(request("r", feature("a", ROWS)))
+        (failure,) = consumer.consumer.take_failures()
+        assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
+        assert "not whole" in failure.text
+
+
+@pytest.mark.parametrize("load_failure", ["recompute", "fail"])
+def test_alone_the_connector_decides_itself(load_failure: str) -> None:
+    """For who waited by its own setting; who comes later encodes here; who has no media can only fail."""
+    with (
+        scripted(BREAKS["refused"][0]) as (server, _),
+        rig(server.address, load_failure=load_failure) as consumer,
+    ):
+        waited, late = request("waited", feature("a", ROWS)), request("late", feature("a", ROWS))
+        blind = request("blind", feature("a", ROWS, media=False))
+        consumer.consumer.ensure(blind, 0)
+        consumer.settle(waited)
+        assert consumer.consumer.ensure(waited, 0) is (load_failure == "recompute")
+        assert consumer.consumer.ensure(late, 0)
+        assert not consumer.consumer.ensure(blind, 0)
+        assert not consumer.consumer.has("a")
+        expected = {"blind", "waited"} if load_failure == "fail" else {"blind"}
+        assert consumer.consumer.take_unavailable() == expected
+        assert consumer.consumer.take_failures() == []
+
+
+def test_a_failure_that_nobody_takes_holds_nobody_up_for_long() -> None:
+    """Whoever was to decide may have been switched off."""
+    with scripted(BREAKS["refused"][0]) as (server, _), rig(server.address) as consumer:
+        observed(consumer)
+        consumer.wait(request("r", feature("a", ROWS)))
+        assert not consumer.consumer.has("a")
+
+
+def test_giving_up_while_it_moves() -> None:
+    """Its memory is free again, and what still comes is dropped."""
+    import threading
+
+    begun, go = threading.Event(), threading.Event()
+
+    def wait(n: int, asked: wire.Fetch, right: Reply) -> Reply:
+        if n == 2:
+            begun.set()
+            go.wait(10)
+        return right
+
+    with scripted(wait) as (server, _), rig(server.address, idle_timeout=10.0) as consumer:
+        notes = observed(consumer)
+        asked = request("r", feature("a", ROWS))
+        assert not consumer.consumer.ensure(asked, 0)
+        assert begun.wait(10)
+        assert consumer.consumer.items.is_pending("a")
+        consumer.consumer.give_up("a")
+        assert consumer.consumer.ensure(asked, 0)
+        assert not consumer.consumer.has("a")
+        go.set()
+        wait_for(lambda: len(consumer.consumer._slots) == 0)
+        assert consumer.consumer.take_failures() == []
+        assert not any(each.ok for each in notes.transfers)
+
+
+class Fuzzing:
+    """Answers everything with given frames."""
+
+    def __init__(self, frames: list[bytes]) -> None:
+        self.counts: Counter[str] = Counter()
+        self._frames = frames
+
+    def answer(self, frame: bytes) -> Reply:
+        """Answer, with the right tag where a frame says so."""
+        tag = wire.decode_request(frame).tag.to_bytes(8, "big")
+        return Reply([each.replace(b"TAGTAGTA", tag) for each in self._frames])
+
+    def seal(self, item: str) -> None:
+        """Nothing."""
+
+
+PREFIX = b"PE\1"
+NEARLY = st.builds(
+    lambda kind, rest: PREFIX + bytes([kind]) + b"TAGTAGTA" + rest,
+    st.integers(0, 255),
+    st.binary(max_size=60),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.one_of(NEARLY, st.binary(max_size=100)), min_size=1, max_size=4))
+def test_a_producer_that_answers_anything(frames: list[bytes]) -> None:
+    """Costs the probe's time at most; the request goes on."""
+    server: Any = Server(Fuzzing(frames), "127.0.0.1", 0)  # type: ignore[arg-type]
+    server.start()
+    try:
+        with rig(server.address, probe_timeout=0.05, idle_timeout=0.1, retries=0) as consumer:
+            consumer.wait(request("r", feature("a", 4)))
+            assert not consumer.consumer.has("a")
+    finally:
+        server.stop()
+
+
+def test_a_content_that_is_announced_and_never_ends() -> None:
+    """Its size is checked against its shape and the shared memory before anything is asked for."""
+    header = PREFIX + b"\3TAGTAGTA"
+    huge = header + MODEL + np.array([0], ">u4").tobytes() + np.array([4 * (1 << 24) * 256], ">u8").tobytes()
+    huge += np.array([1 << 24, 256], ">u4").tobytes() + b"float32"
+    server: Any = Server(Fuzzing([huge]), "127.0.0.1", 0)  # type: ignore[arg-type]
+    server.start()
+    try:
+        with rig(server.address) as consumer:
+            notes = observed(consumer)
+            consumer.wait(request("r", feature("a", 1 << 24)))
+            assert not consumer.consumer.has("a")
+            assert "more than the shared memory takes" in notes.failures[0].text
+    finally:
+        server.stop()

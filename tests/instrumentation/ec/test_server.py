@@ -1,0 +1,244 @@
+"""A producer's socket, and what peers may do to it."""
+
+from __future__ import annotations
+
+import socket as sockets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+
+from tests.support.ec_rig import MODEL, feature, publisher, request, rig, tensor, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def dial(producer: Publisher) -> Iterator[Callable[..., Any]]:
+    """Connect a socket of one's own."""
+    context = zmq.Context()
+    made = []
+
+    def connect(**options: int) -> Any:
+        socket = context.socket(zmq.DEALER)
+        made.append(socket)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, 10_000)
+        for name, value in options.items():
+            socket.setsockopt(getattr(zmq, name), value)
+        socket.connect(f"tcp://{producer.server.address}")
+        return socket
+
+    yield connect
+    for socket in made:
+        socket.close()
+    context.term()
+
+
+def rss() -> int:
+    """Return the memory of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError
+
+
+def content(producer: Publisher, item: str) -> wire.Content:
+    """Return what it announces."""
+    found = producer.cache.content(item)
+    assert found is not None
+    return found[1]
+
+
+def test_answers(producer: Publisher, dial: Callable[..., Any]) -> None:
+    """A hit, a miss, a chunk."""
+    sent = tensor(4)
+    producer.save("a", sent)
+    socket = dial()
+    socket.send(wire.encode(wire.Probe(1, MODEL, "a")))
+    have = wire.decode_answer(socket.recv())
+    assert have == wire.Have(1, MODEL, content(producer, "a"))
+    socket.send(wire.encode(wire.Probe(2, MODEL, "b")))
+    assert wire.decode_answer(socket.recv()) == wire.Miss(2)
+    socket.send(wire.encode(wire.Fetch(3, MODEL, have.content.crc, 8, 100, "a")))
+    header, payload = socket.recv_multipart()
+    assert wire.decode_answer(header) == wire.Chunk(3, have.content.crc, 8, 100)
+    assert payload == sent.numpy().tobytes()[8:108]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"", wire.Reason.MALFORMED),
+        (b"GET / HTTP/1.1\r\n", wire.Reason.MALFORMED),
+        (wire.encode(wire.Miss(9)), wire.Reason.MALFORMED),
+        (wire.encode(wire.Probe(9, MODEL, "a")).replace(b"PE\1", b"PE\2"), wire.Reason.VERSION),
+        (wire.encode(wire.Probe(9, bytes(16), "a")), wire.Reason.MODEL),
+        (wire.encode(wire.Fetch(9, MODEL, 0, 0, 4, "a")), wire.Reason.CHANGED),
+        (wire.encode(wire.Probe(9, MODEL, "x" * wire.ITEM_MAX)) + b"x", wire.Reason.MALFORMED),
+    ],
+)
+def test_what_is_refused(
+    producer: Publisher, dial: Callable[..., Any], message: bytes, reason: wire.Reason
+) -> None:
+    """With a reason, and the tag where there was one."""
+    producer.save("a", tensor(4))
+    socket = dial()
+    socket.send(message)
+    answer = wire.decode_answer(socket.recv())
+    assert isinstance(answer, wire.Refused)
+    assert answer.reason is reason
+    assert answer.text
+    assert answer.tag == (9 if message.startswith(b"PE") else 0)
+
+
+@pytest.mark.parametrize(("offset", "length"), [(4096, 1), (0, 4097), (2**63, 1)])
+def test_bytes_beyond_the_end(
+    producer: Publisher, dial: Callable[..., Any], offset: int, length: int
+) -> None:
+    """Nothing but the item is ever sent."""
+    producer.save("a", tensor(4))
+    socket = dial()
+    socket.send(wire.encode(wire.Fetch(1, MODEL, content(producer, "a").crc, offset, length, "a")))
+    answer = wire.decode_answer(socket.recv())
+    assert isinstance(answer, wire.Refused)
+    assert answer.reason is wire.Reason.TOO_LARGE
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(messages=st.lists(st.lists(st.binary(max_size=200), min_size=1, max_size=4), max_size=5))
+def test_any_frames(producer: Publisher, dial: Callable[..., Any], messages: list[list[bytes]]) -> None:
+    """Get an error or nothing; who asks properly afterwards is answered."""
+    socket = dial()
+    for frames in messages:
+        socket.send_multipart(frames)
+    socket.send(wire.encode(wire.Probe(77, MODEL, "a")))
+    while True:
+        answer = wire.decode_answer(socket.recv())
+        if answer.tag == 77:
+            assert answer == wire.Miss(77)
+            return
+        assert isinstance(answer, (wire.Refused, wire.Miss))
+
+
+@pytest.mark.parametrize("raw", [b"\0" * 100_000, b"GET / HTTP/1.1\r\n\r\n" * 1000, bytes(range(256)) * 100])
+def test_what_is_not_zeromq(producer: Publisher, dial: Callable[..., Any], raw: bytes) -> None:
+    """Is dropped by libzmq; others are served."""
+    host, _, port = producer.server.address.rpartition(":")
+    with sockets.create_connection((host, int(port))) as stranger:
+        stranger.settimeout(0.3)  # libzmq may well wait for more
+        try:
+            stranger.sendall(raw)
+            while stranger.recv(1 << 16):
+                pass
+        except OSError:
+            pass
+    socket = dial()
+    socket.send(wire.encode(wire.Probe(1, MODEL, "a")))
+    assert wire.decode_answer(socket.recv()) == wire.Miss(1)
+
+
+def test_an_oversize_message_costs_its_connection(producer: Publisher, dial: Callable[..., Any]) -> None:
+    """Before it is in memory."""
+    before = rss()
+    bad = dial(RECONNECT_IVL=-1)
+    bad.send(bytes(64 << 20))
+    monitor_done = dial()
+    monitor_done.send(wire.encode(wire.Probe(1, MODEL, "a")))
+    assert wire.decode_answer(monitor_done.recv()) == wire.Miss(1)
+    bad.setsockopt(zmq.RCVTIMEO, 200)
+    with pytest.raises(zmq.Again):
+        bad.recv()
+    assert rss() - before < 96 << 20  # what the sender itself holds
+
+
+def test_a_peer_that_asks_and_does_not_read(producer: Publisher, dial: Callable[..., Any]) -> None:
+    """Gets a bounded queue, of references to the cache's memory; then its answers are dropped and counted."""
+    producer.save("big", tensor(1024))  # a chunk
+    before = rss()
+    socket = dial(RCVHWM=1, RCVBUF=1 << 16, SNDHWM=0)
+    crc = content(producer, "big").crc
+    for tag in range(5_000):
+        socket.send(wire.encode(wire.Fetch(tag, MODEL, crc, 0, 1 << 20, "big")))
+    wait_for(lambda: producer.server._responder.counts["chunk"] == 5_000)
+    assert producer.server.counts["slow_peer"] > 4_000
+    assert producer.cache.held == 1 << 20
+    assert rss() - before < 200 << 20  # of 5 GB that were asked for
+    with rig(producer.server.address, probe_timeout=10.0) as consumer:
+        consumer.wait(request("r", feature("big", 1024)))
+        assert consumer.consumer.has("big")
+
+
+def test_what_slow_peers_hold_is_not_cached_twice(dial: Callable[..., Any]) -> None:
+    """An evicted item that is still queued counts, so the cache's bound is the memory's bound."""
+    with publisher(capacity=4 << 20) as producer:
+        context = zmq.Context()
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, 1)
+        socket.setsockopt(zmq.RCVBUF, 1 << 16)
+        socket.connect(f"tcp://{producer.server.address}")
+        asked = 0
+        for index in range(12):
+            producer.save(f"i{index}", tensor(1024, seed=index))
+            found = producer.cache.content(f"i{index}")
+            if found is not None:
+                for _ in range(4):
+                    socket.send(wire.encode(wire.Fetch(asked, MODEL, found[1].crc, 0, 1 << 20, f"i{index}")))
+                    asked += 1
+                wait_for(lambda: producer.server._responder.counts.total() >= asked)  # noqa: B023  (at once)
+            assert producer.cache.held <= 4 << 20
+        assert producer.cache.refused > 0
+        socket.close()
+        context.term()
+        wait_for(lambda: producer.cache.held == len(producer.cache) << 20)
+        producer.save("last", tensor(1024))
+        assert producer.cache.touch("last")
+
+
+@pytest.mark.parametrize(("host", "port"), [("203.0.113.7", 0), ("no such host", 0)])
+def test_an_address_that_is_not_ours(host: str, port: int) -> None:
+    """Is refused at start, with what to set."""
+    with pytest.raises(ValueError, match=r"cannot listen at .*ec_ip"):
+        Publisher(host, port, MODEL, 1 << 20)
+
+
+def test_a_port_that_is_taken(producer: Publisher) -> None:
+    """Is refused at start, with what to set."""
+    with pytest.raises(ValueError, match=r"Address already in use.*ec_port"):
+        Publisher("127.0.0.1", int(producer.server.address.rpartition(":")[2]), MODEL, 1 << 20)
+
+
+def test_ipv6() -> None:
+    """Both sides speak it."""
+    if not sockets.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        made = Publisher("::1", 0, MODEL, 1 << 20)
+    except ValueError:
+        pytest.skip("no IPv6 loopback here")
+    try:
+        made.save("a", tensor(4))
+        with rig(made.server.address) as consumer:
+            consumer.wait(request("r", feature("a", 4)))
+            assert consumer.consumer.has("a")
+    finally:
+        made.close()
+
+
+def test_outputs_that_cannot_travel(producer: Publisher) -> None:
+    """Are not kept, and nothing breaks."""
+    import torch
+
+    producer.save("three", torch.zeros(2, 2, 2))
+    producer.save("empty", torch.zeros(0, 4))
+    producer.save("integers", torch.zeros(2, 2, dtype=torch.int64))
+    producer.save("x" * 600, torch.zeros(2, 2))
+    assert producer.skipped == 4
+    assert len(producer.cache) == 0
