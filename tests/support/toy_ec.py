@@ -21,6 +21,7 @@ with warnings.catch_warnings():
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata
     from vllm.multimodal.inputs import MultiModalFeatureSpec, MultiModalKwargsItem, PlaceholderRange
     from vllm.v1.outputs import ECConnectorOutput, ModelRunnerOutput
+    from vllm.v1.request import RequestStatus as RequestStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

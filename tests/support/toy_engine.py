@@ -84,6 +84,11 @@ class ToyEngine:
         self._finished: list[tuple[str, bool]] = []
         self._queue: deque[tuple[Any, Any]] = deque()
 
+    @property
+    def busy(self) -> bool:
+        """Whether outputs are under way."""
+        return bool(self._queue)
+
     def run(self, *requests: Any, steps: int = 200) -> None:
         """Add the requests and step until all have left."""
         for each in requests:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.policy_model import Action, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
 
 from tests.support.recorder import policy
 from tests.support.schedulers import BLOCK, request
-from tests.support.toy_ec import ToyEcEngine, expected, image_request
+from tests.support.toy_ec import RequestStatus, ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -111,3 +114,85 @@ def test_output_after_a_recompute(
         {name for name, _ in items.values()} - {"good"}
     )
     assert_clean(scheduler, {"a"})
+
+
+LENGTHS = {"a": 20, "b": 40, "c": 64, "d": 33}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request of a scenario: who shares its beginning, its items by offset, when it comes and when its client leaves."""
+
+    family: int
+    tokens: int
+    items: tuple[tuple[int, str], ...]
+    comes: int
+    leaves: int | None
+
+    def build(self, name: str) -> Any:
+        """Return the request."""
+        items = {offset: (item, LENGTHS[item]) for offset, item in self.items}
+        return image(name, items, tokens=self.tokens, first=400 + self.family)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Return a request with up to four items, and some text around them."""
+    at, items = 0, []
+    for item in draw(st.lists(st.sampled_from("abcd"), max_size=4)):
+        at += draw(st.integers(0, 40))
+        items.append((at, item))
+        at += LENGTHS[item]
+    tokens = at + draw(st.integers(1, 3 * BLOCK))
+    leaves = draw(st.none() | st.integers(1, 8))
+    return Plan(draw(st.integers(0, 1)), tokens, tuple(items), draw(st.integers(0, 6)), leaves)
+
+
+@settings(
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    st.lists(plans(), min_size=1, max_size=6),
+    st.sets(st.sampled_from("abcd")),
+    st.sampled_from(["sync", "async"]),
+    st.sampled_from([1024, 64, 40]),
+    st.sampled_from([64, 120, 4096]),
+)
+def test_any_scenario(
+    make_ec_scheduler: MakeScheduler,
+    recorder: Recorder,
+    requests: list[Plan],
+    bad: set[str],
+    kind: str,
+    chunk: int,
+    rows: int,
+) -> None:
+    """Whoever stays has the right output, whoever has no bad item is not disturbed, and all accounts are exact."""
+    recorder.events.clear()
+    scheduler = make_ec_scheduler(kind, chunk=chunk, rows=rows)
+    act("recompute")
+    scheduler.ec_connector.store |= set(LENGTHS)
+    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad=bad.__contains__)
+    live = [(plan, plan.build(f"r{index}")) for index, plan in enumerate(requests)]
+    for step in range(9):
+        for plan, each in live:
+            if plan.comes == step:
+                scheduler.add_request(each)
+            if plan.leaves is not None and plan.comes + plan.leaves == step:
+                scheduler.finish_requests(each.request_id, RequestStatus.FINISHED_ABORTED)
+        if scheduler.requests or engine.busy:
+            engine.step()
+    engine.run()
+    for plan, each in live:
+        if plan.leaves is None:
+            assert engine.outputs[each.request_id] == expected(each, OUTPUTS), each.request_id
+        if not bad & {item for _, item in plan.items}:
+            assert not recorder.take("load_outcome", each.request_id)
+            assert not each.num_preemptions
+    assert not engine.errors
+    assert_clean(scheduler)
+    again = [plan.build(f"again{index}") for index, plan in enumerate(requests)]
+    engine.run(*again)
+    assert_right(engine, *again)

@@ -215,7 +215,8 @@ class EcControl:
         ]
 
     def _given_up(self, request: Any, computed: int) -> bool:
-        return any(item in self._bad for item in self._missing(request, computed))
+        """Tell whether a connector may still wait for an item that is bad, wherever it comes from now."""
+        return any(feature.identifier in self._bad for feature in features_beyond(request, computed))
 
     def _missing(self, request: Any, computed: int) -> list[str]:
         """Return the items that a request needs and vLLM's encoder cache does not have."""
