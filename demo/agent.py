@@ -44,12 +44,13 @@ class Agent:
     It can be ended in any way and started again on the same state and sockets.
     """
 
-    def __init__(self, directory: Path, *, otlp_endpoint: str = "") -> None:
+    def __init__(self, directory: Path, *, otlp_endpoint: str = "", engines: int = 2) -> None:
         self.directory = directory
         self.endpoint = f"unix://{directory}/ingest.sock"
         self.admin = f"unix://{directory}/admin.sock"
         self.http = ""
         self._otlp_endpoint = otlp_endpoint
+        self._engines = engines
         self._child: Child | None = None
 
     @property
@@ -79,7 +80,7 @@ class Agent:
         command = [
             *(sys.executable, "-m", "penstock.agent"),
             *("--listen", self.endpoint, "--admin-listen", self.admin, "--http", "127.0.0.1:0"),
-            *("--state-dir", str(self.directory / "state"), "--engines-expected", "2"),
+            *("--state-dir", str(self.directory / "state"), "--engines-expected", str(self._engines)),
         ]
         self._child = Child(
             "agent", command, env=environment, cwd=self.directory, log=self.directory / "agent.log"

@@ -77,6 +77,16 @@ def fetch(url: str, *, timeout: float = 10.0, headers: Mapping[str, str] | None 
     return _send("GET", url, None, headers or {}, timeout)
 
 
+def post(url: str, *, timeout: float = 60.0) -> Answer:
+    """POST nothing to *url*.
+
+    Raises:
+        OSError: nobody answers there.
+
+    """
+    return _send("POST", url, None, {}, timeout)
+
+
 def complete(
     url: str,
     prompt: str,

@@ -122,6 +122,11 @@ class Child:
         self._process.kill()
         self._process.wait()
 
+    def kill_all(self) -> None:
+        """``kill -9`` the command and all its descendants, as if the machine were gone."""
+        self._signal_group(signal.SIGKILL)
+        self._process.wait()
+
     def _signal_group(self, number: int) -> None:
         # The group outlives its leader as long as one member lives, so its id cannot be anybody else's;
         # an empty group whose leader was reaped is gone.

@@ -1,0 +1,158 @@
+"""Everything that `make demo-ec` runs: agent, trace backend, an encoder, a language model, and the link between them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from demo.agent import Agent
+from demo.ec_servers import encoder_spec, language_spec
+from demo.link import Link
+from demo.processes import free_port
+from demo.receiver import Receiver
+from demo.servers import ROOT, Server
+from demo.vision_model import tiny_vision_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from demo.servers import ServerSpec
+
+
+def environment(endpoint: str, name: str, role: str) -> dict[str, str]:
+    """Return what Penstock needs to know of a server."""
+    return {
+        "PENSTOCK_ENDPOINT": endpoint,
+        "PENSTOCK_SERVER": name,
+        "PENSTOCK_LABELS": f"role={role},tier={name}",
+    }
+
+
+@dataclass(slots=True)
+class Encoder:
+    """The encoder's place: a server that can be killed and replaced by another one at the same port.
+
+    Attributes:
+        port: where it serves its outputs.
+
+    """
+
+    endpoint: str
+    model: Path
+    logs: Path
+    port: int = field(default_factory=free_port)
+    _server: Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Its API, for clients.
+
+        Raises:
+            RuntimeError: there is none now.
+
+        """
+        if self._server is None:
+            raise RuntimeError("The encoder was killed; start it again first.")
+        return self._server.url
+
+    def start(self) -> Server:
+        """Start one; it does not serve yet."""
+        self._server = Server(self._spec(), model=self.model, logs=self.logs)
+        return self._server
+
+    def kill(self) -> None:
+        """``kill -9`` all its processes, as if its machine were gone."""
+        if self._server is not None:
+            self._server.child.kill_all()
+            self._server = None
+
+    def stop(self) -> None:
+        """End it as one should. Safe to call twice."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def _spec(self) -> ServerSpec:
+        return encoder_spec("encoder", port=self.port, env=environment(self.endpoint, "encoder", "encoder"))
+
+
+@dataclass(frozen=True, slots=True)
+class EcStack:
+    """The running parts.
+
+    Attributes:
+        link: between language model and encoder; its address is the encoder's for the language model.
+        receiver: None where OTEL_EXPORTER_OTLP_ENDPOINT names somebody else's.
+
+    """
+
+    agent: Agent
+    traces: str
+    receiver: Receiver | None
+    encoder: Encoder
+    language: Server
+    link: Link
+
+
+@contextmanager
+def running_ec_stack(say: Callable[[str], None]) -> Iterator[EcStack]:
+    """Start all parts, wait until both servers serve, and leave nothing running at the end.
+
+    The files of the run (sockets, state, logs) are removed unless it fails.
+
+    Raises:
+        ChildError: a part did not start.
+
+    """
+    directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    try:
+        with ExitStack() as parts:
+            yield start_ec_stack(directory, parts, say)
+    except Exception:
+        say(f"The logs of this run are in {directory}")
+        raise
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def start_ec_stack(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> EcStack:
+    """Start all parts; *parts* ends them.
+
+    Raises:
+        ChildError: a part did not start.
+
+    """
+    receiver = None
+    traces = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    if not traces:
+        receiver = Receiver()
+        receiver.start()
+        parts.callback(receiver.stop)
+        traces = receiver.endpoint
+    agent = Agent(directory, otlp_endpoint=traces)
+    parts.callback(agent.stop)
+    agent.start()
+    say(f"agent: metrics at http://{agent.http}/metrics, admin socket {agent.admin}")
+    model = tiny_vision_model(ROOT / ".cache" / "models")
+    encoder = Encoder(agent.endpoint, model, directory)
+    parts.callback(encoder.stop)
+    link = parts.enter_context(Link(encoder.port))
+    language = Server(
+        language_spec(
+            "language",
+            producers=[link.address],
+            extra={"load_failure": "fail"},
+            env=environment(agent.endpoint, "language", "both"),
+        ),
+        model=model,
+        logs=directory,
+    )
+    parts.callback(language.stop)
+    for server in (encoder.start(), language):
+        server.wait_ready(say=say)
+    return EcStack(agent, traces, receiver, encoder, language, link)
