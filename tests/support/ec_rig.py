@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
-    import torch
-    from penstock.instrumentation.vllm.zmq_ec import wire
     from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
     from penstock.instrumentation.vllm.zmq_ec.loader import Loader
@@ -20,13 +18,16 @@ with warnings.catch_warnings():
     from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
+from tests.support.ec_tensors import HIDDEN, MODEL, tensor
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import torch
     from penstock.instrumentation.vllm.ec_contract import EcFailure, EcTransfer
 
-HIDDEN = 256
-MODEL = wire.model_digest("tiny", HIDDEN)
+__all__ = ["HIDDEN", "MODEL", "Notes", "Rig", "feature", "publisher", "request", "rig", "tensor", "wait_for"]
+
 DEADLINE = 20.0
 
 
@@ -37,11 +38,6 @@ def wait_for(what: Callable[[], Any], why: str = "it did not happen") -> Any:
         assert time.monotonic() < end, why
         time.sleep(0.001)
     return found
-
-
-def tensor(rows: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return an encoder output."""
-    return torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def feature(item: str, rows: int, *, offset: int = 0, media: bool = True) -> Any:

@@ -1,0 +1,45 @@
+"""A producer process: serves one item, says so, and stops answering after so many chunks, until it is told to go on.
+
+python -m tests.support.ec_producer PORT ROWS CHUNKS
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from penstock.instrumentation.vllm.zmq_ec import publisher
+from penstock.instrumentation.vllm.zmq_ec.responder import Reply, Responder
+
+from tests.support.ec_tensors import MODEL, tensor
+
+
+class Halting(Responder):
+    """Says ``mid`` before the chunk that it sends only after a line on standard input."""
+
+    left = int(sys.argv[3])
+
+    def answer(self, frame: bytes) -> Reply:
+        """Answer, or wait."""
+        reply = super().answer(frame)
+        if reply.item:
+            Halting.left -= 1
+            if Halting.left == 0:
+                sys.stdout.write("mid\n")
+                sys.stdout.flush()
+                sys.stdin.readline()
+        return reply
+
+
+def main() -> None:
+    """Serve until it is killed."""
+    publisher.Responder = Halting  # type: ignore[misc]
+    made = publisher.Publisher("127.0.0.1", int(sys.argv[1]), MODEL, 1 << 30)
+    made.save("a", tensor(int(sys.argv[2])))
+    sys.stdout.write(made.server.address + "\n")
+    sys.stdout.flush()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""Encoder outputs, for processes that need no more than that."""
+
+from __future__ import annotations
+
+import torch
+from penstock.instrumentation.vllm.zmq_ec import wire
+
+HIDDEN = 256
+MODEL = wire.model_digest("tiny", HIDDEN)
+
+
+def tensor(rows: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return an encoder output."""
+    return torch.randn(rows, HIDDEN, generator=torch.Generator().manual_seed(seed)).to(dtype)

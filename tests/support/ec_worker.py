@@ -1,0 +1,43 @@
+"""A worker process: loads what it is ordered, a pickled ``StepOrders`` in hexadecimal a line, and prints what came.
+
+python -m tests.support.ec_worker
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import warnings
+import zlib
+from typing import Any
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from penstock.instrumentation.vllm.zmq_ec.loader import Loader
+    from penstock.instrumentation.vllm.zmq_ec.region import RegionError
+
+
+def say(text: str) -> None:
+    """Print a line."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Answer each line with a line: the report in hexadecimal and each item's checksum, or the error."""
+    loader = Loader()
+    say("ready")
+    for line in sys.stdin:
+        cache: dict[str, Any] = {}
+        try:
+            loader.load(pickle.loads(bytes.fromhex(line)), cache, "cpu")
+        except RegionError as error:
+            say(f"error {error}")
+            continue
+        sums = ",".join(f"{item}={zlib.crc32(found.numpy())}" for item, found in sorted(cache.items()))
+        say(f"{pickle.dumps(loader.report()).hex()} {sums}")
+    loader.close()
+
+
+if __name__ == "__main__":
+    main()
