@@ -11,6 +11,7 @@ from penstock.instrumentation.vllm.connectors import KvConnectorHook
 from penstock.instrumentation.vllm.ec_connectors import EcConnectorHook
 from penstock.instrumentation.vllm.frontend import TraceContextHook
 from penstock.instrumentation.vllm.scheduler_hook import SchedulerClassHook
+from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
 
 # vLLM inspects a model's class in a process of its own, which serves nothing and ends at once.
 _INSPECTION: Final = "vllm.model_executor.models.registry"
@@ -22,5 +23,12 @@ def install() -> None:
     if main is not None and main.name == _INSPECTION:
         return
     disabled = runtime.settings.hooks_disabled if runtime.settings is not None else ()
-    for hook in (SchedulerClassHook(), KvConnectorHook(), EcConnectorHook(), TraceContextHook()):
+    hooks = (
+        SchedulerClassHook(),
+        KvConnectorHook(),
+        EcConnectorHook(),
+        ZmqEcRegistration(),
+        TraceContextHook(),
+    )
+    for hook in hooks:
         registry.install(hook, disabled)

@@ -22,8 +22,9 @@ class Loader:
 
     def __init__(self) -> None:
         self._view: RegionView | None = None
-        self._done: list[int] = []
-        self._unreadable: list[int] = []
+        # In the order of the step, each once: whoever guards the load may ask for the same again.
+        self._done: dict[int, None] = {}
+        self._unreadable: dict[int, None] = {}
 
     def load(self, orders: StepOrders, encoder_cache: dict[str, torch.Tensor], device: Any) -> None:
         """Put every ordered item into *encoder_cache*.
@@ -35,13 +36,13 @@ class Loader:
         """
         guarded = bool(getattr(orders, "penstock_guarded", False))
         for order in orders.loads:
-            self._done.append(order.slot.generation)
+            self._done[order.slot.generation] = None
             if order.item in encoder_cache:
                 continue
             try:
                 encoder_cache[order.item] = self._tensor(order, orders.region, device)
             except RegionError as error:
-                self._unreadable.append(order.slot.generation)
+                self._unreadable[order.slot.generation] = None
                 if not guarded:
                     raise
                 logger.warning("ZmqECConnector: item %s cannot be loaded: %s", order.item, error)
