@@ -75,6 +75,11 @@ def check(drill: Drill) -> None:
         raise DrillRefusedError(
             f"drill {drill.id}: mode {drill.mode} cannot be rehearsed; use {', '.join(MODES.values())}"
         )
+    if drill.channel == constants.CHANNEL_EC and drill.mode != constants.FAILURE_MODE_LOAD:
+        raise DrillRefusedError(
+            f"drill {drill.id}: of the encoder cache only mode {MODES[constants.FAILURE_MODE_LOAD]} can be rehearsed, "
+            f"not {MODES[drill.mode]}"
+        )
     if not 0 < drill.rate <= 1:
         raise DrillRefusedError(
             f"drill {drill.id}: rate {drill.rate} is not a share of the attempts; use one in (0, 1]"

@@ -58,7 +58,7 @@ def assert_clean(scheduler: Any, items: Iterable[str] = ()) -> None:
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # the null block
     control = scheduler._penstock_ec
     assert not control._tracking._pending
-    assert not control._failing
+    assert not control._judge._failing
     assert not control._waits.now()
     assert not scheduler._penstock._records
 

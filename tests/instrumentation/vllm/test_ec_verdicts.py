@@ -278,7 +278,7 @@ def test_a_request_that_the_connector_fails(make_ec_scheduler: MakeScheduler, re
         c.ERROR_TYPE_EVICTED,
     )
     assert "mode probe" in engine.errors["first"]
-    assert not scheduler._penstock_ec._failing
+    assert not scheduler._penstock_ec._judge._failing
 
 
 def test_probes_of_a_connector_that_only_looks(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:

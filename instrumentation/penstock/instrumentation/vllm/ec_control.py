@@ -11,23 +11,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
-from penstock.instrumentation.decisions import EcLoss, Outcome, Trigger, decide_ec
-from penstock.instrumentation.policy_model import NO_POLICY
+from penstock.instrumentation.decisions import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import client_error, ec_outcomes
+from penstock.instrumentation.vllm import ec_outcomes
 from penstock.instrumentation.vllm.ec_contract import EcLoader
 from penstock.instrumentation.vllm.ec_failures import EcFailures, features_beyond, supports
+from penstock.instrumentation.vllm.ec_judge import EcJudge
+from penstock.instrumentation.vllm.ec_media import LocalMedia
 from penstock.instrumentation.vllm.ec_memory import BadItems
 from penstock.instrumentation.vllm.ec_observer import EcObserver
 from penstock.instrumentation.vllm.ec_outcomes import EcAffected, EcCause
 from penstock.instrumentation.vllm.ec_reports import failed_items
 from penstock.instrumentation.vllm.ec_tracking import Tracking
 from penstock.instrumentation.vllm.ec_waits import EcWaits
-from penstock.instrumentation.vllm.judge import HELD
 from penstock.instrumentation.vllm.worker_orders import WorkerOrders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.instrumentation.decisions import Decision
     from penstock.instrumentation.directives import Directives
@@ -53,32 +53,31 @@ class EcControl:
         self._observer = observer
         self._connector = scheduler.ec_connector
         self._loader: EcLoader | None = None
-        self._own = Outcome.RECOMPUTED
+        own = Outcome.RECOMPUTED
         self._telemetry = EcObserver(type(self._connector).__name__, c.COMPONENT_SCHEDULER)
         if isinstance(self._connector, EcLoader):
             self._loader = self._connector
-            self._own = _OUTCOMES[self._loader.load_failure_default]
+            own = _OUTCOMES.get(self._loader.load_failure_default, own)
             self._loader.observe(self._telemetry)
-        self._policy: Policy = NO_POLICY
+        self._judge = EcJudge(scheduler, observer, connector=self._telemetry.connector, own=own)
+        self.mark = self._judge.mark
         self._rewinds = supports(scheduler)
         self._tracking = Tracking(scheduler)
-        self._failures = EcFailures(scheduler, settle=self._settle)
-        self._causes: dict[str, EcCause] = {}
+        self._media = LocalMedia(scheduler.vllm_config.model_config)
+        self._failures = EcFailures(scheduler, self._media, settle=self._settle)
         self._bad = BadItems()
         self._waits = EcWaits()
         self._orders = WorkerOrders()
-        # Requests that fail, and what their clients are told.
-        self._failing: dict[str, str] = {}
 
     def follow(self, policy: Policy, directives: Directives) -> None:
         """Take in what came into force; between two steps, on any thread."""
-        self._policy = policy
+        self._judge.policy = policy
         self._waits.follow(policy)
         self._orders.follow(directives)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add what is in flight and what is done about a failed load; on the exporter's thread, reads only."""
-        rule = self._policy.ec_load_failure if runtime.active else None
+        rule = self._judge.policy.ec_load_failure if runtime.active else None
         own = self._loader.load_failure_default if self._loader is not None else ""
         snapshot.policy.ec_action = rule.action.value if rule is not None and rule.action is not None else own
         for peer, count, oldest_ns in self._loader.in_flight() if self._loader is not None else ():
@@ -103,8 +102,10 @@ class EcControl:
     def available(self, request: Any, computed: int, ready: bool) -> bool:
         """Return whether a request with *computed* tokens can be scheduled, where the connector says *ready*."""
         request_id = request.request_id
-        if request_id in self._failing:
+        if self._judge.is_failing(request_id):
             return False
+        if self._bad:
+            self._forget_what_moves_again(request, computed)
         if self._bad and self._fails_without_media(request, computed):
             return False
         if ready or (
@@ -137,7 +138,7 @@ class EcControl:
         if not runtime.active:
             return
         self._orders.attach(metadata)
-        if not items:
+        if not items or not self._connector.is_consumer:
             return
         metadata.penstock_items = items
         if self._guards:
@@ -148,8 +149,9 @@ class EcControl:
         """Note the requests that the connector itself fails, because an item of theirs cannot be had."""
         for request_id in request_ids:
             request = self._scheduler.requests.get(request_id)
-            if request is not None and not request.is_finished() and request_id not in self._failing:
-                self._fail_without_media(request, request.num_computed_tokens)
+            if request is None or request.is_finished() or self._judge.is_failing(request_id):
+                continue
+            self._fail_without_media(request, request.num_computed_tokens)
 
     # The scheduler
 
@@ -185,14 +187,6 @@ class EcControl:
             self._give_up(item, EcCause(failure.mode, failure.error_type, failure.rehearsal, peer))
         self._failures.handle(loads, failed.keys())
 
-    def mark(self, outputs: Mapping[int, Any]) -> None:
-        """Tell the clients of the requests that have failed in this step why."""
-        if not self._failing:
-            return
-        client_error.mark(outputs, self._failing)
-        for request_id in [each for each in self._failing if each not in self._scheduler.requests]:
-            del self._failing[request_id]
-
     def left(self, request: Any) -> None:
         """Forget a request that has finished."""
         self._waits.ended(request.request_id)
@@ -201,7 +195,7 @@ class EcControl:
 
     @property
     def _guards(self) -> bool:
-        rule = self._policy.ec_load_failure
+        rule = self._judge.policy.ec_load_failure
         return self._rewinds and (self._loader is not None or (rule is not None and rule.action is not None))
 
     def _awaited(self, request: Any, computed: int) -> list[str]:
@@ -217,6 +211,14 @@ class EcControl:
     def _given_up(self, request: Any, computed: int) -> bool:
         """Tell whether a connector may still wait for an item that is bad, wherever it comes from now."""
         return any(feature.identifier in self._bad for feature in features_beyond(request, computed))
+
+    def _forget_what_moves_again(self, request: Any, computed: int) -> None:
+        """Let what a connector tries again be bad no longer: one that moves items ahead has a memory of its own."""
+        loader = self._loader
+        if loader is not None:
+            for feature in features_beyond(request, computed):
+                if feature.identifier in self._bad and loader.waits_for(feature.identifier):
+                    self._bad.forget(feature.identifier)
 
     def _missing(self, request: Any, computed: int) -> list[str]:
         """Return the items that a request needs and vLLM's encoder cache does not have."""
@@ -246,13 +248,13 @@ class EcControl:
     def _overdue(self, wait: EcWait) -> None:
         request, computed = wait.request, wait.computed
         items = self._awaited(request, computed)
-        self._no_longer_waits(request.request_id, timed_out=True)
         if request.is_finished() or not items:
             return
+        self._no_longer_waits(request.request_id, timed_out=True)
         peer = self._loader.peer_of(items[0]) if self._loader is not None else None
         cause = replace(_TIMED_OUT, peer=peer)
         affected = self._waiting_loss(request, computed, items, Trigger.DEADLINE)
-        if self._decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
+        if self._judge.decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
             for item in items:
                 self._give_up(item, cause)
 
@@ -264,17 +266,12 @@ class EcControl:
             items = [item for item in self._missing(wait.request, wait.computed) if item in causes]
             if items and not wait.request.is_finished():
                 affected = self._waiting_loss(wait.request, wait.computed, items, Trigger.FAILURE)
-                self._decide(wait.request, affected, causes[items[0]])
+                self._judge.decide(wait.request, affected, causes[items[0]])
 
     def _fails_without_media(self, request: Any, computed: int) -> bool:
         """Fail a request that needs a bad item and cannot encode it here: vLLM would end the engine in that step."""
-        lacks = any(
-            feature.data is None and feature.identifier in self._bad
-            for feature in features_beyond(request, computed)
-        )
-        if not lacks or not set(self._missing(request, computed)) & set(
-            self._without_media(request, computed)
-        ):
+        items = [item for item in self._missing(request, computed) if item in self._bad]
+        if not items or self._has_media(request, computed, items):
             return False
         self._fail_without_media(request, computed)
         return True
@@ -283,23 +280,27 @@ class EcControl:
         items = [
             item
             for item in self._missing(request, computed)
-            if item in self._without_media(request, computed)
+            if not self._has_media(request, computed, [item])
         ]
         cause = next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
-        self._decide(request, self._waiting_loss(request, computed, items, Trigger.FAILURE), cause)
-
-    @staticmethod
-    def _without_media(request: Any, computed: int) -> list[str]:
-        return [each.identifier for each in features_beyond(request, computed) if each.data is None]
+        self._judge.decide(
+            request, EcAffected(request.request_id, tuple(items), computed, local_media=False), cause
+        )
 
     def _waiting_loss(
-        self, request: Any, computed: int, items: Iterable[str], trigger: Trigger
+        self, request: Any, computed: int, items: Sequence[str], trigger: Trigger
     ) -> EcAffected:
-        items = tuple(items)
-        without = set(self._without_media(request, computed))
         return EcAffected(
-            request.request_id, items, computed, local_media=without.isdisjoint(items), trigger=trigger
+            request.request_id,
+            tuple(items),
+            computed,
+            local_media=self._has_media(request, computed, items),
+            trigger=trigger,
         )
+
+    def _has_media(self, request: Any, computed: int, items: Sequence[str]) -> bool:
+        features = features_beyond(request, computed)
+        return all(self._media.has(feature) for feature in features if feature.identifier in items)
 
     # Decisions
 
@@ -311,36 +312,4 @@ class EcControl:
     def _settle(self, request: Any, affected: EcAffected) -> Decision:
         found = (self._bad.cause(item) for item in affected.items)
         cause = next((each for each in found if each is not None), _UNKNOWN)
-        return self._decide(request, affected, ec_outcomes.cause_of(affected, cause))
-
-    def _decide(self, request: Any, affected: EcAffected, cause: EcCause) -> Decision:
-        policy = self._policy if runtime.active else NO_POLICY
-        loss = EcLoss(len(affected.items), affected.local_media, affected.exported, affected.trigger)
-        decision = decide_ec(loss, default=self._own, policy=policy, observed=policy.observed)
-        if affected.held and decision.outcome is Outcome.RECOMPUTED:
-            decision = replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {HELD}")
-        record = self._observer.record_of(request)
-        record.ec_attempt += 1
-        if runtime.active:
-            fields = ec_outcomes.outcome_fields(
-                affected,
-                decision,
-                cause,
-                attempt=record.ec_attempt,
-                policy_hash=policy.hash,
-                connector=self._telemetry.connector,
-            )
-            runtime.emit_event(
-                "load_outcome",
-                fields,
-                component=c.COMPONENT_SCHEDULER,
-                request_id=affected.request_id,
-                rehearsal=cause.rehearsal,
-            )
-        if decision.outcome is Outcome.FAILED:
-            self._failing[affected.request_id] = client_error.describe(
-                cause, cause.peer, decision.reason, "EC"
-            )
-            # vLLM's own way to fail a single request, in this step's update.
-            self._scheduler.encoder_cache_mismatch_reqs.add(affected.request_id)
-        return decision
+        return self._judge.decide(request, affected, ec_outcomes.cause_of(affected, cause))

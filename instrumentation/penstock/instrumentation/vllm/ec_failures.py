@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from penstock.instrumentation.decisions import Decision
+    from penstock.instrumentation.vllm.ec_media import LocalMedia
     from penstock.instrumentation.vllm.ec_tracking import StepLoads
 
     Settle = Callable[[Any, EcAffected], Decision]
@@ -38,9 +39,10 @@ _MANAGER: Final = (
 class EcFailures:
     """Takes back what was computed from bad items, in one scheduler; on its thread, inside a step."""
 
-    def __init__(self, scheduler: Any, *, settle: Settle) -> None:
+    def __init__(self, scheduler: Any, media: LocalMedia, *, settle: Settle) -> None:
         """Act on *scheduler*; *settle* decides about one request and, where it must fail, lets vLLM fail it in this step."""
         self._scheduler = scheduler
+        self._media = media
         self._settle = settle
         self._exports = exports(scheduler)
 
@@ -78,7 +80,7 @@ class EcFailures:
                 tuple(dict.fromkeys(each.identifier for each in needed)),
                 kept,
                 computed - kept,
-                local_media=all(each.data is not None for each in needed),
+                local_media=all(map(self._media.has, needed)),
                 exported=tainted and request.status.name == _RUNNING and self._exports,
                 held=tainted and request.status.name != _RUNNING,
                 collateral=request_id not in seeds,

@@ -37,6 +37,10 @@ class BadItems:
         if len(self._until) > CAPACITY:
             self._until.popitem(last=False)
 
+    def forget(self, item: str) -> None:
+        """Note that *item* is bad no longer."""
+        self._until.pop(item, None)
+
     def cause(self, item: str) -> EcCause | None:
         """Return why *item* is bad; None if it is not, or no longer."""
         found = self._until.get(item)

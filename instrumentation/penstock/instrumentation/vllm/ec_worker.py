@@ -137,7 +137,10 @@ class EcWorker:
             return failures.Failure(
                 c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER, error_text="the connector did not load the item"
             )
-        fault = self._shapes.fault(tensor, item.rows, item.modality)
+        if not isinstance(tensor, torch.Tensor):
+            fault = f"the item is a {type(tensor).__name__}, no tensor"
+        else:
+            fault = self._shapes.fault(tensor, item.rows, item.modality)
         if fault:
             return failures.Failure(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT, error_text=fault)
         drill = self._drills.hit(c.CHANNEL_EC, c.FAILURE_MODE_LOAD, UNKNOWN)

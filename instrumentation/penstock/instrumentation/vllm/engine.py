@@ -6,9 +6,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.constants import ROLES
+from penstock.instrumentation.guard import guard
 from penstock.instrumentation.policy_model import Action
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import identity
+from penstock.instrumentation.vllm.ec_connectors import EcSchedulerSideMixin
 from penstock.instrumentation.vllm.ec_control import EcControl
 from penstock.instrumentation.vllm.load_control import LoadControl
 from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
@@ -38,7 +40,11 @@ class EngineSource:
         self.observer = SchedulerObserver(self._facts["kv_connector"])
         self.loads = LoadControl(scheduler, self.observer)
         self._ec_connector = scheduler.ec_connector
-        self.ec = EcControl(scheduler, self.observer) if self._ec_connector is not None else None
+        self.ec: EcControl | None = None
+        # Without the connector's mixin nobody would tell it anything.
+        if isinstance(self._ec_connector, EcSchedulerSideMixin):
+            with guard("ec_connector"):
+                self.ec = EcControl(scheduler, self.observer)
 
     @classmethod
     def of(cls, scheduler: Any) -> EngineSource:
