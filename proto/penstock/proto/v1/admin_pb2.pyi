@@ -16,7 +16,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now", "listen_address", "engines_expected", "messages_refused", "last_refusal", "last_refused", "disk_free_bytes")
+    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now", "listen_address", "engines_expected", "messages_refused", "last_refusal", "last_refused", "disk_free_bytes", "policy_file", "policy_file_error")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_TIME_FIELD_NUMBER: _ClassVar[int]
     STATE_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,8 @@ class AgentStatus(_message.Message):
     LAST_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     LAST_REFUSED_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FILE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FILE_ERROR_FIELD_NUMBER: _ClassVar[int]
     version: str
     start_time: _timestamp_pb2.Timestamp
     state_dir: str
@@ -55,7 +57,9 @@ class AgentStatus(_message.Message):
     last_refusal: str
     last_refused: _timestamp_pb2.Timestamp
     disk_free_bytes: int
-    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., listen_address: _Optional[str] = ..., engines_expected: _Optional[int] = ..., messages_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refused: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
+    policy_file: str
+    policy_file_error: str
+    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., listen_address: _Optional[str] = ..., engines_expected: _Optional[int] = ..., messages_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refused: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disk_free_bytes: _Optional[int] = ..., policy_file: _Optional[str] = ..., policy_file_error: _Optional[str] = ...) -> None: ...
 
 class EngineSelector(_message.Message):
     __slots__ = ("labels", "models", "engines")
@@ -110,20 +114,32 @@ class RollbackPolicyRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., to_generation: _Optional[int] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
 
 class ApplyPolicyResponse(_message.Message):
-    __slots__ = ("name", "store_generation", "generation", "result", "engines", "warnings")
+    __slots__ = ("name", "store_generation", "generation", "result", "engines", "warnings", "policies")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STORE_GENERATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
     name: str
     store_generation: int
     generation: int
     result: str
     engines: _containers.RepeatedCompositeFieldContainer[EngineChange]
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., store_generation: _Optional[int] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineChange, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[PolicyResult]
+    def __init__(self, name: _Optional[str] = ..., store_generation: _Optional[int] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineChange, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[PolicyResult, _Mapping]]] = ...) -> None: ...
+
+class PolicyResult(_message.Message):
+    __slots__ = ("name", "generation", "result")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    generation: int
+    result: str
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ...) -> None: ...
 
 class EngineChange(_message.Message):
     __slots__ = ("key", "old_hash", "new_hash", "fields")
@@ -303,14 +319,18 @@ class ExportPoliciesResponse(_message.Message):
     def __init__(self, manifests_json: _Optional[str] = ...) -> None: ...
 
 class ImportPoliciesRequest(_message.Message):
-    __slots__ = ("manifests_json", "author", "dry_run")
+    __slots__ = ("manifests_json", "author", "dry_run", "reason", "all")
     MANIFESTS_JSON_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
     manifests_json: str
     author: str
     dry_run: bool
-    def __init__(self, manifests_json: _Optional[str] = ..., author: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
+    reason: str
+    all: bool
+    def __init__(self, manifests_json: _Optional[str] = ..., author: _Optional[str] = ..., dry_run: bool = ..., reason: _Optional[str] = ..., all: bool = ...) -> None: ...
 
 class ListEnginesRequest(_message.Message):
     __slots__ = ("selector",)
