@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import click
 from penstock.agent.ctl.group import LazyGroup, RootGroup
+from penstock.agent.ctl.tls import ClientTls, with_tls
 from penstock.proto.version import __version__
 
 DEFAULT_ADDRESS = "unix:///run/penstock/admin.sock"
@@ -54,13 +55,14 @@ _GET = {
     show_default=True,
     show_envvar=True,
     metavar="ADDRESS",
-    help="The agent's admin socket.",
+    help="The agent's admin socket, or host:port with the --tls options.",
 )
+@with_tls
 @click.version_option(__version__, message="agentctl %(version)s")
 @click.pass_context
-def cli(context: click.Context, address: str) -> None:
+def cli(context: click.Context, address: str, tls: ClientTls) -> None:
     """See and steer the transfers of vLLM engines, through the agent beside them."""
-    context.obj = address
+    context.obj = (address, tls)
 
 
 @cli.group(

@@ -88,7 +88,8 @@ def with_client(function: F) -> F:
     @click.pass_context
     @functools.wraps(function)
     def command(context: click.Context, /, address: str | None, **arguments: Any) -> Any:
-        client = Client(address or context.find_root().obj)
+        default, tls = context.find_root().obj
+        client = Client(address or default, tls)
         try:
             return function(client, **arguments)
         finally:
