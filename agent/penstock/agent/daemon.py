@@ -16,7 +16,7 @@ from penstock.agent.admin import AdminService, AgentContext
 from penstock.agent.errors import StateError
 from penstock.agent.folding import FoldKeeper
 from penstock.agent.http import HttpServer
-from penstock.agent.ingest import IngestService, LossWatch
+from penstock.agent.ingest import IngestService, LossWatch, Refusals
 from penstock.agent.journal import AGENT_PROCESS, Journal, prepare_directory
 from penstock.agent.listen import GrpcServer, Lock
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
@@ -95,6 +95,8 @@ class Daemon:
         self._http: HttpServer | None = None
         self._exporter: TraceExporter | None = None
         self._exposition: Exposition | None = None
+        self._refused = Refusals()
+        self._listen_address = str(config.listen)
 
     def _remaining(self) -> float:
         """Seconds left of the shared deadline of the drain; never quite nothing."""
@@ -143,7 +145,9 @@ class Daemon:
                 statuses=(self._describe,),
             )
         )
+        self._refused = ingest.refused
         engines = await self._serve_engines(ingest, policies.feed)
+        self._listen_address = str(engines.address)
         self._phase = "serving"
         addresses = {"listen": str(engines.address), "admin": str(admin.address), "http": str(http.address)}
         self._publish(addresses)
@@ -254,6 +258,11 @@ class Daemon:
 
     def _describe(self, status: AgentStatus) -> None:
         status.start_time.FromNanoseconds(self._started_unix_nano)
+        status.listen_address = self._listen_address
+        status.engines_expected = self._config.engines_expected
+        status.messages_refused, status.last_refusal = self._refused.count, self._refused.last
+        if self._refused.count:
+            status.last_refused.FromNanoseconds(self._refused.last_unix_nano)
         if self._http is not None:
             status.metrics_address = str(self._http.address)
         if self._exporter is not None:

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.agent.admin import drills, engines, events, policies, quarantines, rollouts, status
+from penstock.agent.admin import (
+    drills,
+    engines,
+    events,
+    policies,
+    quarantines,
+    requests,
+    rollouts,
+    status,
+)
 from penstock.agent.errors import PenstockError
 from penstock.agent.status import code_of
 from penstock.proto.v1 import admin_pb2 as admin
@@ -77,6 +86,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     ListEngines = _unary(engines.list_engines)
     ListPeers = _unary(engines.list_peers)
+    ListRequests = _unary(requests.list_requests)
 
     SetQuarantine = _unary(quarantines.set_quarantine)
     ListQuarantines = _unary(quarantines.list_quarantines)
