@@ -32,6 +32,14 @@ class ConflictError(PenstockError):
     """The policy's generation moved on (compare-and-set)."""
 
 
+class OwnedError(PenstockError):
+    """The policy belongs to a file, which is the place to change it."""
+
+
+class AccessError(PenstockError):
+    """Who asks may not."""
+
+
 class NotFoundError(PenstockError):
     """There is no such policy, engine or request."""
 

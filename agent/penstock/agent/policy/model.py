@@ -48,7 +48,10 @@ def _read_time(value: Any) -> Any:
     time = datetime.fromisoformat(value)
     if time.tzinfo is None:
         raise ValueError
-    return time.astimezone(UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise ValueError from None
 
 
 def _write_time(value: datetime) -> str:
@@ -180,14 +183,47 @@ def parse_manifest(text: str) -> Manifest:
     """
     if len(text.encode()) > MAX_MANIFEST_BYTES:
         raise ManifestError(f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"the manifest is not JSON ({error}); send one object") from None
+    return check_manifest(read_json(text, "the manifest"))
+
+
+def check_manifest(document: Any) -> Manifest:
+    """Turn JSON values into a manifest.
+
+    Raises:
+        ManifestError: a field is wrong; names the first one.
+
+    """
     if not isinstance(document, dict):
-        raise ManifestError(f"the manifest is {' '.join(text.split()):.40}; write one object")
+        shown = " ".join(json.dumps(document).split())
+        raise ManifestError(f"the manifest is {shown:.40}; write one object")
     try:
-        return Manifest.model_validate(document)
+        manifest = Manifest.model_validate(document)
     except ValidationError as error:
         message, field = sentence(error, Manifest)
         raise ManifestError(message, field) from None
+    # What is stored is this text, and it has to be readable again.
+    if len(manifest.canonical.encode()) > MAX_MANIFEST_BYTES:
+        raise ManifestError(f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter")
+    return manifest
+
+
+def read_json(text: str, what: str) -> Any:
+    """Read JSON in which no key comes twice; *what* names it in an error.
+
+    Raises:
+        ManifestError: it is something else.
+
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{what} is not JSON ({error}); send one object") from None
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"{name!r:.80} is there twice")
+        fields[name] = value
+    return fields
