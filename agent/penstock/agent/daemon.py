@@ -20,7 +20,14 @@ from penstock.agent.ingest import IngestService, LossWatch, Refusals
 from penstock.agent.journal import AGENT_PROCESS, Journal, prepare_directory
 from penstock.agent.listen import GrpcServer, Lock
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
-from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.policy import (
+    OrderBook,
+    Pauses,
+    PolicyDatabase,
+    PolicyFeed,
+    PolicyFeedService,
+    PolicyStore,
+)
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
 from penstock.agent.traces.export import TraceExporter
@@ -223,7 +230,7 @@ class Daemon:
         """Serve both of an engine's services on the one endpoint that it knows."""
         server = GrpcServer(self._config.listen, "--listen", _INGEST_MODE)
         server.server.add_generic_rpc_handlers((ingest.handler(),))
-        policy_pb2_grpc.add_PolicyFeedServicer_to_server(feed, server.server)  # type: ignore[no-untyped-call]
+        policy_pb2_grpc.add_PolicyFeedServicer_to_server(PolicyFeedService(feed), server.server)  # type: ignore[no-untyped-call]
         await self._serve(server)
         self._parts.push_async_callback(self._drain, ingest, feed, server)
         return server
