@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.admin import (
+    bundles,
     drills,
     engines,
     events,
@@ -80,6 +81,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListPolicies = _unary(policies.list_policies)
     GetEffectivePolicy = _unary(policies.get_effective_policy)
     ListAudit = _unary(policies.list_audit)
+    ExportPolicies = _unary(bundles.export_policies)
+    ImportPolicies = _unary(bundles.import_policies)
 
     WatchRollout = _stream(rollouts.watch_rollout)
     SetPaused = _stream(rollouts.set_paused)

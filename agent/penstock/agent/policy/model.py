@@ -6,9 +6,10 @@ Unknown fields are refused, at every level.
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent.errors import ManifestError
 from penstock.agent.policy.complaint import RULE, sentence
@@ -31,6 +32,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 API_VERSION = "penstock.dev/v1alpha1"
 KIND = "TransferPolicy"
@@ -205,6 +209,15 @@ def check_manifest(document: Any) -> Manifest:
     if len(manifest.canonical.encode()) > MAX_MANIFEST_BYTES:
         raise ManifestError(f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter")
     return manifest
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Let an error about one of several manifests say which; *name* is as somebody wrote it."""
+    try:
+        yield
+    except ManifestError as error:
+        raise ManifestError(f"policy {name!r:.80}: {error}", error.field) from None
 
 
 def read_json(text: str, what: str) -> Any:

@@ -23,7 +23,7 @@ from penstock.agent.errors import (
 )
 from penstock.agent.policy import audit
 from penstock.agent.policy.completion import to_completion
-from penstock.agent.policy.model import BREAK_GLASS_PRIORITY, Manifest, parse_manifest
+from penstock.agent.policy.model import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
 from penstock.agent.policy.notice import Listeners
 from penstock.agent.policy.planning import Edit, Plan, plan
 from penstock.agent.policy.store import (
@@ -124,7 +124,8 @@ class PolicyStore(Store):
         async with self._turn:
             for manifest in manifests:
                 self._check_owner(manifest.name)
-                self._check_times(manifest)
+                with about(manifest.name):
+                    self._check_times(manifest)
             edits = [
                 Edit(manifest.name, manifest, "import", author, reason or manifest.reason)
                 for manifest in manifests
