@@ -21,7 +21,10 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
     ("arguments", "sentence"),
     [
         (["bogus"], "'bogus'; use one of set-policy, apply, rollback"),
-        (["get", "bogus"], "agentctl get has no 'bogus'; use one of policy, engines, peers, events, audit"),
+        (
+            ["get", "bogus"],
+            "agentctl get has no 'bogus'; use one of policy, engines, peers, requests, events",
+        ),
         (["--bogus"], "No such option '--bogus'"),
         (["get", "engines", "-o", "xml"], "'xml' is not one of 'table', 'wide', 'json', 'yaml'"),
         (["get", "engines", "-l", "role=("], "selector 'role=(' cannot be read; write it like role=decode"),
@@ -44,7 +47,7 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
         ),
         (["set-policy", "p", "--ttl", "soon"], "'soon' is not a duration"),
         (["apply"], "Missing option '--filename' / '-f'"),
-        (["apply", "-f", "/nowhere"], "'/nowhere': No such file or directory"),
+        (["apply", "-f", "/nowhere"], "'/nowhere' cannot be read: No such file or directory"),
         (["rollback", "p", "--to-generation", "0"], "0 is not in the range x>=1"),
         (["pause", "decode/"], "engine 'decode/' cannot be read"),
     ],

@@ -102,7 +102,7 @@ def test_the_table_of_peers(filled: AdminHarness, agentctl: Agentctl) -> None:
     """Transfers, failures by mode and kind, in flight."""
     header, line = agentctl("get", "peers").stdout.splitlines()
     assert header.split()[:6] == ["ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN"]
-    assert line.split()[:7] == ["0", PEER, "-", "1", "0", "10ms", "2"]
+    assert line.split()[:7] == ["0", PEER, "-", "1", "1", "10ms", "2"]
     assert "handshake/refused 1" in line
 
 
@@ -133,7 +133,7 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
         f"3 for remote_kv from {PEER}, the oldest since ",
         f"2 kv with {PEER}, the oldest since ",
         "Leases: 1 of 7 blocks, the oldest from ",
-        f"{PEER}: 1 ok, 0 failed; handshake/refused 1, last ",
+        f"{PEER}: 1 ok, 1 failed; handshake/refused 1, last ",
         "hook eplb is not installed: no such method",
         "1 of 2 hooks installed",
     ):

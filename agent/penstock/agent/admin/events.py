@@ -195,7 +195,7 @@ def _wanted(scan: Scan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
         if wanted.takes(found.event, found.source):
             yield admin.LoggedEvent(
                 batch=found.logged.id,
-                index=found.index,
+                index=found.position,
                 key=convert.key_message(found.source.key),
                 process=found.source.process,
                 event=found.event,

@@ -14,7 +14,7 @@ from penstock.agent.errors import ContractError
 from penstock.agent.traces.entries import RequestKey, request_entries
 from penstock.agent.traces.facts import RequestFacts
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.common_pb2 import OUTCOME_RECOMPUTED
+from penstock.proto.v1.common_pb2 import OUTCOME_RECOMPUTED, OUTCOME_UNSPECIFIED
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def _summary(facts: RequestFacts, asked: LoadOutcome | None) -> admin.RequestSum
         request_id=facts.request_id,
         # The caller's trace context comes with the end of the request.
         trace_id=facts.identity.trace_id if facts.closed is not None else "",
-        outcome=outcome.outcome if outcome is not None else 0,
-        mode=cause.mode if cause is not None else 0,
+        outcome=outcome.outcome if outcome is not None else OUTCOME_UNSPECIFIED,
+        mode=cause.mode if cause is not None else 0,  # type: ignore[arg-type]
         peer=cause.peer if cause is not None and cause.peer.address else facts.peer,
         tokens_recomputed=sum(
             entry.event.load_outcome.tokens_recomputed

@@ -21,7 +21,7 @@ class Found(NamedTuple):
     """An event of the log, its place and its sender."""
 
     logged: LoggedBatch
-    index: int
+    position: int
     event: Event
     source: Source
 

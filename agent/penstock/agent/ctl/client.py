@@ -52,10 +52,10 @@ class Client:
         options = [*_OPTIONS, *tls.channel_options()]
         return grpc.secure_channel(self.address, tls.credentials(self.address), options=options)
 
-    def call(self, method: str, request: Message) -> Any:
-        """Call *method* and return its answer."""
+    def call(self, method: str, request: Message, timeout: float = ANSWER_DEADLINE) -> Any:
+        """Call *method* and return its answer, which may take *timeout* seconds."""
         with self._sentences():
-            return getattr(self._stub, method)(request, timeout=ANSWER_DEADLINE)
+            return getattr(self._stub, method)(request, timeout=timeout)
 
     def stream(self, method: str, request: Message, timeout: float | None = None) -> Iterator[Any]:
         """Call *method* and yield its answers, for at most *timeout* seconds if it is given."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl import rows, words
 from penstock.agent.ctl.failure import FailedError
-from penstock.agent.ctl.options import ENGINE, engine_selector, with_client, with_output
+from penstock.agent.ctl.named import ENGINE
+from penstock.agent.ctl.options import engine_selector, with_client, with_output
 from penstock.agent.ctl.output import show
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
@@ -26,7 +27,7 @@ _INDENT = "  "
 
 @click.command()
 @click.argument("key", type=ENGINE, metavar="ENGINE")
-@with_output("json", "yaml")
+@with_output()
 @with_client
 def engine(client: Client, key: EngineKey, output: str) -> None:
     """Show one engine in full: facts, policy, what it holds, its peers, its processes and hooks."""
@@ -124,7 +125,7 @@ def _in_flight(item: admin.Engine, now: float) -> Iterator[str]:
 
 
 def _peer(peer: admin.PeerSummary, now: float) -> str:
-    text = f"{peer.peer.address}: {peer.transfers_ok} ok, {peer.transfers_failed} failed"
+    text = f"{peer.peer.address}: {peer.transfers_ok} ok, {rows.failed_attempts(peer)} failed"
     if peer.failures:
         text += f"; {rows.failure_words(peer)}"
     if peer.HasField("last_failure"):

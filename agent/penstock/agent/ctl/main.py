@@ -4,11 +4,13 @@ Tables are for people. With ``-o json`` or ``-o yaml`` names are those of the
 wire's JSON mapping (camelCase), enum values are their label words, numbers are
 plain numbers (also 64-bit ones), moments are RFC 3339 and durations such as
 ``1.5s``. What is not set is left out only where the wire can tell that; a list
-is the field of that name. ``get policy`` prints manifests, with a ``status``
+is the field of that name, and ``truncated`` beside it says that it is not all. ``get policy`` prints manifests, with a ``status``
 that ``apply`` ignores.
 """
 
 from __future__ import annotations
+
+import os
 
 import click
 from penstock.agent.ctl.group import LazyGroup, RootGroup
@@ -29,6 +31,7 @@ _COMMANDS = {
     "drill": (f"{_HERE}.drill", "Rehearsals that are running: list, stop."),
     "pause": (f"{_HERE}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_HERE}.pause", "Undo a pause."),
+    "completion": (f"{_HERE}.completion", "Make a shell complete commands and names."),
     "watch": (f"{_HERE}.watch", "Print events as they come."),
 }
 
@@ -36,6 +39,7 @@ _GET = {
     "policy": (f"{_HERE}.get_policy", "Policies, or what they come to in one engine (--effective)."),
     "engines": (f"{_HERE}.get", "Engines: connected, policy in force, what they wait for."),
     "peers": (f"{_HERE}.get", "Peers: transfers, failures, in flight."),
+    "requests": (f"{_HERE}.get_requests", "Requests: what became of them, or which wait."),
     "events": (f"{_HERE}.get", "Events of the log."),
     "audit": (f"{_HERE}.get", "Who changed or ordered what, when and why."),
 }
@@ -63,12 +67,20 @@ _GET = {
 def cli(context: click.Context, address: str, tls: ClientTls) -> None:
     """See and steer the transfers of vLLM engines, through the agent beside them."""
     context.obj = (address, tls)
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        context.color = False
 
 
 @cli.group(
     cls=LazyGroup,
     lazy=_GET,
-    aliases={"policies": "policy", "engine": "engines", "peer": "peers", "event": "events"},
+    aliases={
+        "policies": "policy",
+        "engine": "engines",
+        "peer": "peers",
+        "request": "requests",
+        "event": "events",
+    },
 )
 def get() -> None:
     """List things."""
@@ -77,6 +89,17 @@ def get() -> None:
 @cli.group(cls=LazyGroup, lazy={"engine": (f"{_HERE}.describe", "One engine, in full.")})
 def describe() -> None:
     """Show one thing in full."""
+
+
+@cli.group(
+    cls=LazyGroup,
+    lazy={
+        "policy": (f"{_HERE}.diff", "What changed in a policy, or what a file would change."),
+        "engine": (f"{_HERE}.diff", "What tells two engines apart."),
+    },
+)
+def diff() -> None:
+    """Compare things."""
 
 
 @cli.group(cls=LazyGroup, lazy={"policy": (f"{_HERE}.delete", "Delete a policy.")})

@@ -61,6 +61,19 @@ FIELDS = (
         "With auto: what happens when the budget is used up.",
     ),
     Field(
+        "--ec-load-failure",
+        "ecLoadFailure.action",
+        _ACTIONS,
+        "What happens to a request whose encoder outputs cannot be loaded; auto decides by what follows.",
+    ),
+    Field(
+        "--ec-max-recompute-items",
+        "ecLoadFailure.maxRecomputeItems",
+        click.INT,
+        "With auto: a request that lost more items fails.",
+        "ITEMS",
+    ),
+    Field(
         "--deferral-max-start-wait",
         "deferral.maxStartWait",
         click.STRING,
@@ -107,6 +120,20 @@ FIELDS = (
         click.INT,
         "At most this share of the known peers is cut off.",
         "PERCENT",
+    ),
+    Field(
+        "--trace-sample-ratio",
+        "telemetry.traceSampleRatio",
+        click.FLOAT,
+        "This share of the good traces is exported, from 0 to 1; failed ones always are.",
+        "RATIO",
+    ),
+    Field(
+        "--failure-log-interval",
+        "telemetry.failureLogInterval",
+        click.STRING,
+        "Each way to fail is logged by the engine at most once in this time, such as 5s.",
+        "DURATION",
     ),
 )
 

@@ -24,12 +24,17 @@ DEFAULT_TIMEOUT = timedelta(seconds=30)
 
 def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
     """Print what a change did, or would do."""
-    for warning in response.warnings:
-        click.echo(click.style(f"warning: {warning}", fg="yellow"), err=True)
+    show_warnings(response)
     tail = " (dry run: nothing was changed)" if dry_run else ""
     click.echo(f"policy {response.name} {response.result}, generation {response.generation}{tail}")
     if dry_run:
         show_fields(response)
+
+
+def show_warnings(response: admin.ApplyPolicyResponse) -> None:
+    """Print what somebody who makes a change should know."""
+    for warning in response.warnings:
+        click.echo(click.style(f"warning: {warning}", fg="yellow"), err=True)
 
 
 def show_fields(response: admin.ApplyPolicyResponse) -> None:

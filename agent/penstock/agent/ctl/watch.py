@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @with_filters
-@with_output("json", "yaml")
+@with_output()
 @with_client
 def watch(client: Client, output: str, **filters: Any) -> None:
     """Print events as they come, until interrupted; with --since, those of that time first.
