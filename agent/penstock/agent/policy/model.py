@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.complaint import RULE, sentence
+from penstock.agent.policy.complaint import RULE, complaint
 from penstock.agent.policy.leaves import Leaves, flatten
 from penstock.agent.policy.sections import (
     Deferral,
@@ -169,12 +169,14 @@ class Manifest(Model):
                 f"spec.expiresAt is {_write_time(expires_at)}, which is past; "
                 "give a later time (agentctl --ttl 30m writes one)",
                 "spec.expiresAt",
+                ("spec", "expiresAt"),
             )
         if self.spec.priority >= BREAK_GLASS_PRIORITY and expires_at - now > BREAK_GLASS_LIMIT:
             raise ManifestError(
                 f"spec.expiresAt is {_write_time(expires_at)}, but a policy of priority "
                 f"{self.spec.priority} may last at most 4h; give an earlier time or a priority below 900",
                 "spec.expiresAt",
+                ("spec", "expiresAt"),
             )
 
 
@@ -203,8 +205,7 @@ def check_manifest(document: Any) -> Manifest:
     try:
         manifest = Manifest.model_validate(document)
     except ValidationError as error:
-        message, field = sentence(error, Manifest)
-        raise ManifestError(message, field) from None
+        raise complaint(error, Manifest) from None
     # What is stored is this text, and it has to be readable again.
     if len(manifest.canonical.encode()) > MAX_MANIFEST_BYTES:
         raise ManifestError(f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter")
@@ -217,7 +218,7 @@ def about(name: str) -> Iterator[None]:
     try:
         yield
     except ManifestError as error:
-        raise ManifestError(f"policy {name!r:.80}: {error}", error.field) from None
+        raise ManifestError(f"policy {name!r:.80}: {error}", error.field, error.location) from None
 
 
 def read_json(text: str, what: str) -> Any:
