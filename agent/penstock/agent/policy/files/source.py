@@ -74,9 +74,10 @@ class FileSource:
     async def start(self) -> None:
         """Take what there is, and follow it; a refusal does not stop the start."""
         for _ in range(_FIRST_LOOKS):
-            await asyncio.sleep(await self.poll())
-            if self._taken is not None:
+            seconds = await self.poll()
+            if seconds == LOOK_SECONDS:
                 break
+            await asyncio.sleep(seconds)
         self._following = asyncio.ensure_future(self._follow())
 
     async def stop(self) -> None:
