@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.ctl.failure import FailedError, WrongUseError
+from penstock.agent.ctl.failure import AwayError, FailedError, WrongUseError
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ _OPTIONS = (
     # A proxy of the environment is for the web, not for the agent.
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # Who waits for an agent to come back looks once a second.
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
 )
 
 
@@ -76,8 +79,8 @@ class Client:
     def _failure(self, code: grpc.StatusCode, details: str) -> click.ClickException:
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return WrongUseError(details)
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return FailedError(self._unreachable(details))
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+            return AwayError(self._unreachable(details))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return FailedError(f"the agent at {self.address} did not answer in time: see its log")
         if code is grpc.StatusCode.UNIMPLEMENTED:

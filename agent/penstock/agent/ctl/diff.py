@@ -67,6 +67,7 @@ def policy(
         if change is not None:
             show_warnings(change)
             if found:
+                click.echo()
                 show_fields(change)
     return _DIFFERS if found and exit_code else 0
 
@@ -102,7 +103,7 @@ def _with_generation(client: Client, name: str, generation: int | None) -> tuple
     after = f"generation {at}" if at else "nothing"
     old = _document(contents[earlier]) if earlier else {}
     new = _document(present.manifest_json) if present is not None else {}
-    return before, after, differences(old, new)
+    return before, after, _sorted(old, new)
 
 
 def _with_file(
@@ -116,12 +117,17 @@ def _with_file(
     present = _present(client, name)
     before = f"generation {present.generation}" if present is not None else "nothing"
     old = _document(present.manifest_json) if present is not None else {}
-    return before, manifest.where, differences(old, _document(manifest.text)), change
+    return before, manifest.where, _sorted(old, _document(manifest.text)), change
 
 
 def _present(client: Client, name: str) -> admin.Policy | None:
     response = client.call("ListPolicies", admin.ListPoliciesRequest())
     return next((item for item in response.policies if item.name == name), None)
+
+
+def _sorted(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
+    """Compare two contents; what is in force before what is only said."""
+    return sorted(differences(old, new), key=lambda item: (not item.field.startswith("spec."), item.field))
 
 
 def _document(manifest_json: str) -> dict[str, Any]:

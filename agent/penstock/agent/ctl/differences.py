@@ -9,6 +9,9 @@ from penstock.agent.ctl import words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+# Of a value in a table: hashes are longer.
+_LONGEST = 60
+
 
 class Difference(NamedTuple):
     """A field that is not the same; None where one side does not have it."""
@@ -48,7 +51,7 @@ def plain_rows(found: Sequence[Difference], left: str, right: str) -> list[dict[
 
 
 def _shown(value: str | None) -> str:
-    return words.NONE if value is None else words.one_line(value)
+    return words.one_line(value or words.NONE, _LONGEST)
 
 
 def _text(value: Any) -> str:

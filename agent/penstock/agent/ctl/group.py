@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -40,7 +41,8 @@ class LazyGroup(click.Group):
         if name not in self._lazy:
             return super().get_command(ctx, name)
         module = importlib.import_module(self._lazy[name][0])
-        command: click.Command = getattr(module, name.replace("-", "_"))
+        attribute = name.replace("-", "_")
+        command: click.Command = getattr(module, f"{attribute}_" if iskeyword(attribute) else attribute)
         return command
 
     def resolve_command(

@@ -24,6 +24,8 @@ _COMMANDS = {
     "set-policy": (f"{_HERE}.set_policy", "Set fields of a policy, by flags; creates it if need be."),
     "apply": (f"{_HERE}.change", "Create or replace policies from a file."),
     "rollback": (f"{_HERE}.change", "Make an earlier content of a policy its new generation."),
+    "export": (f"{_HERE}.bundle", "Print all policies as one document."),
+    "import": (f"{_HERE}.bundle", "Take many policies in one change: all or none."),
     "trace": (f"{_HERE}.trace", "Show the spans of one request as a tree."),
     "explain": (f"{_HERE}.trace", "Say in one sentence what happened to a request, and why."),
     "quarantine": (f"{_HERE}.quarantine", "Peers that are cut off: list, add, lift."),

@@ -92,8 +92,9 @@ def wait_for(
         store_generation=response.store_generation, selector=selector, timeout=duration_message(timeout)
     )
     stream = client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
+    what = f"policy {response.name}" if response.name else "the import"
     if output == "table":
-        follow(stream, f"policy {response.name}", quiet=False)
+        follow(stream, what, quiet=False)
         return
     messages: list[admin.Rollout] = []
 
@@ -103,7 +104,7 @@ def wait_for(
             yield message
 
     try:
-        follow(collect(), f"policy {response.name}", quiet=True)
+        follow(collect(), what, quiet=True)
     finally:
         document = {"change": plain(response), "rollout": plain(messages[0]) if messages else None}
         click.echo(dump(document, output))
