@@ -53,6 +53,7 @@ class Config:
     """All that the daemon is told.
 
     Attributes:
+        policy_file: a file or a directory of policies; None for none.
         drain_deadline: seconds from SIGTERM to the end, at most.
         source_grace: seconds that a source may be away without a goodbye before it counts as lost.
         engines_expected: how many engines the pod has; 0 if not told.
@@ -65,6 +66,7 @@ class Config:
     admin_listen: UnixAddress
     http: TcpAddress
     state_dir: Path
+    policy_file: Path | None
     drain_deadline: float
     source_grace: float
     log_format: str
@@ -155,6 +157,13 @@ def parse_directory(text: str) -> Path:
     return Path(text).absolute()
 
 
+def parse_optional_path(text: str) -> Path | None:
+    """Parse a path that need not be given, nor exist yet."""
+    if "\0" in text:
+        raise ValueError("expected a path")
+    return Path(text).absolute() if text else None
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     """Return a parser that takes one of *words*."""
 
@@ -181,6 +190,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("http", "127.0.0.1:9464", parse_tcp, "Metrics and health: host:port."),
     Option("state-dir", "/var/lib/penstock", parse_directory, "Where the journal and the policies are kept."),
+    Option(
+        "policy-file",
+        "",
+        parse_optional_path,
+        "A file of policies, or a directory of *.yaml and *.yml, that is followed as it changes.",
+    ),
     Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
     Option("source-grace", "10s", parse_duration, "How long a source may be away before it counts as lost."),
     Option("log-format", "json", one_of("json", "console"), "json or console."),

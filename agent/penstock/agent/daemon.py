@@ -28,6 +28,7 @@ from penstock.agent.policy import (
     PolicyFeedService,
     PolicyStore,
 )
+from penstock.agent.policy.files import FileSource
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
 from penstock.agent.traces.export import TraceExporter
@@ -87,6 +88,7 @@ class _Policies:
     pauses: Pauses
     orders: OrderBook
     feed: PolicyFeed
+    files: FileSource | None
 
 
 class Daemon:
@@ -122,7 +124,7 @@ class Daemon:
         http = self._http = await self._start_http()
         keeper = FoldKeeper(journal, fold := Fold())
         replayed = await self._restore(keeper)
-        policies = self._open_policies()
+        policies = await self._open_policies()
         registry = Registry(time.time_ns)
         journal.on_commit(lambda _, source, batch: registry.committed(source.epoch, batch))
 
@@ -132,6 +134,7 @@ class Daemon:
             self._config.engines_expected,
             commit_queue=lambda: journal.depth,
             export_backlog=lambda: max(0, keeper.at - exporter.status().position),
+            policy_files=lambda: None if policies.files is None else policies.files.status,
         )
         journal.observe_commits(own.commit.observe)
         exporter = self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
@@ -149,7 +152,7 @@ class Daemon:
                 orders=policies.orders,
                 feed=policies.feed,
                 state_dir=self._config.state_dir,
-                statuses=(self._describe,),
+                statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
         self._refused = ingest.refused
@@ -185,11 +188,27 @@ class Daemon:
         self._parts.callback(saving.cancel)
         return replayed
 
-    def _open_policies(self) -> _Policies:
+    async def _open_policies(self) -> _Policies:
         database = PolicyDatabase.open(self._config.state_dir)
         self._parts.callback(database.close)
         store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
-        return _Policies(store, pauses, orders, PolicyFeed(store, pauses, orders))
+        files = await self._follow_files(store)
+        return _Policies(store, pauses, orders, PolicyFeed(store, pauses, orders), files)
+
+    async def _follow_files(self, store: PolicyStore) -> FileSource | None:
+        """Have the files' policies in the store before the first engine asks."""
+        if self._config.policy_file is not None:
+            files = FileSource(self._config.policy_file, store)
+            self._parts.push_async_callback(files.stop)
+            await files.start()
+            return files
+        released = await store.release_files()
+        if released.results:
+            _log.warning(
+                "there is no --policy-file any more; its policies stay in force and can be changed by hand",
+                policies=[item.name for item in released.results],
+            )
+        return None
 
     def _start_export(
         self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]

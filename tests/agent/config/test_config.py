@@ -26,6 +26,7 @@ def test_defaults_are_those_of_the_design():
     assert config.admin_listen == UnixAddress(Path("/run/penstock/admin.sock"))
     assert config.http == TcpAddress("127.0.0.1", 9464)
     assert config.state_dir == Path("/var/lib/penstock")
+    assert config.policy_file is None
     assert (config.log_format, config.log_level, config.engines_expected) == ("json", "info", 0)
 
 
@@ -51,6 +52,7 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path):
         ({"drain-deadline": "10"}, {}, "", "--drain-deadline '10' is wrong: expected a number with ms, s, m or h, like 10s"),
         ({"log-level": "loud"}, {}, "", "--log-level 'loud' is wrong: expected one of debug, info, warning, error"),
         ({"engines-expected": "-1"}, {}, "", "--engines-expected '-1' is wrong: expected a whole number, 0 or more"),
+        ({"policy-file": "a\0b"}, {}, "", "is wrong: expected a path"),
         ({"state-dir": ""}, {}, "", "--state-dir '' is wrong: expected the path of a directory"),
         ({}, {}, 'htp = "x"', "'htp' in {file} is not an option; the options are listen, admin-listen, http"),
         ({}, {}, "http = true", "http in {file} is True; write it as a string, as you would after --http"),

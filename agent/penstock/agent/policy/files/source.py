@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.agent.policy.store import Store
+    from penstock.proto.v1.admin_pb2 import AgentStatus
 
 _log = structlog.get_logger(__name__)
 
@@ -86,6 +87,11 @@ class FileSource:
             self._following.cancel()
             with suppress(asyncio.CancelledError):
                 await self._following
+
+    def describe(self, status: AgentStatus) -> None:
+        """Fill in what ``GetStatus`` says about the files."""
+        status.policy_file = str(self.path)
+        status.policy_file_error = self.status.error
 
     async def _follow(self) -> None:
         seconds = LOOK_SECONDS
