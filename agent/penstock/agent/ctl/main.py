@@ -34,6 +34,7 @@ _COMMANDS = {
     "pause": (f"{_HERE}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_HERE}.pause", "Undo a pause."),
     "completion": (f"{_HERE}.completion", "Make a shell complete commands and names."),
+    "top": (f"{_HERE}.top.command", "A live screen of engines and peers."),
     "watch": (f"{_HERE}.watch", "Print events as they come."),
 }
 
