@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.admin import AdminService, AgentContext
+from penstock.agent.addresses import TcpAddress
+from penstock.agent.admin import AccessInterceptor, AdminService, AgentContext
 from penstock.agent.errors import StateError
 from penstock.agent.folding import FoldKeeper
 from penstock.agent.http import HttpServer
@@ -31,6 +32,7 @@ from penstock.agent.policy import (
 from penstock.agent.policy.files import FileSource
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
+from penstock.agent.tls import Certificates
 from penstock.agent.traces.export import TraceExporter
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc, policy_pb2_grpc
@@ -159,7 +161,11 @@ class Daemon:
         engines = await self._serve_engines(ingest, policies.feed)
         self._listen_address = str(engines.address)
         self._phase = "serving"
-        addresses = {"listen": str(engines.address), "admin": str(admin.address), "http": str(http.address)}
+        addresses = {
+            "listen": str(engines.address),
+            "admin": ",".join(str(server.address) for server in admin),
+            "http": str(http.address),
+        }
         self._publish(addresses)
         _log.info("agent ready", version=__version__, pid=os.getpid(), replayed=replayed, **addresses)
 
@@ -237,13 +243,25 @@ class Daemon:
                 losses.away(row.source, row.last_seen_unix_nano, graces=_RESTART_GRACES)
         return losses
 
-    async def _serve_admin(self, context: AgentContext) -> GrpcServer:
-        server = GrpcServer(self._config.admin_listen, "--admin-listen", _ADMIN_MODE)
+    async def _serve_admin(self, context: AgentContext) -> list[GrpcServer]:
+        """Serve it at every address: unix to whoever may open it, TCP to whom the list names."""
         service = AdminService(context)
-        admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
-        await self._serve(server)
+        tls = self._config.admin_tls
+        servers = []
+        for address in self._config.admin_listen:
+            over_tls = tls if isinstance(address, TcpAddress) else None
+            server = GrpcServer(
+                address,
+                "--admin-listen",
+                _ADMIN_MODE,
+                credentials=Certificates(over_tls).credentials() if over_tls else None,
+                interceptors=[AccessInterceptor(over_tls.allow if over_tls else None)],
+            )
+            admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
+            await self._serve(server)
+            servers.append(server)
         self._parts.callback(service.close)
-        return server
+        return servers
 
     async def _serve_engines(self, ingest: IngestService, feed: PolicyFeed) -> GrpcServer:
         """Serve both of an engine's services on the one endpoint that it knows."""
