@@ -161,11 +161,7 @@ class Daemon:
         engines = await self._serve_engines(ingest, policies.feed)
         self._listen_address = str(engines.address)
         self._phase = "serving"
-        addresses = {
-            "listen": str(engines.address),
-            "admin": ",".join(str(server.address) for server in admin),
-            "http": str(http.address),
-        }
+        addresses = {"listen": str(engines.address), **admin, "http": str(http.address)}
         self._publish(addresses)
         _log.info("agent ready", version=__version__, pid=os.getpid(), replayed=replayed, **addresses)
 
@@ -243,11 +239,16 @@ class Daemon:
                 losses.away(row.source, row.last_seen_unix_nano, graces=_RESTART_GRACES)
         return losses
 
-    async def _serve_admin(self, context: AgentContext) -> list[GrpcServer]:
-        """Serve it at every address: unix to whoever may open it, TCP to whom the list names."""
+    async def _serve_admin(self, context: AgentContext) -> dict[str, str]:
+        """Serve it at every address: unix to whoever may open it, TCP to whom the list names.
+
+        Returns:
+            The addresses, as ``admin`` and ``admin_tcp``.
+
+        """
         service = AdminService(context)
         tls = self._config.admin_tls
-        servers = []
+        addresses = {}
         for address in self._config.admin_listen:
             over_tls = tls if isinstance(address, TcpAddress) else None
             server = GrpcServer(
@@ -259,9 +260,9 @@ class Daemon:
             )
             admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
             await self._serve(server)
-            servers.append(server)
+            addresses["admin_tcp" if over_tls else "admin"] = str(server.address)
         self._parts.callback(service.close)
-        return servers
+        return addresses
 
     async def _serve_engines(self, ingest: IngestService, feed: PolicyFeed) -> GrpcServer:
         """Serve both of an engine's services on the one endpoint that it knows."""
