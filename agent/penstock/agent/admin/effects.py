@@ -36,22 +36,12 @@ def confirm(manifest: Manifest, confirmed: bool) -> None:
         ManifestError: it is not.
 
     """
-    if not confirmed and fails_everywhere(manifest):
+    if not confirmed and manifest.fails_everywhere:
         raise ManifestError(
             "spec.selector is empty, so action fail would hold in every engine; "
             "give a selector (--selector, --model), or confirm with --all",
             "spec.selector",
         )
-
-
-def fails_everywhere(manifest: Manifest) -> bool:
-    """Tell whether it fails loads in every engine there is or will be."""
-    return (
-        manifest.spec.mode == "enforce"
-        and manifest.spec.selector.selection().everything
-        and "fail"
-        in (manifest.leaves.get("kvLoadFailure.action"), manifest.leaves.get("ecLoadFailure.action"))
-    )
 
 
 def engine_changes(

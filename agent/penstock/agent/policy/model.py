@@ -25,10 +25,12 @@ from penstock.agent.policy.sections import (
 )
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     StringConstraints,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -42,6 +44,7 @@ REASON = "penstock.dev/reason"
 BREAK_GLASS_PRIORITY = 900
 BREAK_GLASS_LIMIT = timedelta(hours=4)
 MAX_MANIFEST_BYTES = 64 * 1024
+_SECTIONS = ("kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine", "telemetry")
 # Not part of what is merged.
 _NOT_LEAVES = frozenset({"selector", "priority", "expiresAt", "mode"})
 
@@ -62,11 +65,25 @@ def _write_time(value: datetime) -> str:
     return value.isoformat().replace("+00:00", "Z")
 
 
-_Time = Annotated[datetime, BeforeValidator(_read_time), PlainSerializer(_write_time, return_type=str)]
+_Time = Annotated[
+    datetime,
+    BeforeValidator(_read_time),
+    PlainSerializer(_write_time, return_type=str),
+    # More than RFC 3339 is taken, such as a time without seconds.
+    WithJsonSchema({"type": "string", "minLength": 11}),
+]
 
 
 class Spec(Model):
     """Selector, rank and what is set."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"required": ["priority"], "properties": {"priority": {"minimum": BREAK_GLASS_PRIORITY}}},
+            "then": {"required": ["expiresAt"], "properties": {"expiresAt": {"type": "string"}}},
+            "anyOf": [{"required": [section]} for section in _SECTIONS],
+        }
+    )
 
     selector: Selector = Field(default=Selector(), description="{matchLabels, matchExpressions, models}")
     priority: Annotated[int, Field(ge=0, le=1000)] = Field(
@@ -149,6 +166,15 @@ class Manifest(Model):
         """What the policy sets, by path below ``spec``: ``{"kvLoadFailure.action": "fail"}``."""
         spec = self.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         return flatten({name: value for name, value in spec.items() if name not in _NOT_LEAVES})
+
+    @property
+    def fails_everywhere(self) -> bool:
+        """Whether it makes loads fail in every engine that there is or will be."""
+        return (
+            self.spec.mode == "enforce"
+            and self.spec.selector.selection().everything
+            and "fail" in (self.leaves.get("kvLoadFailure.action"), self.leaves.get("ecLoadFailure.action"))
+        )
 
     def expired(self, now: datetime) -> bool:
         """Tell whether it has run out at *now*."""

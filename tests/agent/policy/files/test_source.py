@@ -220,7 +220,7 @@ async def test_what_is_refused_leaves_everything_as_it_was(directory: Path, stor
     """Also what the good file beside it says; said once, until it is mended."""
     source = _source(directory, store)
     await _settled(source)
-    directory.joinpath("a.yaml").write_text(_text("a", value="fail"))
+    directory.joinpath("a.yaml").write_text(_text("a", value="recompute"))
     directory.joinpath("b.yaml").write_text("spec: {}\n")
     with capture_logs() as logs:
         await _settled(source)
@@ -234,7 +234,7 @@ async def test_what_is_refused_leaves_everything_as_it_was(directory: Path, stor
     directory.joinpath("b.yaml").unlink()
     with capture_logs() as logs:
         await _settled(source)
-    assert (_held(store), source.status.error, source.status.applied) == ({"a": "fail"}, "", 2)
+    assert (_held(store), source.status.error, source.status.applied) == ({"a": "recompute"}, "", 2)
     assert [(log["event"], log["changes"]) for log in logs] == [("policy files in force", ["a changed"])]
 
 
@@ -326,3 +326,17 @@ async def test_an_expired_policy_is_said_aloud(directory: Path, store: PolicySto
         await _settled(source)
     assert (logs[0]["log_level"], logs[0]["policy"]) == ("warning", "a.yaml:1: policy old")
     assert _held(store) == {"b": "recompute"}
+
+
+async def test_fail_everywhere_is_said_aloud_once(directory: Path, store: PolicyStore) -> None:
+    """Files are reviewed before; agentctl would ask."""
+    directory.joinpath("a.yaml").write_text(_text("a", value="fail"))
+    source = _source(directory, store)
+    with capture_logs() as logs:
+        await _settled(source)
+        directory.joinpath("b.yaml").write_text(_text("b"))
+        await _settled(source)
+    warnings = [log for log in logs if log["log_level"] == "warning"]
+    assert [(log["event"], log["policy"]) for log in warnings] == [
+        ("a policy of a file makes every engine fail loads", "a")
+    ]

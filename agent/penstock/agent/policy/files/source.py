@@ -137,6 +137,11 @@ class FileSource:
             _log.warning("a policy of a file has expired and is left out", policy=place)
         self._warn_of_takeovers(checked.policies)
         applied = await self._store.replace_files(checked.policies)
+        changed = {item.name for item in applied.results}
+        for item in checked.policies:
+            # agentctl asks for --all; whoever changes files has a review for that.
+            if item.manifest.fails_everywhere and item.manifest.name in changed:
+                _log.warning("a policy of a file makes every engine fail loads", policy=item.manifest.name)
         _log.info(
             "policy files in force",
             path=str(self.path),
