@@ -30,8 +30,14 @@ def filled(harness: AdminHarness) -> AdminHarness:
     """Three requests that ended (one well, one recomputed, one failed) and two that wait."""
     now = time.time_ns()
     core = harness.source("0")
-    harness.append(core, transfer_failure("bad", time_ns=now), outcome("bad", common.OUTCOME_FAILED, time_ns=now))
-    harness.append(core, outcome("again", time_ns=now), closed("again", time_ns=now, arrival_time_unix_nano=now - _MINUTE))
+    harness.append(
+        core, transfer_failure("bad", time_ns=now), outcome("bad", common.OUTCOME_FAILED, time_ns=now)
+    )
+    harness.append(
+        core,
+        outcome("again", time_ns=now),
+        closed("again", time_ns=now, arrival_time_unix_nano=now - _MINUTE),
+    )
     harness.append(core, closed("good", time_ns=now, arrival_time_unix_nano=now))
     harness.append(core, deferral_start("new", time_ns=now), deferral_start("old", time_ns=now - 9 * _MINUTE))
     return harness

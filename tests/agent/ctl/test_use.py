@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from penstock.agent.ctl.main import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NOWHERE = "unix:///nowhere/admin.sock"
 
@@ -137,3 +142,37 @@ def test_help_is_fast_because_it_imports_little() -> None:
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     modules = set(json.loads(output.splitlines()[-1]))
     assert modules & {"grpc", "yaml", "pydantic", "structlog", "google.protobuf", "asyncio"} == set()
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_only_where_they_are_wanted(environment: dict[str, str], coloured: bool) -> None:
+    """On a terminal, unless NO_COLOR is set or it is a dumb one."""
+    result = CliRunner().invoke(cli, ["doctor", "--address", "/nowhere"], env=environment, color=True)
+    assert ("\x1b[" in result.stdout) is coloured
+
+
+def test_every_command_takes_all_formats() -> None:
+    """But for the live screen, what is a manifest in any case, and what is a script."""
+
+    def commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            if isinstance(command, click.Group):
+                yield from commands(command, *names, name)
+            else:
+                yield (*names, name), command
+
+    without = {("export",), ("top",), ("completion",), ("drill", "stop")}
+    for names, command in commands(cli):
+        choices = [
+            list(option.type.choices)
+            for option in command.params
+            if option.name == "output" and isinstance(option.type, click.Choice)
+        ]
+        assert choices == ([["table", "wide", "json", "yaml"]] if names not in without else choices), names
+        assert command.help

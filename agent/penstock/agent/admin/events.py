@@ -104,11 +104,13 @@ async def list_events(agent: AgentContext, request: admin.ListEventsRequest) -> 
 async def watch_events(
     agent: AgentContext, tail: Tail, request: admin.ListEventsRequest
 ) -> AsyncIterator[admin.LoggedEvent]:
-    """Yield events as they are committed; those since the request's ``since`` first, if it has one."""
+    """Yield events as they are committed; first those after a position or since a moment, if the request has one."""
     wanted = Filter.of(request)
     with describe(agent.journal.path), agent.journal.reader() as reader:
         position = await asyncio.to_thread(reader.last)
-        if request.HasField("since"):
+        if request.HasField("after_batch"):
+            position = request.after_batch if request.after_batch <= position else 0
+        elif request.HasField("since"):
             limit = min(request.limit or _DEFAULT_EVENTS, MAX_EVENTS)
             for logged in (await asyncio.to_thread(_list, reader, wanted, limit, agent.clock())).events:
                 position = max(position, logged.batch)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl import rows, words
+from penstock.agent.ctl.differences import leaves
 from penstock.agent.ctl.engine_facts import document, effective_policy, find_engine
 from penstock.agent.ctl.named import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
@@ -102,8 +104,8 @@ def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) ->
     for field in effective.fields:
         yield f"{field.field} = {field.new_value}, by policy {field.new_policy}"
     for step in effective.schedule[1:]:
-        then = step.spec_json if step.hash else words.short_hash("")
-        yield f"{words.ago_of(step.begins, now)}: {then}"
+        fields = ", ".join(f"{path}={value}" for path, value in leaves(json.loads(step.spec_json or "{}")))
+        yield f"{words.ago_of(step.begins, now)}: {fields or words.short_hash('')}"
 
 
 def _in_force(item: admin.Engine, now: float) -> Iterator[str]:

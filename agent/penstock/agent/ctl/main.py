@@ -33,6 +33,7 @@ _COMMANDS = {
     "drill": (f"{_HERE}.drill", "Rehearsals that are running: list, stop."),
     "pause": (f"{_HERE}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_HERE}.pause", "Undo a pause."),
+    "doctor": (f"{_HERE}.doctor", "Look for what is wrong, and say what to do."),
     "completion": (f"{_HERE}.completion", "Make a shell complete commands and names."),
     "top": (f"{_HERE}.top.command", "A live screen of engines and peers."),
     "watch": (f"{_HERE}.watch", "Print events as they come."),
@@ -112,4 +113,6 @@ def delete() -> None:
 
 def main() -> None:
     """Run ``agentctl``."""
+    # gRPC's own log goes to the error stream, past all that says things in one sentence.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     cli.main(prog_name="agentctl")

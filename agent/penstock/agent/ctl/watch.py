@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 # Seconds between two looks for an agent that is away.
 _AGAIN = 1.0
-# What happened meanwhile is asked for from this much earlier: the clocks of engines and agent differ.
-_OVERLAP = 60.0
-_MOST = 10_000
+# Behind all events of a batch.
+_NO_INDEX = 1 << 32
 
 
 @click.command()
@@ -52,45 +51,39 @@ def follow(
         FailedError: there is no agent to begin with, or it cannot answer this.
 
     """
-    # So that what comes while the agent is away is asked for, even if nothing came before.
-    last = _position(client)
-    began = time.monotonic()
-    yielded = False
-    asked = request
+    status = client.call("GetStatus", admin.GetStatusRequest())
+    # The place of the last event that was seen; so far the end of the log.
+    batch, index = status.log_last, _NO_INDEX
+    asked = admin.ListEventsRequest()
+    asked.CopyFrom(request)
+    if not request.HasField("since"):
+        asked.after_batch = batch
     while True:
         try:
             for item in client.stream("WatchEvents", asked):
-                if asked is request or (item.batch, item.index) > last:
-                    last = max(last, (item.batch, item.index))
-                    began, yielded = time.monotonic(), True
+                if not asked.HasField("after_batch") or (item.batch, item.index) > (batch, index):
+                    batch, index = max((batch, index), (item.batch, item.index))
                     yield item
         except AwayError:
             pass
         click.echo(click.style("the agent is away; waiting for it", fg="yellow"), err=True)
-        last = _await(client, last, sleep)
+        if _await(client, sleep) < batch:
+            # Another log than before: all of it is new.
+            batch, index = 0, 0
         click.echo(click.style("the agent is back", fg="green"), err=True)
-        asked = admin.ListEventsRequest()
-        asked.CopyFrom(request)
-        asked.limit = _MOST
-        if yielded or not request.HasField("since"):
-            asked.since.FromMilliseconds(int((time.monotonic() - began + _OVERLAP) * 1000))
+        # Of the batch that was seen last, something may be missing.
+        asked.after_batch = max(batch - 1, 0)
 
 
-def _position(client: Client) -> tuple[int, int]:
-    """Return where the log ends now."""
-    status = client.call("GetStatus", admin.GetStatusRequest())
-    return status.log_last, 1 << 32
-
-
-def _await(client: Client, last: tuple[int, int], sleep: Callable[[float], None]) -> tuple[int, int]:
-    """Wait until the agent answers; returns *last*, or the beginning if its log is a new one."""
+def _await(client: Client, sleep: Callable[[float], None]) -> int:
+    """Wait until the agent answers; returns where its log ends."""
     while True:
         sleep(_AGAIN)
         try:
             status = client.call("GetStatus", admin.GetStatusRequest())
         except AwayError:
             continue
-        return last if status.log_last >= last[0] else (0, 0)
+        return int(status.log_last)
 
 
 def _text(item: admin.LoggedEvent, output: str) -> str:

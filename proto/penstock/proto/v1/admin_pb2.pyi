@@ -530,7 +530,7 @@ class RequestSummary(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ...) -> None: ...
 
 class ListEventsRequest(_message.Message):
-    __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit")
+    __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit", "after_batch")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -539,6 +539,7 @@ class ListEventsRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_BATCH_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     kinds: _containers.RepeatedScalarFieldContainer[str]
     channel: _common_pb2.Channel
@@ -547,7 +548,8 @@ class ListEventsRequest(_message.Message):
     request_id: str
     since: _duration_pb2.Duration
     limit: int
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., kinds: _Optional[_Iterable[str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[str] = ..., request_id: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
+    after_batch: int
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., kinds: _Optional[_Iterable[str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[str] = ..., request_id: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ..., after_batch: _Optional[int] = ...) -> None: ...
 
 class ListEventsResponse(_message.Message):
     __slots__ = ("events", "truncated")

@@ -61,17 +61,16 @@ def screen(history: History, sort: str, scroll: int, width: int, height: int, no
     """
     width, height = max(width, 1), max(height, 1)
     sample = history.last
-    lines = [*_heading(history, sample, now), [Piece("")]]
+    lines = _heading(history, sample, now)
     footer: Line = [Piece(f"q quit   s sort: {sort}   up/down scroll   rates over 10s", DIM)]
     if sample is not None:
         engines = [_engine_cells(row, now) for row in history.engines(sort)]
         peers = [_peer_cells(row, now) for row in history.peers(sort)]
-        # Two titles, a line between the tables and the footer.
-        room = max(0, height - len(lines) - 4)
+        # Of each table a line before it and its title; and the footer.
+        room = max(0, height - len(lines) - 5)
         engine_rows = min(len(engines), max(_LEAST_ROWS, room // 2, room - len(peers)))
-        lines += _table(_ENGINES, engines, scroll, engine_rows, width)
-        lines.append([Piece("")])
-        lines += _table(_PEERS, peers, scroll, max(room - engine_rows, 0), width)
+        lines += _table(_ENGINES, engines, "engines", scroll, engine_rows, width)
+        lines += _table(_PEERS, peers, "peers", scroll, max(room - engine_rows, 0), width)
     body = lines[: height - 1] if height > 1 else lines[:1]
     return [_cut(line, width) for line in (*body, *([footer] if height > 1 else []))]
 
@@ -159,32 +158,20 @@ def _peer_cells(row: PeerRow, now: float) -> list[Piece]:
 
 
 def _table(
-    columns: Sequence[Column], cells: Sequence[list[Piece]], scroll: int, count: int, width: int
+    columns: Sequence[Column], cells: Sequence[list[Piece]], things: str, scroll: int, count: int, width: int
 ) -> list[Line]:
-    """Return the title and *count* rows; says in the title how many there are if some do not fit."""
+    """Return a line that tells how many of the *things* are shown if not all are, the title and *count* rows."""
     begin = max(0, min(scroll, len(cells) - count))
     shown = [
         [Piece(words.printable(cell.text), cell.style) for cell in row]
         for row in cells[begin : begin + count]
     ]
+    which = f"{begin + 1} to {begin + len(shown)} of {len(cells)}" if shown else f"{len(cells)}"
+    lines: list[Line] = [[Piece(f"{which} {things}" if len(shown) < len(cells) else "", DIM)]]
     kept = _fitting(columns, shown, width)
     widths = [_width(columns[index], index, shown) for index in kept]
-    title = [
-        Piece(
-            _GAP.join(_aligned(columns[i].title, w, columns[i]) for i, w in zip(kept, widths, strict=True)),
-            HEAD,
-        )
-    ]
-    if len(shown) < len(cells):
-        title.append(
-            Piece(
-                f"{_GAP}{begin + 1}-{begin + len(shown)} of {len(cells)}"
-                if shown
-                else f"{_GAP}{len(cells)} of them",
-                DIM,
-            )
-        )
-    lines = [title]
+    titles = [_aligned(columns[i].title, w, columns[i]) for i, w in zip(kept, widths, strict=True)]
+    lines.append([Piece(_GAP.join(titles), HEAD)])
     for row in shown:
         line: Line = []
         for index, column_width in zip(kept, widths, strict=True):
