@@ -64,9 +64,9 @@ def test_nothing_is_applied_if_one_is_wrong(
     ("files", "words"),
     [
         ({}, "holds no file that ends in .json, .yaml, .yml"),
-        ({"a.yaml": "a: ["}, "a.yaml is not YAML: line 1: "),
+        ({"a.yaml": "a: ["}, "a.yaml:1: this is not YAML: "),
         ({"a.yaml": b"\xff\xfe\xfd"}, "cannot be read"),
-        ({"a.yaml": "[" * 1500}, "a.yaml is nested too deeply"),
+        ({"a.yaml": "[" * 1500}, "a.yaml:1: this is nested too deeply"),
         (
             {"a.yaml": yaml.safe_dump(document("x")), "b.json": yaml.safe_dump(document("x"))},
             "'x' is written twice",

@@ -107,13 +107,13 @@ def test_the_address_may_come_after_the_command_or_from_the_environment() -> Non
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: [", "<stdin> is not YAML: line 1: "),
-        ("a: 1\na: 2\n", "<stdin> is not YAML: line 1: 'a' is there twice"),
-        ("{}: {? [1] : 2}", "is not YAML"),
+        ("a: [", "<stdin>:1: this is not YAML: "),
+        ("a: 1\na: 2\n", "<stdin>:2: 'a' is there twice, first in line 1; leave one"),
+        ("{}: {? [1] : 2}", "None is no name of a field; quote it"),
         ("", "<stdin> holds no manifest"),
         ("kind: List\nitems: []\n", "<stdin> holds no manifest"),
-        ("a: !!binary aGVsbG8=", "holds what JSON cannot say"),
-        ("a: !!python/object:os.system {}", "is not YAML: line 1: could not determine a constructor"),
+        ("a: !!binary aGVsbG8=", "is nothing that JSON can say here; quote it"),
+        ("a: !!python/object:os.system {}", "<stdin>:1: tag:yaml.org,2002:python/object:os.system is nothing that JSON can say"),
     ],
 )
 def test_a_file_that_is_no_manifest_is_refused(text: str, sentence: str) -> None:

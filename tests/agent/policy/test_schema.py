@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from penstock.agent.documents import read_documents
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.files.document import read_documents
 from penstock.agent.policy.model import check_manifest
 from penstock.agent.policy.schema import schema, text
 
@@ -42,12 +42,12 @@ def _examples() -> list[tuple[str, dict[str, Any]]]:
 
 
 def _policies(block: str) -> Iterator[dict[str, Any]]:
-    for document in read_documents(block):
-        kind = document.value.get("kind") if isinstance(document.value, dict) else None
+    for value in (read.value for read in read_documents(block)):
+        kind = value.get("kind") if isinstance(value, dict) else None
         if kind == "TransferPolicy":
-            yield document.value
+            yield value
         elif kind == "ConfigMap":
-            for data in document.value["data"].values():
+            for data in value["data"].values():
                 yield from _policies(data)
 
 

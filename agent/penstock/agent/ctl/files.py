@@ -7,33 +7,14 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-import yaml
 from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.documents import DocumentError, read_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Iterable
 
 _MAX_CHARACTERS = 4 * 1024 * 1024
 _SUFFIXES = (".json", ".yaml", ".yml")
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as JSON knows it: moments stay text, and no key comes twice."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own shape)
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(
-                problem=f"{twice!r} is there twice", problem_mark=node.start_mark
-            )
-        return super().construct_mapping(node, deep=deep)
 
 
 class Written(NamedTuple):
@@ -93,15 +74,9 @@ def _manifests(stream: IO[str], where: str) -> list[Written]:
     if len(text) > _MAX_CHARACTERS:
         raise WrongUseError(f"{where} has more than {_MAX_CHARACTERS} characters; split it")
     try:
-        documents = [item for item in yaml.load_all(text, _Loader) if item is not None]
-    except yaml.YAMLError as error:
-        raise WrongUseError(f"{where} is not YAML: {_problem(error)}") from None
-    except RecursionError:
-        raise WrongUseError(f"{where} is nested too deeply for a manifest") from None
-    manifests: list[Any] = []
-    for document in documents:
-        is_list = isinstance(document, dict) and document.get("kind") == "List"
-        manifests += document.get("items") or [] if is_list else [document]
+        manifests = [item.value for document in read_documents(text) for item in document.items()]
+    except DocumentError as error:
+        raise WrongUseError(f"{where}:{error.line}: {error}") from None
     if not manifests:
         raise WrongUseError(f"{where} holds no manifest; write one, or see 'agentctl get policy -o yaml'")
     return [_written(manifest, where) for manifest in manifests]
@@ -113,13 +88,4 @@ def _written(manifest: Any, where: str) -> Written:
         manifest = {key: value for key, value in manifest.items() if key != "status"}
         metadata = manifest.get("metadata")
         name = str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
-    try:
-        return Written(json.dumps(manifest), name, where)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise WrongUseError(f"{where} holds what JSON cannot say ({error}); quote the value") from None
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"line {error.problem_mark.line + 1}: {error.problem}"
-    return " ".join(str(error).split())
+    return Written(json.dumps(manifest), name, where)

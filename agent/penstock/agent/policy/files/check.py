@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from penstock.agent.documents import Document, DocumentError, read_documents
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.files.document import Document, DocumentError, read_documents
 from penstock.agent.policy.files.problem import FilesError
 from penstock.agent.policy.model import Manifest, about, check_manifest
 from penstock.agent.policy.store import FILE_PREFIX, MAX_POLICIES, OwnedManifest

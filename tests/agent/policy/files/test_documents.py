@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.policy.files.document import MAX_VALUES, DocumentError, read_documents
+from penstock.agent.documents import MAX_VALUES, DocumentError, read_documents
 
 
 def test_every_value_has_its_line() -> None:
