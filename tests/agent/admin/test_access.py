@@ -254,6 +254,14 @@ async def test_whoever_opens_the_unix_socket_may_do_everything() -> None:
         await server.stop(0)
 
 
+async def test_a_method_that_is_not_here(served: _Served) -> None:
+    """Refused by role first, then by name; nothing is logged as an error of ours."""
+    del served.service.Backup
+    backup = SERVICE.methods_by_name["Backup"]
+    async with served.channel(served.authority.issue(common_name="grafana")) as channel:
+        assert (await _call(channel, backup))[0] is grpc.StatusCode.PERMISSION_DENIED
+
+
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     """At the start, rather than at the first handshake."""
     authority = Authority(tmp_path)

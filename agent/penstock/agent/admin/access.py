@@ -64,9 +64,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _unary(self, method: str, call: Any) -> Any:
         async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             await self._check(method, request, context)
-            # What the generated base answers for a method that is not here is no coroutine.
-            response = call(request, context)
-            return await response if inspect.isawaitable(response) else response
+            # What the generated base has for a method that is not here is a plain function, which raises.
+            if not inspect.iscoroutinefunction(call):
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"this agent has no {method}")
+            return await call(request, context)
 
         return checked
 

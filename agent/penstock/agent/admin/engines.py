@@ -75,6 +75,9 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
     )
     if view.policy is not None and subscriber is not None and subscriber.connected:
         engine.policy.hash = subscriber.hash_in_force
+    refusal = _refusal(subscriber)
+    if refusal:
+        engine.policy.last_error = refusal
     for snapshot in snapshots:
         engine.deferred.extend(snapshot.deferred)
         engine.in_flight.extend(snapshot.in_flight)
@@ -82,6 +85,16 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
             engine.eplb.CopyFrom(snapshot.eplb)
     _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
     return engine
+
+
+def _refusal(subscriber: Subscriber | None) -> str:
+    """Return why an engine refuses what it is to have; empty if it does not."""
+    if subscriber is None or not (subscriber.connected and subscriber.settled):
+        return ""
+    answer = subscriber.answer
+    if answer is None or not answer.error:
+        return ""
+    return f"{answer.field}: {answer.error}" if answer.field else answer.error
 
 
 def _paused(subscriber: Subscriber | None, view: EngineView) -> bool:
