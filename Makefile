@@ -5,7 +5,7 @@ PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-engine lint format types proto check-proto check prometheus clean
+.PHONY: help setup demo test test-fast test-engine lint format types proto check-proto check schema prometheus clean
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,6 +43,9 @@ proto: setup ## Generate the code of the wire contract.
 
 check-proto: setup ## Is the generated code what the .proto files say?
 	@PYTHON=$(PYTHON_IN_VENV) scripts/proto.sh --check
+
+schema: setup ## Write docs/reference/transferpolicy.schema.json from the policy model.
+	@$(PYTHON_IN_VENV) -m penstock.agent.policy.schema >docs/reference/transferpolicy.schema.json
 
 prometheus:
 	@scripts/need-prometheus.sh

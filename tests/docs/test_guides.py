@@ -68,6 +68,7 @@ def test_the_guide_to_load_failures_is_complete() -> None:
     assert set(words(FailureMode)) - rows == {"probe"}
     quoted = set(re.findall(r"`([\w-]+)`", _KV))
     assert set(words(ErrorType)) | set(words(DecidedBy)) <= quoted
-    assert {field.flag.removeprefix("--") for field in FIELDS} <= {word.removeprefix("--") for word in quoted}
-    for field in FIELDS:
+    fields = [field for field in FIELDS if field.path.partition(".")[0] not in {"ecLoadFailure", "telemetry"}]
+    assert {field.flag.removeprefix("--") for field in fields} <= {word.removeprefix("--") for word in quoted}
+    for field in fields:
         assert field.path in _KV or f".{field.path.partition('.')[2]}`" in _KV, field.path

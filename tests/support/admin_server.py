@@ -16,7 +16,14 @@ from penstock.agent.admin import AdminService, AgentContext
 from penstock.agent.journal import Journal
 from penstock.agent.metrics import Fold
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.policy import (
+    OrderBook,
+    Pauses,
+    PolicyDatabase,
+    PolicyFeed,
+    PolicyFeedService,
+    PolicyStore,
+)
 from penstock.agent.registry import Registry
 from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -156,7 +163,7 @@ class AdminHarness:
         )
         self._servers = [grpc.aio.server(), grpc.aio.server()]
         add_AdminServicer_to_server(self.service, self._servers[0])
-        add_PolicyFeedServicer_to_server(self.feed, self._servers[1])
+        add_PolicyFeedServicer_to_server(PolicyFeedService(self.feed), self._servers[1])
         for server, address in zip(self._servers, (self.address, self._feed_address), strict=True):
             server.add_insecure_port(address)
             await server.start()

@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.config import UnixAddress
+from penstock.agent.addresses import UnixAddress
 from penstock.agent.ingest import IngestService, LossWatch
 from penstock.agent.journal import Journal
 from penstock.agent.listen import GrpcServer

@@ -201,15 +201,18 @@ class Engine:
 
     def cancel(self, *request_ids: str) -> Any:
         """Order loads to be given up, as the scheduler does with a step; returns the step's answer."""
-        metadata: Any = NixlConnectorMetadata()
-        metadata.penstock_cancel = frozenset(request_ids)
-        return self.step(metadata)
+        return self.order(penstock_cancel=frozenset(request_ids))
 
     def drill(self, *drills: Drill) -> None:
         """Put fault drills in the place of the present ones, as the scheduler does with a step."""
+        self.order(penstock_drills=drills)
+
+    def order(self, **orders: Any) -> Any:
+        """Put orders on a step's metadata, by the names of ``worker_orders.py``; returns the step's answer."""
         metadata: Any = NixlConnectorMetadata()
-        metadata.penstock_drills = drills
-        self.step(metadata)
+        for name, value in orders.items():
+            setattr(metadata, name, value)
+        return self.step(metadata)
 
     @contextmanager
     def handshakes_held(self) -> Iterator[None]:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from penstock.agent.model import EngineKey
-from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.policy import (
+    OrderBook,
+    Pauses,
+    PolicyDatabase,
+    PolicyFeed,
+    PolicyFeedService,
+    PolicyStore,
+)
 from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved, PolicyNack, Push, Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub, add_PolicyFeedServicer_to_server
 
@@ -50,7 +57,7 @@ async def running_feed(
     store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database, clock=clock)
     feed = PolicyFeed(store, pauses, orders, patience=patience, clock=clock)
     server = grpc.aio.server()
-    add_PolicyFeedServicer_to_server(feed, server)
+    add_PolicyFeedServicer_to_server(PolicyFeedService(feed), server)
     address = f"unix://{directory}/feed.sock"
     server.add_insecure_port(address)
     await server.start()

@@ -6,9 +6,11 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from penstock.agent.addresses import Address, TcpAddress, parse_address, parse_admin, parse_tcp
 from penstock.agent.errors import ConfigError
+from penstock.agent.identity import AllowList, parse_allow_list
 from penstock.agent.traces.settings import ExportSettings
 
 if TYPE_CHECKING:
@@ -16,36 +18,23 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "PENSTOCK_AGENT_"
 
-# sockaddr_un.sun_path, without its closing zero.
-_UNIX_PATH_BYTES = 107
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
-class UnixAddress:
-    """A unix socket; the path is absolute."""
+class AdminTls:
+    """What ``--admin-tls-*`` and ``--admin-allow`` say.
 
-    path: Path
+    Attributes:
+        client_ca: certificates of who may sign clients' certificates.
 
-    def __str__(self) -> str:
-        """Return ``unix:///path``, the form that gRPC and people use."""
-        return f"unix://{self.path}"
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class TcpAddress:
-    """A host and a port; port 0 lets the system choose."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        """Return ``host:port``, an IPv6 host in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-Address: TypeAlias = UnixAddress | TcpAddress
+    cert: Path
+    key: Path
+    client_ca: Path
+    allow: AllowList
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +42,8 @@ class Config:
     """All that the daemon is told.
 
     Attributes:
+        policy_file: a file or a directory of policies; None for none.
+        admin_tls: there if, and only if, one address of *admin_listen* is TCP.
         drain_deadline: seconds from SIGTERM to the end, at most.
         source_grace: seconds that a source may be away without a goodbye before it counts as lost.
         engines_expected: how many engines the pod has; 0 if not told.
@@ -62,9 +53,11 @@ class Config:
     """
 
     listen: Address
-    admin_listen: UnixAddress
+    admin_listen: tuple[Address, ...]
+    admin_tls: AdminTls | None
     http: TcpAddress
     state_dir: Path
+    policy_file: Path | None
     drain_deadline: float
     source_grace: float
     log_format: str
@@ -78,13 +71,15 @@ class Config:
 class Option:
     """One setting: ``--name``, ``PENSTOCK_AGENT_NAME`` and ``name`` in the file.
 
-    ``parse`` raises ValueError with what was expected.
+    ``parse`` raises ValueError with what was expected. Of ``many`` the flag may come
+    several times, and the file may have a list; with commas between them it is one text.
     """
 
     name: str
     default: str
     parse: Callable[[str], Any]
     help: str
+    many: bool = False
 
     @property
     def attribute(self) -> str:
@@ -95,42 +90,6 @@ class Option:
     def variable(self) -> str:
         """The environment variable."""
         return ENVIRONMENT_PREFIX + self.attribute.upper()
-
-
-def parse_tcp(text: str) -> TcpAddress:
-    """Parse ``host:port`` or ``[v6]:port``."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        colon = ""
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004
-        raise ValueError("expected host:port, with a port from 0 to 65535")
-    return TcpAddress(host, int(port))
-
-
-def parse_address(text: str) -> Address:
-    """Parse ``unix:///path`` or ``host:port``."""
-    if not text.startswith("unix:"):
-        try:
-            return parse_tcp(text)
-        except ValueError:
-            raise ValueError("expected unix:///path or host:port") from None
-    path = text.removeprefix("unix:")
-    path = path.removeprefix("//") if path.startswith("///") else path
-    if not path.startswith("/") or path.startswith("//") or path == "/":
-        raise ValueError("expected unix:///path with an absolute path")
-    if len(path.encode()) > _UNIX_PATH_BYTES:
-        raise ValueError(f"a unix socket's path has at most {_UNIX_PATH_BYTES} bytes")
-    return UnixAddress(Path(path))
-
-
-def parse_admin(text: str) -> UnixAddress:
-    """Parse the admin socket: unix only, because TCP would need mutual TLS."""
-    address = parse_address(text)
-    if isinstance(address, TcpAddress):
-        raise ValueError("expected unix:///path, because the admin service is not offered over plain TCP")  # noqa: TRY004
-    return address
 
 
 def parse_duration(text: str) -> float:
@@ -155,6 +114,13 @@ def parse_directory(text: str) -> Path:
     return Path(text).absolute()
 
 
+def parse_optional_path(text: str) -> Path | None:
+    """Parse a path that need not be given, nor exist yet."""
+    if "\0" in text:
+        raise ValueError("expected a path")
+    return Path(text).absolute() if text else None
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     """Return a parser that takes one of *words*."""
 
@@ -177,10 +143,32 @@ OPTIONS: tuple[Option, ...] = (
         "admin-listen",
         "unix:///run/penstock/admin.sock",
         parse_admin,
-        "Where agentctl connects: unix:///path.",
+        "Where agentctl connects: unix:///path; host:port with the --admin-tls options; or both, with a comma.",
+        many=True,
+    ),
+    Option("admin-tls-cert", "", parse_optional_path, "Over TCP: the agent's certificate, in PEM."),
+    Option("admin-tls-key", "", parse_optional_path, "Over TCP: the key of that certificate."),
+    Option(
+        "admin-tls-client-ca",
+        "",
+        parse_optional_path,
+        "Over TCP: certificates of who may sign clients' certificates.",
+    ),
+    Option(
+        "admin-allow",
+        "",
+        parse_allow_list,
+        "Over TCP: what a name in a client's certificate may do: NAME=read or NAME=write.",
+        many=True,
     ),
     Option("http", "127.0.0.1:9464", parse_tcp, "Metrics and health: host:port."),
     Option("state-dir", "/var/lib/penstock", parse_directory, "Where the journal and the policies are kept."),
+    Option(
+        "policy-file",
+        "",
+        parse_optional_path,
+        "A file of policies, or a directory of *.yaml and *.yml, that is followed as it changes.",
+    ),
     Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
     Option("source-grace", "10s", parse_duration, "How long a source may be away before it counts as lost."),
     Option("log-format", "json", one_of("json", "console"), "json or console."),
@@ -189,6 +177,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("engines-expected", "0", parse_count, "How many engines the pod has; 0 if not known."),
 )
+
+# Options that come to Config.admin_tls.
+_TLS = ("admin_tls_cert", "admin_tls_key", "admin_tls_client_ca", "admin_allow")
 
 
 def read_file(path: Path) -> dict[str, str]:
@@ -205,10 +196,13 @@ def read_file(path: Path) -> dict[str, str]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {str(path)!r} is not TOML: {error}") from error
     names = [option.name for option in OPTIONS]
+    lists = {option.name for option in OPTIONS if option.many}
     for key, value in table.items():
         if key not in names:
             raise ConfigError(f"{key!r} in {path} is not an option; the options are {', '.join(names)}")
-        if isinstance(value, bool) or not isinstance(value, str | int):
+        if key in lists and isinstance(value, list) and all(isinstance(item, str) for item in value):
+            table[key] = ",".join(value)
+        elif isinstance(value, bool) or not isinstance(value, str | int):
             raise ConfigError(
                 f"{key} in {path} is {value!r}; write it as a string, as you would after --{key}"
             )
@@ -241,12 +235,39 @@ def resolve(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> 
             values[option.attribute] = option.parse(text)
         except ValueError as error:
             raise ConfigError(f"{origin} {text!r} is wrong: {error}") from error
-    if values["listen"] == values["admin_listen"]:
+    if values["listen"] in values["admin_listen"]:
         raise ConfigError(
             f"--listen and --admin-listen are both {values['listen']}; give each a socket of its own"
         )
     return Config(
-        **values,
+        **{name: value for name, value in values.items() if name not in _TLS},
+        admin_tls=_admin_tls(values),
         export=ExportSettings.from_environment(environment),
         pod_uid=environment.get("POD_UID", ""),
+    )
+
+
+def _admin_tls(values: Mapping[str, Any]) -> AdminTls | None:
+    """Put together what TCP needs; all of it, or nothing."""
+    given = {f"--{name.replace('_', '-')}": values[name] for name in _TLS}
+    given["--admin-allow"] = values["admin_allow"].roles
+    tcp = next((address for address in values["admin_listen"] if isinstance(address, TcpAddress)), None)
+    if tcp is None:
+        unused = [flag for flag, value in given.items() if value]
+        if unused:
+            raise ConfigError(
+                f"{unused[0]} is given, but no --admin-listen is host:port; add one, or leave it out"
+            )
+        return None
+    missing = [flag for flag, value in given.items() if not value]
+    if missing:
+        raise ConfigError(
+            f"--admin-listen {tcp} is TCP, which is offered only to clients with a certificate; "
+            f"give {', '.join(missing)}, or a unix socket"
+        )
+    return AdminTls(
+        cert=values["admin_tls_cert"],
+        key=values["admin_tls_key"],
+        client_ca=values["admin_tls_client_ca"],
+        allow=values["admin_allow"],
     )

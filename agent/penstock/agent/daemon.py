@@ -12,17 +12,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.admin import AdminService, AgentContext
+from penstock.agent.addresses import TcpAddress
+from penstock.agent.admin import AccessInterceptor, AdminService, AgentContext
 from penstock.agent.errors import StateError
 from penstock.agent.folding import FoldKeeper
 from penstock.agent.http import HttpServer
-from penstock.agent.ingest import IngestService, LossWatch
+from penstock.agent.ingest import IngestService, LossWatch, Refusals
 from penstock.agent.journal import AGENT_PROCESS, Journal, prepare_directory
 from penstock.agent.listen import GrpcServer, Lock
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
-from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.policy import (
+    OrderBook,
+    Pauses,
+    PolicyDatabase,
+    PolicyFeed,
+    PolicyFeedService,
+    PolicyStore,
+)
+from penstock.agent.policy.files import FileSource
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
+from penstock.agent.tls import Certificates
 from penstock.agent.traces.export import TraceExporter
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc, policy_pb2_grpc
@@ -80,6 +90,7 @@ class _Policies:
     pauses: Pauses
     orders: OrderBook
     feed: PolicyFeed
+    files: FileSource | None
 
 
 class Daemon:
@@ -95,6 +106,8 @@ class Daemon:
         self._http: HttpServer | None = None
         self._exporter: TraceExporter | None = None
         self._exposition: Exposition | None = None
+        self._refused = Refusals()
+        self._listen_address = str(config.listen)
 
     def _remaining(self) -> float:
         """Seconds left of the shared deadline of the drain; never quite nothing."""
@@ -113,7 +126,7 @@ class Daemon:
         http = self._http = await self._start_http()
         keeper = FoldKeeper(journal, fold := Fold())
         replayed = await self._restore(keeper)
-        policies = self._open_policies()
+        policies = await self._open_policies()
         registry = Registry(time.time_ns)
         journal.on_commit(lambda _, source, batch: registry.committed(source.epoch, batch))
 
@@ -123,6 +136,7 @@ class Daemon:
             self._config.engines_expected,
             commit_queue=lambda: journal.depth,
             export_backlog=lambda: max(0, keeper.at - exporter.status().position),
+            policy_files=lambda: None if policies.files is None else policies.files.status,
         )
         journal.observe_commits(own.commit.observe)
         exporter = self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
@@ -140,12 +154,14 @@ class Daemon:
                 orders=policies.orders,
                 feed=policies.feed,
                 state_dir=self._config.state_dir,
-                statuses=(self._describe,),
+                statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
+        self._refused = ingest.refused
         engines = await self._serve_engines(ingest, policies.feed)
+        self._listen_address = str(engines.address)
         self._phase = "serving"
-        addresses = {"listen": str(engines.address), "admin": str(admin.address), "http": str(http.address)}
+        addresses = {"listen": str(engines.address), **admin, "http": str(http.address)}
         self._publish(addresses)
         _log.info("agent ready", version=__version__, pid=os.getpid(), replayed=replayed, **addresses)
 
@@ -174,11 +190,27 @@ class Daemon:
         self._parts.callback(saving.cancel)
         return replayed
 
-    def _open_policies(self) -> _Policies:
+    async def _open_policies(self) -> _Policies:
         database = PolicyDatabase.open(self._config.state_dir)
         self._parts.callback(database.close)
         store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
-        return _Policies(store, pauses, orders, PolicyFeed(store, pauses, orders))
+        files = await self._follow_files(store)
+        return _Policies(store, pauses, orders, PolicyFeed(store, pauses, orders), files)
+
+    async def _follow_files(self, store: PolicyStore) -> FileSource | None:
+        """Have the files' policies in the store before the first engine asks."""
+        if self._config.policy_file is not None:
+            files = FileSource(self._config.policy_file, store)
+            self._parts.push_async_callback(files.stop)
+            await files.start()
+            return files
+        released = await store.release_files()
+        if released.results:
+            _log.warning(
+                "there is no --policy-file any more; its policies stay in force and can be changed by hand",
+                policies=[item.name for item in released.results],
+            )
+        return None
 
     def _start_export(
         self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]
@@ -207,19 +239,36 @@ class Daemon:
                 losses.away(row.source, row.last_seen_unix_nano, graces=_RESTART_GRACES)
         return losses
 
-    async def _serve_admin(self, context: AgentContext) -> GrpcServer:
-        server = GrpcServer(self._config.admin_listen, "--admin-listen", _ADMIN_MODE)
+    async def _serve_admin(self, context: AgentContext) -> dict[str, str]:
+        """Serve it at every address: unix to whoever may open it, TCP to whom the list names.
+
+        Returns:
+            The addresses, as ``admin`` and ``admin_tcp``.
+
+        """
         service = AdminService(context)
-        admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
-        await self._serve(server)
+        tls = self._config.admin_tls
+        addresses = {}
+        for address in self._config.admin_listen:
+            over_tls = tls if isinstance(address, TcpAddress) else None
+            server = GrpcServer(
+                address,
+                "--admin-listen",
+                _ADMIN_MODE,
+                credentials=Certificates(over_tls).credentials() if over_tls else None,
+                interceptors=[AccessInterceptor(over_tls.allow if over_tls else None)],
+            )
+            admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)  # type: ignore[no-untyped-call]
+            await self._serve(server)
+            addresses["admin_tcp" if over_tls else "admin"] = str(server.address)
         self._parts.callback(service.close)
-        return server
+        return addresses
 
     async def _serve_engines(self, ingest: IngestService, feed: PolicyFeed) -> GrpcServer:
         """Serve both of an engine's services on the one endpoint that it knows."""
         server = GrpcServer(self._config.listen, "--listen", _INGEST_MODE)
         server.server.add_generic_rpc_handlers((ingest.handler(),))
-        policy_pb2_grpc.add_PolicyFeedServicer_to_server(feed, server.server)  # type: ignore[no-untyped-call]
+        policy_pb2_grpc.add_PolicyFeedServicer_to_server(PolicyFeedService(feed), server.server)  # type: ignore[no-untyped-call]
         await self._serve(server)
         self._parts.push_async_callback(self._drain, ingest, feed, server)
         return server
@@ -254,6 +303,11 @@ class Daemon:
 
     def _describe(self, status: AgentStatus) -> None:
         status.start_time.FromNanoseconds(self._started_unix_nano)
+        status.listen_address = self._listen_address
+        status.engines_expected = self._config.engines_expected
+        status.messages_refused, status.last_refusal = self._refused.count, self._refused.last
+        if self._refused.count:
+            status.last_refused.FromNanoseconds(self._refused.last_unix_nano)
         if self._http is not None:
             status.metrics_address = str(self._http.address)
         if self._exporter is not None:

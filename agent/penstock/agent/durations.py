@@ -12,8 +12,9 @@ _UNITS = {
     "s": timedelta(seconds=1),
     "ms": timedelta(milliseconds=1),
 }
-_PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|[dhms])")
-_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+_PART = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|[dhms])")
+DURATION_PATTERN = rf"(?:{_PART.pattern})+"
+_WHOLE = re.compile(DURATION_PATTERN)
 
 
 def parse_duration(text: str) -> timedelta:

@@ -20,16 +20,26 @@ class ManifestError(PenstockError):
 
     Attributes:
         field: path of the field in the manifest (``spec.kvLoadFailure.action``); empty for the whole.
+        location: the same, part by part: names, and numbers of list items.
 
     """
 
-    def __init__(self, message: str, field: str = "") -> None:
+    def __init__(self, message: str, field: str = "", location: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
         self.field = field
+        self.location = location
 
 
 class ConflictError(PenstockError):
     """The policy's generation moved on (compare-and-set)."""
+
+
+class OwnedError(PenstockError):
+    """The policy belongs to a file, which is the place to change it."""
+
+
+class AccessError(PenstockError):
+    """Who asks may not."""
 
 
 class NotFoundError(PenstockError):

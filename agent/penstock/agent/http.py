@@ -7,7 +7,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from aiohttp import web
-from penstock.agent.config import TcpAddress
+from penstock.agent.addresses import TcpAddress
 from penstock.agent.errors import PenstockError, StateError
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_health.v1.health_pb2 import HealthCheckResponse  # type: ignore[import-untyped]
-from penstock.agent.config import Address, TcpAddress, UnixAddress
+from penstock.agent.addresses import Address, TcpAddress, UnixAddress
 from penstock.agent.errors import StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 # The ingest's own check answers with a sentence up to here; gRPC itself refuses what is larger.
@@ -32,6 +33,8 @@ _OPTIONS: list[tuple[str, Any]] = [
     # Engines ping as often: never answer that with GOAWAY.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
+    # Who connects over TLS and says nothing holds a connection for two minutes otherwise.
+    ("grpc.server_handshake_timeout_ms", 10_000),
 ]
 
 
@@ -74,18 +77,28 @@ class GrpcServer:
 
     """
 
-    def __init__(self, address: Address, flag: str, mode: int) -> None:
+    def __init__(
+        self,
+        address: Address,
+        flag: str,
+        mode: int,
+        *,
+        credentials: grpc.ServerCredentials | None = None,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
         """Prepare it.
 
         Args:
             flag: the option that gave the address, for errors.
             mode: permissions of a unix socket.
+            credentials: of a TCP address with TLS.
 
         """
-        self.server = grpc.aio.server(options=_OPTIONS)
+        self.server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
         self.address = address
         self._flag = flag
         self._mode = mode
+        self._credentials = credentials
         self._lock: Lock | None = None
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
@@ -118,6 +131,8 @@ class GrpcServer:
 
     def _bind(self, target: str) -> int:
         try:
+            if self._credentials is not None:
+                return self.server.add_secure_port(target, self._credentials)
             return self.server.add_insecure_port(target)
         except RuntimeError as error:
             raise StateError(

@@ -18,7 +18,10 @@ _WRONG_USE = 2
 def _command() -> click.Command:
     parameters: list[click.Parameter] = [
         click.Option(
-            [f"--{option.name}"], metavar="VALUE", help=f"{option.help}  [default: {option.default}]"
+            [f"--{option.name}"],
+            metavar="VALUE",
+            multiple=option.many,
+            help=f"{option.help}  [default: {option.default}]" if option.default else option.help,
         )
         for option in OPTIONS
     ]
@@ -34,7 +37,7 @@ def _command() -> click.Command:
 
 
 def _run(**flags: Any) -> None:
-    config = resolve({name.replace("_", "-"): value for name, value in flags.items()}, os.environ)
+    config = resolve({name.replace("_", "-"): _text(value) for name, value in flags.items()}, os.environ)
     # gRPC's C core writes its own lines to standard error, between ours; whoever needs them can ask for them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
@@ -43,6 +46,11 @@ def _run(**flags: Any) -> None:
 
     configure(config.log_format, config.log_level)
     asyncio.run(run(config))
+
+
+def _text(value: str | tuple[str, ...] | None) -> str | None:
+    """Return a flag as one text; None where it was not given."""
+    return (",".join(value) or None) if isinstance(value, tuple) else value
 
 
 def main() -> None:

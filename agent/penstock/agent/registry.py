@@ -29,6 +29,7 @@ class LiveSource:
         last_seen_unix_nano: the agent's clock at its last message.
         watermark: the highest batch committed.
         snapshot: the last one of this stream; None while it is away, for a gauge is never older than its stream.
+        clock_offset_nano: its clock minus ours when its last snapshot came; None before the first.
         drops: entries lost in the source, by (reason, kind), since the agent started.
         guard_errors: contained errors, by (hook, error class), since the agent started.
 
@@ -39,6 +40,7 @@ class LiveSource:
     last_seen_unix_nano: int = 0
     watermark: int = 0
     snapshot: Snapshot | None = None
+    clock_offset_nano: int | None = None
     drops: Counter[tuple[str, str]] = field(default_factory=Counter)
     guard_errors: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -127,6 +129,8 @@ class Registry:
         live = self._sources.get(epoch)
         if live is not None:
             live.snapshot, live.last_seen_unix_nano = snapshot, self._clock()
+            if snapshot.time_unix_nano:
+                live.clock_offset_nano = snapshot.time_unix_nano - live.last_seen_unix_nano
 
     def committed(self, epoch: int, batch: Batch) -> None:
         """Take what a committed batch says about its sender."""

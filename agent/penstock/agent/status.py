@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 from penstock.agent.errors import (
+    AccessError,
     ConfigError,
     ConflictError,
     ContractError,
@@ -12,11 +13,13 @@ from penstock.agent.errors import (
     ImpossibleError,
     ManifestError,
     NotFoundError,
+    OwnedError,
     PenstockError,
     StateError,
 )
 
 _CODES: dict[type[PenstockError], grpc.StatusCode] = {
+    AccessError: grpc.StatusCode.PERMISSION_DENIED,
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     ConflictError: grpc.StatusCode.ABORTED,
     ContractError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -25,6 +28,7 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     ImpossibleError: grpc.StatusCode.FAILED_PRECONDITION,
     ManifestError: grpc.StatusCode.INVALID_ARGUMENT,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
+    OwnedError: grpc.StatusCode.PERMISSION_DENIED,
     StateError: grpc.StatusCode.INTERNAL,
 }
 

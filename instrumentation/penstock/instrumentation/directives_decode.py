@@ -1,60 +1,84 @@
-"""From a Push to the directives in it, against bounds of our own: see :mod:`policy_decode`."""
+"""From a Push to the directives in it, against bounds of our own: see :mod:`policy_decode`. Each order is judged alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.instrumentation.circuit import State
 from penstock.instrumentation.directives import NO_DIRECTIVES, Directives
-from penstock.instrumentation.drills import Drill, DrillRefusedError, Drills
-from penstock.instrumentation.policy_decode import RefusedError
+from penstock.instrumentation.drills import MAX_ACTIVE, Drill, Drills
+from penstock.instrumentation.policy_decode import unknown_fields
 from penstock.instrumentation.quarantine import Order
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from penstock.proto.v1 import policy_pb2
     from penstock.proto.v1.policy_pb2 import Push
 
 ORDERS_MAX: Final = 1024
 NAME_MAX: Final = 256
+REFUSALS_MAX: Final = 512
+"""Refused orders that are told; an agent never sends as many as this."""
+
+M = TypeVar("M", "policy_pb2.QuarantineOrder", "policy_pb2.FaultDrill")
+T = TypeVar("T")
 
 
-def decode_directives(push: Push, *, faults_allowed: bool, now_ns: int) -> Directives:
-    """Return the directives of *push*, received at *now_ns*.
+def decode_directives(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple[Directives, dict[str, str]]:
+    """Return the directives of *push*, received at *now_ns*, and by id why orders in it are left out.
 
     Args:
         push: as it was received.
         faults_allowed: whether the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
         now_ns: monotonic nanoseconds.
 
-    Raises:
-        RefusedError: it breaks a bound, or asks for faults in an engine that does not allow them.
-
     """
-    if len(push.quarantines) > ORDERS_MAX:
-        raise RefusedError(
-            "quarantines", f"{len(push.quarantines)} quarantine orders at once; use at most {ORDERS_MAX}"
+    refused: dict[str, str] = {}
+    orders = _each(push.quarantines, _order, ORDERS_MAX, "quarantine orders", refused)
+    allowed = Drills(allowed=faults_allowed)
+
+    def drill_of(message: policy_pb2.FaultDrill) -> Drill:
+        drill = _drill(message)
+        allowed.replace([drill])
+        return drill
+
+    drills = _each(push.drills, drill_of, MAX_ACTIVE, "fault drills", refused)
+    return Directives(orders, drills, now_ns) if orders or drills else NO_DIRECTIVES, refused
+
+
+def _each(
+    messages: Iterable[M], read: Callable[[M], T], most: int, what: str, refusals: dict[str, str]
+) -> tuple[T, ...]:
+    found: list[T] = []
+    for message in messages:
+        error = _wrong(message) if len(found) < most else f"{most} {what} are in force already; end one first"
+        if not error:
+            try:
+                found.append(read(message))
+            except ValueError as refused:
+                error = str(refused)
+        if error and len(refusals) < REFUSALS_MAX:
+            refusals[message.id[:NAME_MAX]] = error
+    return tuple(found)
+
+
+def _wrong(message: policy_pb2.QuarantineOrder | policy_pb2.FaultDrill) -> str:
+    """Return what is wrong with any order, or nothing."""
+    if not 0 < len(message.id) <= NAME_MAX or len(message.peer) > NAME_MAX:
+        return (
+            f"it has {len(message.id)} characters of id and {len(message.peer)} of peer; use 1 to {NAME_MAX}"
         )
-    orders = tuple(_order(order) for order in push.quarantines)
-    rehearsals = tuple(_drill(drill) for drill in push.drills)
-    try:
-        Drills(allowed=faults_allowed).replace(rehearsals)
-    except DrillRefusedError as refused:
-        raise RefusedError("drills", str(refused)) from None
-    return Directives(orders, rehearsals, now_ns) if orders or rehearsals else NO_DIRECTIVES
+    path = next(unknown_fields(message), "")
+    return f"field {path} is not known to this engine; upgrade it or leave the field out" if path else ""
 
 
 def _order(order: policy_pb2.QuarantineOrder) -> Order:
-    if not 0 < len(order.peer) <= NAME_MAX or not 0 < len(order.id) <= NAME_MAX:
-        raise RefusedError(
-            "quarantines",
-            f"a quarantine order has {len(order.id)} characters of id and {len(order.peer)} of peer; use 1 to {NAME_MAX}",
-        )
+    if not order.peer:
+        raise ValueError("it names no peer; use host:port")
     state = int(order.state)
     if state not in (State.OPEN, State.CLOSED):
-        raise RefusedError(
-            "quarantines",
-            f"the quarantine order for {order.peer} has the state {state}; use open or closed",
-        )
+        raise ValueError(f"its state for {order.peer} is {state}; use open or closed")
     ttl = order.valid_for.ToNanoseconds() if order.HasField("valid_for") else None
     return Order(order.id, order.peer, state == State.OPEN, ttl)
 

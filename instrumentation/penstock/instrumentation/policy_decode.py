@@ -63,7 +63,7 @@ def decode(push: Push, fields: Collection[str]) -> list[Entry]:
         RefusedError: it breaks a bound, or asks for what this engine does not know or do.
 
     """
-    for path in _unknown(push, ""):
+    for path in _unknown_in_policy(push):
         raise RefusedError(
             path, f"field {path} is not known to this engine; upgrade the engine or remove the field"
         )
@@ -75,19 +75,30 @@ def decode(push: Push, fields: Collection[str]) -> list[Entry]:
     return [_entry(entry, fields, is_last=index == last) for index, entry in enumerate(push.schedule)]
 
 
-def _unknown(message: Any, path: str) -> Iterator[str]:
+def _unknown_in_policy(push: Push) -> Iterator[str]:
+    """Leave out the orders: each is judged alone (directives_decode.py)."""
+    yield from _own_unknown(push, "")
+    for entry in push.schedule:
+        yield from unknown_fields(entry)
+
+
+def unknown_fields(message: Any, path: str = "") -> Iterator[str]:
     """Yield the path of every field, anywhere in *message*, that our version of the contract lacks."""
-    # The stubs lack __iter__.
-    for field in cast("Iterable[Any]", UnknownFieldSet(message)):
-        yield _join(path, str(field.field_number))
+    yield from _own_unknown(message, path)
     for descriptor, value in message.ListFields():
         if descriptor.message_type is None:
             continue
         # The body's fields are the spec's; the wrapping around it has no place in the manifest.
-        wrapping = descriptor.name in ("schedule", "body", "observed")
+        wrapping = descriptor.name in ("body", "observed")
         inner = path if wrapping else _join(path, descriptor.json_name)
         for item in value if _is_repeated(descriptor) else (value,):
-            yield from _unknown(item, inner)
+            yield from unknown_fields(item, inner)
+
+
+def _own_unknown(message: Any, path: str) -> Iterator[str]:
+    # The stubs lack __iter__.
+    for field in cast("Iterable[Any]", UnknownFieldSet(message)):
+        yield _join(path, str(field.field_number))
 
 
 def _is_repeated(descriptor: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import threading
 import time
@@ -34,6 +35,7 @@ from tests.support.batches import (
     sample_batch,
     transfer_failure,
 )
+from tests.support.policies import document
 
 if TYPE_CHECKING:
     from tests.support.admin_server import AdminHarness
@@ -253,3 +255,14 @@ def test_a_journal_that_cannot_be_read_is_a_sentence(harness: AdminHarness) -> N
         harness.stub.ListEvents(admin.ListEventsRequest())
     assert caught.value.code() is grpc.StatusCode.INTERNAL
     assert caught.value.details().endswith("journal.db' cannot be used: no such table: events")
+
+
+def test_an_engine_that_refuses_says_why(harness: AdminHarness) -> None:
+    """By its answer to the push: its snapshots may not have said so yet."""
+    harness.source("0")
+    harness.engine("0", refuse=lambda push: "no budget here" if push.schedule else "")
+    manifest = json.dumps(document("p"))
+    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest))
+    list(harness.stub.WatchRollout(admin.WatchRolloutRequest(timeout={"seconds": 10})))
+    (engine,) = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
+    assert (engine.in_sync, engine.policy.last_error) == (False, "kvLoadFailure.action: no budget here")

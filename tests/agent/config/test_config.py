@@ -7,25 +7,28 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.config import (
-    OPTIONS,
-    TcpAddress,
-    UnixAddress,
-    parse_address,
-    parse_duration,
-    parse_tcp,
-    resolve,
-)
+from penstock.agent.addresses import TcpAddress, UnixAddress, parse_address, parse_tcp
+from penstock.agent.config import OPTIONS, parse_duration, resolve
 from penstock.agent.errors import ConfigError
+from penstock.agent.identity import Role
+
+TLS = {
+    "admin-tls-cert": "/c.pem",
+    "admin-tls-key": "/k.pem",
+    "admin-tls-client-ca": "/ca.pem",
+    "admin-allow": "ops=write",
+}
 
 
 def test_defaults_are_those_of_the_design():
     """Nothing given: the documented defaults."""
     config = resolve({}, {})
     assert config.listen == UnixAddress(Path("/run/penstock/ingest.sock"))
-    assert config.admin_listen == UnixAddress(Path("/run/penstock/admin.sock"))
+    assert config.admin_listen == (UnixAddress(Path("/run/penstock/admin.sock")),)
+    assert config.admin_tls is None
     assert config.http == TcpAddress("127.0.0.1", 9464)
     assert config.state_dir == Path("/var/lib/penstock")
+    assert config.policy_file is None
     assert (config.log_format, config.log_level, config.engines_expected) == ("json", "info", 0)
 
 
@@ -40,6 +43,21 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path):
     assert resolve({"config": str(file)}, {}).http.port == 1
 
 
+def test_the_admin_service_over_tcp_has_certificates_and_a_list(tmp_path):
+    """By flags, or as lists in the file; names may hold what URIs hold."""
+    file = tmp_path / "agent.toml"
+    lines = [f'{name} = "{value}"' for name, value in TLS.items() if name != "admin-allow"]
+    lines += [
+        'admin-listen = ["unix:///a.sock", "127.0.0.1:1"]',
+        'admin-allow = ["ops=write", "spiffe://x/y?a=b=read"]',
+    ]
+    file.write_text("\n".join(lines))
+    config = resolve({"config": str(file)}, {})
+    assert config.admin_listen == (UnixAddress(Path("/a.sock")), TcpAddress("127.0.0.1", 1))
+    assert config.admin_tls.client_ca == Path("/ca.pem")
+    assert config.admin_tls.allow.roles == {"ops": Role.WRITE, "spiffe://x/y?a=b": Role.READ}
+
+
 @pytest.mark.parametrize(
     ("flags", "environment", "file", "sentence"),
     [
@@ -47,12 +65,22 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path):
         ({"http": "h:65536"}, {}, "", "--http 'h:65536' is wrong: expected host:port, with a port from 0 to 65535"),
         ({}, {"PENSTOCK_AGENT_LISTEN": "unix:run/x"}, "", "PENSTOCK_AGENT_LISTEN 'unix:run/x' is wrong: expected unix:///path with an absolute path"),
         ({"listen": "unix:///" + "x" * 120}, {}, "", "a unix socket's path has at most 107 bytes"),
-        ({"admin-listen": "0.0.0.0:1"}, {}, "", "--admin-listen '0.0.0.0:1' is wrong: expected unix:///path, because the admin service is not offered over plain TCP"),
+        ({"admin-listen": "0.0.0.0:1"}, {}, "", "--admin-listen 0.0.0.0:1 is TCP, which is offered only to clients with a certificate; give --admin-tls-cert, --admin-tls-key, --admin-tls-client-ca, --admin-allow, or a unix socket"),
+        ({"admin-listen": "unix:///a,h:1", **TLS, "admin-allow": ""}, {}, "", "--admin-listen h:1 is TCP, which is offered only to clients with a certificate; give --admin-allow, or a unix socket"),
+        (TLS, {}, "", "--admin-tls-cert is given, but no --admin-listen is host:port; add one, or leave it out"),
+        ({"admin-listen": "h:1,h:2"}, {}, "", "--admin-listen 'h:1,h:2' is wrong: expected unix:///path, host:port, or one of each with a comma between them"),
+        ({"admin-allow": "a=admin"}, {}, "", "--admin-allow 'a=admin' is wrong: expected NAME=read or NAME=write, with commas between them"),
+        ({"admin-allow": "a"}, {}, "", "--admin-allow 'a' is wrong: expected NAME=read or NAME=write"),
+        ({"admin-allow": "=read"}, {}, "", "--admin-allow '=read' is wrong: expected NAME=read or NAME=write"),
+        ({"admin-allow": "a=read,a=write"}, {}, "", "--admin-allow 'a=read,a=write' is wrong: expected each name once, and 'a' is there twice"),
+        ({}, {}, 'http = ["h:1"]', "http in {file} is ['h:1']; write it as a string"),
+        ({}, {}, "admin-allow = [1]", "admin-allow in {file} is [1]; write it as a string"),
         ({"drain-deadline": "10"}, {}, "", "--drain-deadline '10' is wrong: expected a number with ms, s, m or h, like 10s"),
         ({"log-level": "loud"}, {}, "", "--log-level 'loud' is wrong: expected one of debug, info, warning, error"),
         ({"engines-expected": "-1"}, {}, "", "--engines-expected '-1' is wrong: expected a whole number, 0 or more"),
+        ({"policy-file": "a\0b"}, {}, "", "is wrong: expected a path"),
         ({"state-dir": ""}, {}, "", "--state-dir '' is wrong: expected the path of a directory"),
-        ({}, {}, 'htp = "x"', "'htp' in {file} is not an option; the options are listen, admin-listen, http"),
+        ({}, {}, 'htp = "x"', "'htp' in {file} is not an option; the options are listen, admin-listen, admin-tls-cert, "),
         ({}, {}, "http = true", "http in {file} is True; write it as a string, as you would after --http"),
         ({}, {}, 'http = "x"', "http in {file} 'x' is wrong: expected host:port"),
         ({}, {}, "http = ", "--config '{file}' is not TOML: "),

@@ -31,6 +31,8 @@ _EVERYTHING = (
         "--deferral-on-timeout",
         "fail",
     ),
+    *("--ec-load-failure", "auto", "--ec-max-recompute-items", "8"),
+    *("--trace-sample-ratio", "0.25", "--failure-log-interval", "5s"),
     *("--quarantine-failures", "5", "--quarantine-window", "30s"),
     *("--quarantine-duration", "60s", "--quarantine-max-peers-percent", "50"),
 )
@@ -53,11 +55,9 @@ def _paths(descriptor: Descriptor, prefix: str = "") -> set[str]:
     return found
 
 
-def test_every_field_of_these_sections_has_a_flag() -> None:
+def test_every_field_has_a_flag() -> None:
     """And every flag sets a field that the wire has."""
-    sections = {"kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine"}
-    wanted = {path for path in _paths(PolicyBody.DESCRIPTOR) if path.partition(".")[0] in sections}
-    assert {field.path for field in FIELDS} == wanted
+    assert {field.path for field in FIELDS} == _paths(PolicyBody.DESCRIPTOR)
     assert len({field.argument for field in FIELDS}) == len(FIELDS)
 
 
@@ -72,9 +72,10 @@ def test_all_flags_at_once(harness: AdminHarness, agentctl: Agentctl) -> None:
             "recomputeBudget": {"tokensPerSecond": 20000},
             "overBudget": "fail",
         },
-        "ecLoadFailure": {"action": "auto", "maxRecomputeItems": 8},
         "deferral": {"maxStartWait": "30s", "maxTransferWait": "5s", "onTimeout": "fail"},
+        "ecLoadFailure": {"action": "auto", "maxRecomputeItems": 8},
         "peerQuarantine": {"failures": 5, "window": "30s", "duration": "1m", "maxPeersPercent": 50},
+        "telemetry": {"traceSampleRatio": 0.25, "failureLogInterval": "5s"},
     }
     body = body_of(harness.store.policies()[0].manifest.leaves)
     assert body.kv_load_failure.recompute_budget.tokens_per_second == 20000

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from penstock.agent.ctl.main import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NOWHERE = "unix:///nowhere/admin.sock"
 
@@ -21,7 +26,10 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
     ("arguments", "sentence"),
     [
         (["bogus"], "'bogus'; use one of set-policy, apply, rollback"),
-        (["get", "bogus"], "agentctl get has no 'bogus'; use one of policy, engines, peers, events, audit"),
+        (
+            ["get", "bogus"],
+            "agentctl get has no 'bogus'; use one of policy, engines, peers, requests, events",
+        ),
         (["--bogus"], "No such option '--bogus'"),
         (["get", "engines", "-o", "xml"], "'xml' is not one of 'table', 'wide', 'json', 'yaml'"),
         (["get", "engines", "-l", "role=("], "selector 'role=(' cannot be read; write it like role=decode"),
@@ -44,7 +52,7 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
         ),
         (["set-policy", "p", "--ttl", "soon"], "'soon' is not a duration"),
         (["apply"], "Missing option '--filename' / '-f'"),
-        (["apply", "-f", "/nowhere"], "'/nowhere': No such file or directory"),
+        (["apply", "-f", "/nowhere"], "'/nowhere' cannot be read: No such file or directory"),
         (["rollback", "p", "--to-generation", "0"], "0 is not in the range x>=1"),
         (["pause", "decode/"], "engine 'decode/' cannot be read"),
     ],
@@ -99,13 +107,13 @@ def test_the_address_may_come_after_the_command_or_from_the_environment() -> Non
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: [", "<stdin> is not YAML: line 1: "),
-        ("a: 1\na: 2\n", "<stdin> is not YAML: line 1: 'a' is there twice"),
-        ("{}: {? [1] : 2}", "is not YAML"),
+        ("a: [", "<stdin>:1: this is not YAML: "),
+        ("a: 1\na: 2\n", "<stdin>:2: 'a' is there twice, first in line 1; leave one"),
+        ("{}: {? [1] : 2}", "None is no name of a field; quote it"),
         ("", "<stdin> holds no manifest"),
         ("kind: List\nitems: []\n", "<stdin> holds no manifest"),
-        ("a: !!binary aGVsbG8=", "holds what JSON cannot say"),
-        ("a: !!python/object:os.system {}", "is not YAML: line 1: could not determine a constructor"),
+        ("a: !!binary aGVsbG8=", "is nothing that JSON can say here; quote it"),
+        ("a: !!python/object:os.system {}", "<stdin>:1: tag:yaml.org,2002:python/object:os.system is nothing that JSON can say"),
     ],
 )
 def test_a_file_that_is_no_manifest_is_refused(text: str, sentence: str) -> None:
@@ -134,3 +142,37 @@ def test_help_is_fast_because_it_imports_little() -> None:
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     modules = set(json.loads(output.splitlines()[-1]))
     assert modules & {"grpc", "yaml", "pydantic", "structlog", "google.protobuf", "asyncio"} == set()
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_only_where_they_are_wanted(environment: dict[str, str], coloured: bool) -> None:
+    """On a terminal, unless NO_COLOR is set or it is a dumb one."""
+    result = CliRunner().invoke(cli, ["doctor", "--address", "/nowhere"], env=environment, color=True)
+    assert ("\x1b[" in result.stdout) is coloured
+
+
+def test_every_command_takes_all_formats() -> None:
+    """But for the live screen, what is a manifest in any case, and what is a script."""
+
+    def commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            if isinstance(command, click.Group):
+                yield from commands(command, *names, name)
+            else:
+                yield (*names, name), command
+
+    without = {("export",), ("top",), ("completion",), ("drill", "stop")}
+    for names, command in commands(cli):
+        choices = [
+            list(option.type.choices)
+            for option in command.params
+            if option.name == "output" and isinstance(option.type, click.Choice)
+        ]
+        assert choices == ([["table", "wide", "json", "yaml"]] if names not in without else choices), names
+        assert command.help

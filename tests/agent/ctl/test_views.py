@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,7 @@ def test_the_table_of_peers(filled: AdminHarness, agentctl: Agentctl) -> None:
     """Transfers, failures by mode and kind, in flight."""
     header, line = agentctl("get", "peers").stdout.splitlines()
     assert header.split()[:6] == ["ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN"]
-    assert line.split()[:7] == ["0", PEER, "-", "1", "0", "10ms", "2"]
+    assert line.split()[:7] == ["0", PEER, "-", "1", "1", "10ms", "2"]
     assert "handshake/refused 1" in line
 
 
@@ -133,7 +134,7 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
         f"3 for remote_kv from {PEER}, the oldest since ",
         f"2 kv with {PEER}, the oldest since ",
         "Leases: 1 of 7 blocks, the oldest from ",
-        f"{PEER}: 1 ok, 0 failed; handshake/refused 1, last ",
+        f"{PEER}: 1 ok, 1 failed; handshake/refused 1, last ",
         "hook eplb is not installed: no such method",
         "1 of 2 hooks installed",
     ):
@@ -143,7 +144,25 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
         1,
         "agentctl: there is no engine '9'; 'agentctl get engines' lists them\n",
     )
-    assert json.loads(agentctl("describe", "engine", "0", "-o", "json").stdout)["leases"]["blocks"] == 7
+    agentctl("set-policy", "p", "--kv-load-failure", "auto", "--wait")
+    agentctl(
+        "set-policy",
+        "q",
+        "--kv-load-failure",
+        "fail",
+        "-l",
+        "role=decode",
+        "--priority",
+        "950",
+        "--ttl",
+        "1h",
+    )
+    text = agentctl("describe", "engine", "0").stdout
+    assert "kvLoadFailure.action = fail, by policy q" in text
+    assert re.search(r"in 5\dm|in 60m: kvLoadFailure.action=auto", text)
+    document = json.loads(agentctl("describe", "engine", "0", "-o", "json").stdout)
+    assert document["leases"]["blocks"] == 7
+    assert document["effectivePolicy"]["fields"][0]["newPolicy"] == "q"
 
 
 def test_a_request_as_a_tree_and_as_a_sentence(filled: AdminHarness, agentctl: Agentctl) -> None:
@@ -167,22 +186,18 @@ def test_the_attributes_of_a_tree_exist() -> None:
 
 
 def test_watch_prints_events_as_they_come(filled: AdminHarness, agentctl: Agentctl) -> None:
-    """One object a line, until the agent ends."""
+    """One object a line, as many as it was asked for."""
     results: list[Result] = []
-    thread = threading.Thread(target=lambda: results.append(agentctl("watch", "-o", "json")))
+    thread = threading.Thread(target=lambda: results.append(agentctl("watch", "-o", "json", "--count", "2")))
     thread.start()
     # It has begun when it waits for the log to move.
     wait_until(lambda: filled.service._tail.notice.waiting, "the watch has begun")
-    filled.append(filled.source("0"), transfer_failure("r1"), transfer_failure("r2"))
-    wait_until(lambda: filled.service._tail.notice.waiting, "the watch has seen it")
-
-    async def end() -> None:
-        filled.service.close()
-
-    filled.run(end())
+    filled.append(filled.source("0"), transfer_failure("r1"), transfer_failure("r2"), transfer_failure("r3"))
     thread.join(10)
     events = [json.loads(line)["event"]["requestId"] for line in results[0].stdout.splitlines()]
     assert events == ["r1", "r2"]
+    old = agentctl("watch", "--since", "99999d", "--kind", "transfer_failure", "--count", "1")
+    assert "req-1" in old.stdout
 
 
 def test_every_kind_of_event_has_its_words(filled: AdminHarness, agentctl: Agentctl) -> None:

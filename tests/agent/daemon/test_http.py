@@ -6,7 +6,7 @@ import threading
 
 import aiohttp
 import pytest
-from penstock.agent.config import TcpAddress
+from penstock.agent.addresses import TcpAddress
 from penstock.agent.errors import StateError
 from penstock.agent.http import HttpServer
 

@@ -13,6 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock.proto.v1.admin_pb2 import GetStatusRequest
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
+from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.policy_pb2 import Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -61,7 +62,22 @@ def test_both_of_an_engines_services_are_on_its_endpoint(agent):
     assert status.state_dir == str(agent.state_dir)
     assert status.log_last >= 1
     assert status.metrics_address == agent.http
+    assert status.listen_address == agent.listen
+    assert status.disk_free_bytes > 0
     assert status.start_time.ToNanoseconds() > 0
+
+
+def test_a_message_that_breaks_the_contract_is_counted():
+    """The status tells how many, the last one and when."""
+    with running_agent(["--engines-expected=3"]) as agent:
+        with FakeEngine(agent.listen) as engine:
+            engine.send(Batch(epoch=engine.epoch + 1, seq=1))
+            assert engine.failure() is grpc.StatusCode.INVALID_ARGUMENT
+        with grpc.insecure_channel(agent.admin) as channel:
+            status = AdminStub(channel).GetStatus(GetStatusRequest(), timeout=10)
+    assert (status.messages_refused, status.engines_expected) == (1, 3)
+    assert "open a stream for each" in status.last_refusal
+    assert status.last_refused.ToNanoseconds() >= status.start_time.ToNanoseconds()
 
 
 def test_ingest_over_tcp():

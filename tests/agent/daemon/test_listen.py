@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from penstock.agent.config import TcpAddress, UnixAddress
+from penstock.agent.addresses import TcpAddress, UnixAddress
 from penstock.agent.errors import StateError
 from penstock.agent.listen import GrpcServer, Lock
 

@@ -110,3 +110,16 @@ async def test_a_reader_sees_what_is_committed_when_it_asks(journal, log):
         assert reader.last() == 0
         await log(1)
         assert reader.last() == 1
+
+
+async def test_a_scan_reads_no_further_than_it_is_asked(journal, log):
+    """The newest first, of several kinds in one order; it may be left, and its reader closed."""
+    for seq in range(1, 5):
+        await log(seq, transfer_failure(f"f{seq}"), deferral_start(f"d{seq}"))
+    with journal.reader() as reader:
+        found = reader.scan(kinds=["deferral_start", "transfer_failure"], limit=100)
+        assert pairs([next(found), next(found), next(found)]) == [(4, 1), (4, 0), (3, 1)]
+        everything = list(reader.scan(limit=100))
+        assert pairs(everything) == pairs(reader.events(limit=100))
+        assert len(list(reader.scan(limit=3))) == 3
+    found.close()

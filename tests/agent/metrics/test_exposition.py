@@ -9,6 +9,7 @@ from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.text import OPENMETRICS, PLAIN
 from penstock.agent.model import EngineKey
+from penstock.agent.policy.files.source import FileStatus
 from penstock.agent.samples import transfer_samples
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -144,7 +145,14 @@ def golden_exposition() -> Exposition:
         fold.apply(origin, batch)
         for entry in (*batch.events, *transfer_samples(batch)):
             exemplars.note(origin, entry, TRACE, SPAN)
-    agent = AgentMetrics(TIME - 60 * MINUTE, 2, commit_queue=lambda: 3, export_backlog=lambda: 17)
+    files = FileStatus(error="a.yaml:1: no", applied=2, refused=1, last_success=TIME / SECOND - 60)
+    agent = AgentMetrics(
+        TIME - 60 * MINUTE,
+        2,
+        commit_queue=lambda: 3,
+        export_backlog=lambda: 17,
+        policy_files=lambda: files,
+    )
     agent.commit.observe(0.0008)
     agent.ack.observe(0.004)
     agent.export.observe(12)

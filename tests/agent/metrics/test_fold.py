@@ -87,6 +87,14 @@ def test_columns_count_as_their_rows_do(batches: list[Batch]) -> None:
     assert counters(columns) == counters(rows)
 
 
+def test_some_metrics_of_the_copy_are_those_of_the_whole_copy() -> None:
+    """Who needs a few need not pay for all; a metric that has no series is not there."""
+    origin = source()
+    fold = folded([(origin, Batch(events=[transfer_failure("r")]))])
+    (whole,), (part,) = fold.engines(), fold.engines({c.TRANSFER_FAILURES, c.LOAD_OUTCOMES})
+    assert part.rows == {c.TRANSFER_FAILURES: whole.rows[c.TRANSFER_FAILURES]}
+
+
 def test_failed_transfers_have_no_duration() -> None:
     """How long a peer takes must not change with how often it fails."""
     rows = [(5_000_000, 1 << 20, "p:1", TRANSFER_RESULT_OK), (9, 9, "p:1", TRANSFER_RESULT_ERROR)]

@@ -141,6 +141,25 @@ async def test_a_change_that_is_taken_back_in_time_is_never_pushed(served: FeedS
         assert (await engine.push()).nonce == 2
 
 
+async def test_an_answer_to_an_earlier_push_says_nothing_about_a_later_one(directory: Path) -> None:
+    """What is wanted is again what was acknowledged once; but another push, which may be in force, went out since."""
+    now = [time.time()]
+    async with running_feed(directory, clock=lambda: now[0]) as served, Engine(served.address) as engine:
+        await engine.ack(await engine.push())
+        await _answered(served, engine)
+        await served.store.apply(manifest(kvLoadFailure=_FAIL), author="me")
+        assert hash_of(await engine.push())
+        await served.store.delete("decode-default", author="me")
+        assert not _subscriber(served, engine).settled
+        now[0] += 10
+        _subscriber(served, engine).wake.notify()
+        again = await engine.push()
+        assert (again.nonce, hash_of(again)) == (3, "")
+        assert not _subscriber(served, engine).in_force
+        await engine.ack(again)
+        assert (await _answered(served, engine)).in_force
+
+
 async def test_a_pause_does_not_wait_for_an_answer(served: FeedServer) -> None:
     """The kill switch overtakes a push that nobody has answered."""
     async with Engine(served.address) as engine:
@@ -210,7 +229,27 @@ async def test_a_hung_engine_holds_nobody_and_gets_the_newest_in_the_end(directo
         assert not _subscriber(served, hung).settled
         assert _subscriber(served, hung).waiting_since() is not None
         late = await hung.push()
-        assert (late.nonce, hash_of(late)) == (2, served.feed.wanted(well.key))
+        while hash_of(late) != served.feed.wanted(well.key):
+            late = await hung.push()
+        await hung.ack(late)
+        assert (await _answered(served, hung)).in_force
+
+
+async def test_a_push_that_got_lost_is_sent_again(directory: Path) -> None:
+    """Also where nothing has changed since; what it says counts as unanswered from the first one on."""
+    now = [time.time()]
+    async with running_feed(directory, clock=lambda: now[0]) as served, Engine(served.address) as engine:
+        first = await engine.push()
+        subscriber, since = _subscriber(served, engine), now[0]
+        now[0] += 10
+        subscriber.wake.notify()
+        again = await engine.push()
+        assert (again.nonce, hash_of(again)) == (2, hash_of(first))
+        assert subscriber.waiting_since() == since
+        await engine.ack(again)
+        assert (await _answered(served, engine)).in_force
+        assert subscriber.answer is not None
+        assert subscriber.answer.took == 10
 
 
 async def test_an_engine_that_comes_back_gets_its_policy_at_once(served: FeedServer) -> None:

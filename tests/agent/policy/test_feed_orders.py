@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.policy.subscriber import Subscriber
 from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_HANDSHAKE
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
-from penstock.proto.v1.policy_pb2 import Subscribe
+from penstock.proto.v1.policy_pb2 import PolicyNack, Report, Subscribe
 
 from tests.support.orders import SECOND, fault_drill, quarantine_order, select
 from tests.support.policies import action, manifest
@@ -66,7 +66,7 @@ async def test_an_order_reaches_the_selected_engine_with_the_time_that_is_left(s
 
 
 async def test_an_engine_that_would_refuse_an_order_does_not_get_it(served: FeedServer) -> None:
-    """It would refuse its policy with it."""
+    """What it could only refuse is not sent."""
     async with Engine(served.address) as engine:
         await _answered(engine)
         await served.orders.set_quarantine(quarantine_order(began=time.time_ns()))
@@ -75,6 +75,31 @@ async def test_an_engine_that_would_refuse_an_order_does_not_get_it(served: Feed
         push = await _answered(engine)
         assert (push.nonce, len(push.schedule)) == (2, 1)
         assert (list(push.drills), list(push.quarantines)) == ([], [])
+
+
+async def test_an_order_stands_apart_from_the_policy(served: FeedServer) -> None:
+    """Each order's fate is known by its id, whatever the engine says of the policy; what is no order of ours is not kept."""
+    engine = Engine(served.address)
+    await engine.connect(**_ABLE)
+    await _answered(engine)
+    await served.orders.set_quarantine(quarantine_order("q1", began=time.time_ns()))
+    push = await engine.push()
+    subscriber = served.feed.subscriber(engine.key)
+    assert subscriber is not None
+    assert subscriber.order_error("q1") is None
+    await engine.ack(push)
+    await served.orders.start_drill(_now_drill("d1"))
+    push = await engine.push()
+    refusals = [{"id": "d1", "error": "no" * 4_000}, {"id": "strange", "error": "no"}]
+    await engine.report(Report(nack=PolicyNack(nonce=push.nonce, error="not this", refused_orders=refusals)))
+    await eventually(lambda: subscriber.settled, "the engine has answered")
+    assert not subscriber.in_force
+    assert subscriber.order_error("q1") == ""
+    assert (subscriber.order_error("d1") or "")[:4] == "nono"
+    assert subscriber.order_error("strange") is None
+    assert subscriber.answer is not None
+    assert [len(error) for error in subscriber.answer.refused_orders.values()] == [1024]
+    await engine.disconnect()
 
 
 async def test_a_drill_ends_by_itself(served: FeedServer) -> None:

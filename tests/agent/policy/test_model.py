@@ -58,6 +58,7 @@ _SENTENCES = [
     ({"mode": "shadow"}, "mode", "spec.mode is 'shadow'; use one of enforce, observe"),
     ({"expiresAt": "30m"}, "expiresAt", "spec.expiresAt is '30m'; use a point in time with its zone such as 2026-11-20T12:00:00Z (agentctl --ttl writes one)"),
     ({"expiresAt": "2026-11-20T12:00"}, "expiresAt", "spec.expiresAt is '2026-11-20T12:00'; use a point in time with its zone such as 2026-11-20T12:00:00Z (agentctl --ttl writes one)"),
+    ({"expiresAt": "9999-12-31T23:59:59-23:00"}, "expiresAt", "spec.expiresAt is '9999-12-31T23:59:59-23:00'; use a point in time with its zone such as 2026-11-20T12:00:00Z (agentctl --ttl writes one)"),
     ({"priority": 900}, "", "spec.priority is 900, which is break-glass; give spec.expiresAt (agentctl --ttl) of at most 4h, or a priority below 900"),
 ]  # fmt: skip
 
@@ -86,6 +87,7 @@ def test_a_wrong_field_is_named_with_its_value_and_the_way_out(
         (json.dumps(document(kvLoadFailure=None)), "spec sets nothing; give at least one field such as kvLoadFailure.action"),
         (" " * (MAX_MANIFEST_BYTES + 1), f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter"),
         ("[" * 60_000, None),
+        ('{"kind": 1, "spec": {"a": 1, "b": 2, "a": 3}}', "the manifest is not JSON ('a' is there twice); send one object"),
     ],
 )  # fmt: skip
 def test_a_wrong_document_is_refused(text: str, sentence: str | None) -> None:
@@ -93,6 +95,25 @@ def test_a_wrong_document_is_refused(text: str, sentence: str | None) -> None:
     with pytest.raises(ManifestError) as caught:
         parse_manifest(text)
     assert sentence is None or str(caught.value) == sentence
+
+
+def test_what_is_accepted_can_be_read_back_from_the_store() -> None:
+    """Also where the canonical text is longer than what was sent: a day becomes 24 hours."""
+    shortest = json.dumps(document(peerQuarantine={"window": "1d"}, reason=""), separators=(",", ":"))
+    notes = {f"n{number}": "x" * 4096 for number in range(16)}
+
+    def of_size(size: int) -> str:
+        whole = json.loads(shortest)
+        whole["metadata"]["annotations"] = dict(notes)
+        last = json.dumps(whole, separators=(",", ":"))
+        whole["metadata"]["annotations"]["n0"] = "x" * (4096 - (len(last) - size))
+        return json.dumps(whole, separators=(",", ":"))
+
+    fits = parse_manifest(of_size(MAX_MANIFEST_BYTES - 1))
+    assert len(fits.canonical) == MAX_MANIFEST_BYTES
+    assert parse_manifest(fits.canonical).canonical == fits.canonical
+    with pytest.raises(ManifestError, match="more than 65536 bytes"):
+        parse_manifest(of_size(MAX_MANIFEST_BYTES))
 
 
 def test_everything_that_can_be_said_survives_a_round_trip() -> None:

@@ -144,9 +144,10 @@ async def test_unknown_names_and_too_many_policies_are_refused(store: PolicyStor
     """NotFound and Full."""
     with pytest.raises(NotFoundError, match="there is no policy 'x'"):
         await store.delete("x", author="a")
-    store._policies = {f"p{n}": store for n in range(MAX_POLICIES)}  # type: ignore[misc]
-    with pytest.raises(FullError, match="256 policies already"):
+    await store.apply_all([manifest(f"p{number}") for number in range(MAX_POLICIES)], author="a")
+    with pytest.raises(FullError, match="there would be 257 policies, of at most 256; delete some first"):
         await store.apply(manifest(), author="a")
+    assert (await store.apply(manifest("p0", priority=7), author="a")).result == "changed"
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path, database: PolicyDatabase) -> None:

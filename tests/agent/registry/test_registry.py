@@ -143,3 +143,13 @@ def test_who_subscribes_hears_of_coming_and_going(registry):
     end()
     registry.connect(source(2), 0)
     assert heard == [1, 1]
+
+
+def test_a_snapshot_tells_how_far_the_clocks_are_apart(registry, clock):
+    """The source's minus ours; nothing before the first, or if the source does not say."""
+    registry.connect(source(1), 0)
+    registry.snapshot(1, Snapshot())
+    assert registry.get(1).clock_offset_nano is None
+    clock[0] = 100
+    registry.snapshot(1, Snapshot(time_unix_nano=70))
+    assert registry.get(1).clock_offset_nano == -30

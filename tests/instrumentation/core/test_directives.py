@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.directives import NO_DIRECTIVES, Directives
 from penstock.instrumentation.directives_decode import decode_directives
 from penstock.instrumentation.drills import Drill
-from penstock.instrumentation.policy_decode import RefusedError
 from penstock.instrumentation.policy_holder import PolicyHolder
 from penstock.instrumentation.policy_model import NO_POLICY, Policy
 from penstock.instrumentation.quarantine import Order
@@ -26,14 +27,21 @@ def push(**fields: Any) -> Push:
     return json_format.ParseDict(fields, Push())
 
 
-def decoded(message: Push, *, faults_allowed: bool = True) -> Directives:
+def decoded(message: Push, *, faults_allowed: bool = True) -> tuple[Directives, dict[str, str]]:
     """Decode at the second 100."""
     return decode_directives(message, faults_allowed=faults_allowed, now_ns=100 * SECOND)
 
 
+def taken(message: Push) -> Directives:
+    """Decode what is to be taken as a whole."""
+    directives, refused = decoded(message)
+    assert refused == {}
+    return directives
+
+
 def test_everything_a_directive_can_say() -> None:
     """Orders and drills arrive with their times in nanoseconds."""
-    found = decoded(
+    found = taken(
         push(
             quarantines=[
                 {**ORDER, "validFor": "1.5s"},
@@ -53,45 +61,84 @@ def test_everything_a_directive_can_say() -> None:
 
 def test_nothing_ordered() -> None:
     """A push without directives is always the same nothing."""
-    assert decoded(push()) is NO_DIRECTIVES
+    assert taken(push()) is NO_DIRECTIVES
 
 
 def test_drills_run_down() -> None:
     """What is passed on later has only the time that is left, and nothing when it is over."""
-    found = decoded(push(drills=[DRILL]))
+    found = taken(push(drills=[DRILL]))
     (later,) = found.drills_at(140 * SECOND)
     assert later.valid_for_ns == 20 * SECOND
     assert found.drills_at(160 * SECOND) == ()
 
 
+UNKNOWN = b"\xe8\x04\x01"
+"""Field 77, of a newer agent."""
+
+
 @pytest.mark.parametrize(
-    ("message", "field", "words"),
+    ("message", "name", "words"),
     [
-        (push(quarantines=[{**ORDER, "peer": ""}]), "quarantines", "0 of peer"),
-        (push(quarantines=[{**ORDER, "peer": "x" * 257}]), "quarantines", "257 of peer"),
-        (push(quarantines=[{**ORDER, "id": ""}]), "quarantines", "0 characters of id"),
-        (
-            push(quarantines=[{**ORDER, "state": "QUARANTINE_STATE_HALF_OPEN"}]),
-            "quarantines",
-            "open or closed",
-        ),
-        (push(quarantines=[ORDER] * 1025), "quarantines", "1025"),
-        (push(drills=[{**DRILL, "rate": 2}]), "drills", "rate 2"),
-        (push(drills=[{"id": "d"}]), "drills", "drill d"),
+        (push(quarantines=[{**ORDER, "peer": ""}]), "o", "names no peer"),
+        (push(quarantines=[{**ORDER, "peer": "x" * 257}]), "o", "257 of peer"),
+        (push(quarantines=[{**ORDER, "id": ""}]), "", "0 characters of id"),
+        (push(drills=[{**DRILL, "id": "x" * 300}]), "x" * 256, "300 characters of id"),
+        (push(quarantines=[{**ORDER, "state": "QUARANTINE_STATE_HALF_OPEN"}]), "o", "open or closed"),
+        (push(drills=[{**DRILL, "rate": 2}]), "d", "rate 2"),
+        (push(drills=[{"id": "d"}]), "d", "drill d"),
     ],
 )
-def test_out_of_bounds(message: Push, field: str, words: str) -> None:
-    """What breaks a bound is refused in a sentence that names the field."""
-    with pytest.raises(RefusedError, match=words) as refused:
-        decoded(message)
-    assert refused.value.field == field
+def test_each_order_is_judged_alone(message: Push, name: str, words: str) -> None:
+    """What breaks a bound is left out with a sentence; the good ones beside it hold."""
+    message.MergeFrom(push(quarantines=[{**ORDER, "id": "good"}], drills=[{**DRILL, "id": "fine"}]))
+    found, refused = decoded(message)
+    assert [order.id for order in found.orders] == ["good"]
+    assert [drill.id for drill in found.drills] == ["fine"]
+    assert refused.keys() == {name}
+    assert words in refused[name]
+
+
+@pytest.mark.parametrize("kind", ["quarantines", "drills"])
+def test_unknown_field_refuses_its_order(kind: str) -> None:
+    """An order with a field of a newer agent would not do what is meant, so it is not carried out."""
+    message = push(quarantines=[ORDER, {**ORDER, "id": "2"}], drills=[DRILL, {**DRILL, "id": "2"}])
+    getattr(message, kind)[1].MergeFromString(UNKNOWN)
+    found, refused = decoded(Push.FromString(message.SerializeToString()))
+    assert (len(found.orders), len(found.drills)) == ((1, 2) if kind == "quarantines" else (2, 1))
+    assert list(refused) == ["2"]
+    assert "field 77" in refused["2"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "most"), [("quarantines", ORDER, 1024), ("drills", DRILL, 16)], ids=["orders", "drills"]
+)
+def test_as_many_as_fit_are_taken(kind: str, one: dict[str, Any], most: int) -> None:
+    """Beyond the bound each is refused; what is told of them is bounded, too."""
+    found, refused = decoded(push(**{kind: [{**one, "id": str(number)} for number in range(most + 600)]}))
+    assert len(found.orders) + len(found.drills) == most
+    assert len(refused) == 512
+    assert f"{most} " in refused[str(most)]
 
 
 def test_drills_have_to_be_allowed() -> None:
     """An engine that was not started for faults refuses drills and says how to start it, but takes orders."""
-    with pytest.raises(RefusedError, match="PENSTOCK_ALLOW_FAULTS=1"):
-        decoded(push(drills=[DRILL]), faults_allowed=False)
-    assert decoded(push(quarantines=[ORDER]), faults_allowed=False).orders
+    found, refused = decoded(push(drills=[DRILL], quarantines=[ORDER]), faults_allowed=False)
+    assert (len(found.orders), found.drills) == (1, ())
+    assert "PENSTOCK_ALLOW_FAULTS=1" in refused["d"]
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_no_bytes_raise(content: bytes) -> None:
+    """Whatever parses as a push is taken or refused, order by order."""
+    try:
+        message = Push.FromString(content)
+    except Exception:  # noqa: BLE001  (what is no push never gets here)
+        return
+    found, refused = decoded(message)
+    assert len(found.orders) + len(found.drills) + len(refused) <= len(message.quarantines) + len(
+        message.drills
+    )
 
 
 def test_followers_hear_every_swap() -> None:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.instrumentation import policy_client
+from penstock.instrumentation import policy_desk
 from penstock.instrumentation.policy_client import PolicyClient
 from penstock.instrumentation.policy_model import NO_POLICY, Action
+from penstock.instrumentation.service import Message, Tag
+from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_SETUP
+from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 from penstock.proto.v1.policy_pb2 import (
     FAILURE_ACTION_FAIL,
     FAILURE_ACTION_RECOMPUTE,
@@ -71,6 +74,26 @@ def subscribed(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> Runtim
     return runtime
 
 
+def long_step(runtime: Runtime) -> Callable[[], None]:
+    """Begin a step on a thread of its own; returns what ends it."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def step() -> None:
+        with runtime.policy.step():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    assert entered.wait(10)
+
+    def end() -> None:
+        leave.set()
+        thread.join()
+
+    return end
+
+
 def test_subscribe_says_who(agent: FakeAgent, subscribed: Runtime) -> None:
     """The subscription holds all that a selector and the agent need."""
     subscribe = last(agent, "subscribe").subscribe
@@ -94,49 +117,119 @@ def test_push_is_put_in_force_then_acknowledged(agent: FakeAgent, subscribed: Ru
 
 def test_swap_waits_for_the_end_of_the_step(agent: FakeAgent, subscribed: Runtime) -> None:
     """While a step runs the policy does not change and no acknowledgement goes out."""
-    entered, leave = threading.Event(), threading.Event()
-
-    def step() -> None:
-        with subscribed.policy.step():
-            entered.set()
-            leave.wait(10)
-
-    thread = threading.Thread(target=step)
-    thread.start()
-    assert entered.wait(10)
+    end = long_step(subscribed)
     agent.push(FAIL)
     wait_until(lambda: subscribed._policy_client._nonce == 1, "the push has arrived")
     assert subscribed.policy.current is NO_POLICY
     assert count(agent, "ack") == 0
-    leave.set()
-    thread.join()
+    end()
     agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement")
     assert subscribed.policy.current.hash == "h-fail"
 
 
-def test_engine_that_hangs_in_a_step_refuses(
+def test_engine_that_hangs_in_a_step_refuses_and_follows_in_the_end(
     agent: FakeAgent, subscribed: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that does not end within the deadline is answered by a NACK with the hash still in force."""
-    monkeypatch.setattr(policy_client, "STEP_DEADLINE", 0.05)
-    entered, leave = threading.Event(), threading.Event()
-
-    def step() -> None:
-        with subscribed.policy.step():
-            entered.set()
-            leave.wait(10)
-
-    thread = threading.Thread(target=step)
-    thread.start()
-    assert entered.wait(10)
-    agent.push(FAIL)
+    """A step beyond the deadline is answered by a NACK with what is still in force; its end brings the push and an ACK."""
+    monkeypatch.setattr(policy_desk, "STEP_DEADLINE", 0.05)
+    end = long_step(subscribed)
+    push = Push(schedule=FAIL.schedule)
+    push.quarantines.add(id="q", peer="p:1", state=QUARANTINE_STATE_OPEN)
+    agent.push(push)
     agent.wait(lambda: count(agent, "nack"), "the refusal")
-    leave.set()
-    thread.join()
     nack = last(agent, "nack").nack
     assert "hangs" in nack.error
     assert nack.hash_in_force == ""
+    assert [each.id for each in nack.refused_orders] == ["q"]
     assert subscribed.policy.current is NO_POLICY
+    end()
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+    ack = last(agent, "ack").ack
+    assert (ack.nonce, ack.hash, list(ack.refused_orders)) == (nack.nonce, "h-fail", [])
+    assert subscribed.policy.current.hash == "h-fail"
+    assert [order.id for order in subscribed.policy.directives.orders] == ["q"]
+    agent.wait(
+        lambda: applied(agent) == [("push", "h-fail", False, ""), ("push", "h-fail", True, "")], "both events"
+    )
+
+
+def test_pause_does_not_wait_for_a_step(agent: FakeAgent, subscribed: Runtime) -> None:
+    """While an engine hangs in a step the kill switch makes its hooks passive, also behind another push."""
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement")
+    end = long_step(subscribed)
+    agent.push(RECOMPUTE)
+    agent.push(Push(paused=True))
+    wait_until(lambda: not subscribed.active, "the hooks are passive")
+    assert count(agent, "ack") == 1
+    end()
+    agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement of the newest")
+    assert (last(agent, "ack").ack.nonce, last(agent, "ack").ack.paused) == (3, True)
+
+
+def test_stale_push_is_ignored(agent: FakeAgent, subscribed: Runtime) -> None:
+    """A push that is not newer than the last one is neither put in force nor answered."""
+    stream = subscribed._policy_client._stream
+    agent.push(FAIL)
+    agent.push(RECOMPUTE)
+    agent.wait(lambda: count(agent, "ack") == 2, "both acknowledgements")
+    for nonce in (1, 2):
+        stale = Push(nonce=nonce, schedule=FAIL.schedule)
+        subscribed._policy_client.inbox.put(Message(Tag.ANSWER, stream, stale))
+    agent.push(Push())
+    agent.wait(lambda: count(agent, "ack") >= 3, "the acknowledgement of the newest")
+    assert [report.ack.nonce for report in agent.received.reports if report.HasField("ack")] == [1, 2, 3]
+    agent.wait(lambda: len(applied(agent)) == 3, "the events")
+    assert [hash_ for _, hash_, _, _ in applied(agent)] == ["h-fail", "h-recompute", ""]
+
+
+BAD_DRILL = {"id": "d", "channel": CHANNEL_KV, "mode": FAILURE_MODE_SETUP, "rate": 2.0}
+ORDER = {"id": "q", "peer": "10.0.0.7:5600", "state": QUARANTINE_STATE_OPEN}
+
+
+def test_refused_order_keeps_no_policy_out(agent: FakeAgent, subscribed: Runtime) -> None:
+    """The policy and the good orders of a push hold; the bad one is named in the ACK and is an event."""
+    agent.push(Push(schedule=FAIL.schedule, drills=[BAD_DRILL], quarantines=[ORDER]))
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+    ack = last(agent, "ack").ack
+    assert ack.hash == subscribed.policy.current.hash == "h-fail"
+    assert [(each.id, "rate 2" in each.error) for each in ack.refused_orders] == [("d", True)]
+    directives = subscribed.policy.directives
+    assert ([order.id for order in directives.orders], directives.drills) == (["q"], ())
+    agent.wait(lambda: ("order", "", False, "h-fail") in applied(agent), "the event")
+
+
+def test_refused_policy_keeps_no_order_out(agent: FakeAgent, subscribed: Runtime) -> None:
+    """The quarantine order of a push holds although its policy is refused; the last good policy stays."""
+    agent.push(FAIL)
+    bad = Push(schedule=[entry("h-bad", 9)], quarantines=[ORDER])
+    agent.push(bad)
+    agent.wait(lambda: count(agent, "nack"), "the refusal")
+    nack = last(agent, "nack").nack
+    assert (nack.field, nack.hash_in_force, list(nack.refused_orders)) == (
+        "kvLoadFailure.action",
+        "h-fail",
+        [],
+    )
+    assert [order.id for order in subscribed.policy.directives.orders] == ["q"]
+    agent.push(Push(schedule=[entry("h-bad", 9)]))
+    agent.wait(lambda: count(agent, "nack") == 2, "another refusal")
+    assert subscribed.policy.directives.orders == ()
+
+
+def test_field_of_a_newer_agent_is_named(agent: FakeAgent, subscribed: Runtime) -> None:
+    """What the wire has and this engine does not know is refused by its number: in a policy all of it, of orders that one."""
+    unknown = b"\xe8\x04\x01"  # field 77, varint 1
+    push = Push(schedule=[entry("h-new", FAILURE_ACTION_FAIL)], quarantines=[ORDER, {**ORDER, "id": "new"}])
+    push.schedule[0].body.kv_load_failure.MergeFromString(unknown)
+    push.quarantines[1].MergeFromString(unknown)
+    agent.push(push)
+    agent.wait(lambda: count(agent, "nack"), "the refusal")
+    nack = last(agent, "nack").nack
+    assert (nack.field, nack.hash_in_force) == ("kvLoadFailure.77", "")
+    assert "upgrade the engine" in nack.error
+    assert [(each.id, "field 77" in each.error) for each in nack.refused_orders] == [("new", True)]
+    assert [order.id for order in subscribed.policy.directives.orders] == ["q"]
 
 
 def test_refused_push_leaves_the_last_good_one(agent: FakeAgent, subscribed: Runtime) -> None:
@@ -254,8 +347,8 @@ def test_agent_without_a_feed_is_left_alone(agent: FakeAgent, make_runtime: Call
     runtime = make_runtime()
     runtime.start_policy(FIELDS)
     client = runtime._policy_client
-    wait_until(lambda: client._last_error, "the refusal")
-    assert "UNIMPLEMENTED" in client._last_error
+    wait_until(lambda: client._refused_link, "the refusal")
+    assert "UNIMPLEMENTED" in client._refused_link
     assert client._backoff._ceiling == 5.0
 
 

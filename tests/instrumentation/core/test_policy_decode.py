@@ -154,6 +154,14 @@ def test_unknown_fields_are_named(inside: Any, field: str) -> None:
     assert caught.value.field == field
 
 
+def test_unknown_fields_of_orders_are_not_the_policys() -> None:
+    """They are refused where the orders are."""
+    found = push(body(**FULL), quarantines=[{"id": "o"}], drills=[{"id": "d"}])
+    for order in (found.quarantines[0], found.drills[0]):
+        order.MergeFromString(b"\xe8\x04\x01")
+    assert len(decode(Push.FromString(found.SerializeToString()), ALL)) == 1
+
+
 @pytest.mark.parametrize(
     ("bad", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.directives import Directives
 from penstock.instrumentation.drills import Drill
-from penstock.instrumentation.policy_model import Action, Deferral
+from penstock.instrumentation.policy_model import NO_POLICY, Action, Deferral, Policy, Telemetry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import load_deadlines
 from penstock.instrumentation.vllm.reports import WorkerReport
@@ -167,7 +168,7 @@ def test_only_who_waits_for_too_long(make_scheduler: MakeScheduler, clock: Manua
 def test_drills_travel_once() -> None:
     """The workers are told of the drills in the step after a change, and of their end; a MultiConnector's children too."""
     orders = WorkerOrders()
-    orders.follow(Directives())
+    orders.follow(NO_POLICY, Directives())
 
     def attached() -> Any:
         metadata = SimpleNamespace(metadata=(SimpleNamespace(),))
@@ -179,10 +180,31 @@ def test_drills_travel_once() -> None:
 
     assert attached() is None
     drill = Drill("d", c.CHANNEL_KV, c.FAILURE_MODE_SETUP, 1.0, 1 << 62)
-    orders.follow(Directives(drills=(drill,), received_ns=0))
+    orders.follow(NO_POLICY, Directives(drills=(drill,), received_ns=0))
     (sent,) = attached()
     assert (sent.id, sent.valid_for_ns < drill.valid_for_ns) == ("d", True)
     assert attached() is None
-    orders.follow(Directives())
+    orders.follow(NO_POLICY, Directives())
     assert attached() == ()
     assert attached() is None
+
+
+def test_what_workers_do_of_a_policy_travels_once() -> None:
+    """A changed telemetry section goes with the next step, and so does its end; another change of the policy does not."""
+    orders = WorkerOrders()
+
+    def attached() -> Any:
+        metadata = SimpleNamespace()
+        orders.attach(metadata)
+        return getattr(metadata, "penstock_telemetry", None)
+
+    orders.follow(NO_POLICY, Directives())
+    assert attached() is None
+    limited = Policy(hash="a", telemetry=Telemetry(failure_log_interval=5.0))
+    orders.follow(limited, Directives())
+    assert attached() == Telemetry(failure_log_interval=5.0)
+    assert attached() is None
+    orders.follow(replace(limited, hash="b", deferral=Deferral(1.0)), Directives())
+    assert attached() is None
+    orders.follow(NO_POLICY, Directives())
+    assert attached() == Telemetry()

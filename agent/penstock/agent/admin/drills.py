@@ -17,6 +17,7 @@ from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
     from penstock.agent.admin.context import AgentContext
+    from penstock.agent.policy.subscriber import Subscriber
 
 # UNSPECIFIED makes transfers slow.
 _MODES = {
@@ -113,7 +114,15 @@ def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
     for engine in progress(agent.feed, known(agent), drill.selection, agent.clock()):
         entry = convert.engine_rollout(engine)
         subscriber = agent.feed.subscriber(engine.key)
-        if subscriber is not None and subscriber.connected and not subscriber.faults_allowed:
-            entry.state, entry.error = "refused", _NOT_ALLOWED
+        if subscriber is not None and subscriber.connected:
+            entry.state, entry.error, entry.field = _standing(subscriber, drill)
         message.engines.append(entry)
     return message
+
+
+def _standing(subscriber: Subscriber, drill: FaultDrill) -> tuple[str, str, str]:
+    """Return state, error and field of a drill in an engine that is connected: its policy has no part in it."""
+    error = subscriber.order_error(drill.id) if subscriber.faults_allowed else _NOT_ALLOWED
+    if error is None:
+        return "waiting", "", ""
+    return ("refused", error, "") if error else ("acknowledged", "", "")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert
+from penstock.agent.admin.counters import METRICS, engine_counters
 from penstock.agent.admin.events import with_reader
-from penstock.agent.admin.peers import last_failures, peer_summaries
+from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
 from penstock.agent.admin.targets import selected_views, selection_of, targets
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
@@ -26,7 +27,14 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     """Return the selected engines with what their sources hold now."""
     views = selected_views(agent, selection_of(request.selector))
     all_targets = targets(agent)
-    return admin.ListEnginesResponse(engines=[_engine(agent, view, all_targets[view.key]) for view in views])
+    rows = {row.key: row for row in agent.fold.engines(METRICS)}
+    response = admin.ListEnginesResponse(
+        engines=[_engine(agent, view, all_targets[view.key]) for view in views]
+    )
+    for engine, view in zip(response.engines, views, strict=True):
+        if view.key in rows:
+            engine.counters.CopyFrom(engine_counters(rows[view.key]))
+    return response
 
 
 async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:
@@ -36,7 +44,7 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     views = selected_views(agent, selection)
     rows = [
         row
-        for row in agent.fold.engines()
+        for row in agent.fold.engines(COUNTED)
         if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
     ]
     failures = await with_reader(agent, last_failures)
@@ -67,6 +75,9 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
     )
     if view.policy is not None and subscriber is not None and subscriber.connected:
         engine.policy.hash = subscriber.hash_in_force
+    refusal = _refusal(subscriber)
+    if refusal:
+        engine.policy.last_error = refusal
     for snapshot in snapshots:
         engine.deferred.extend(snapshot.deferred)
         engine.in_flight.extend(snapshot.in_flight)
@@ -74,6 +85,16 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
             engine.eplb.CopyFrom(snapshot.eplb)
     _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
     return engine
+
+
+def _refusal(subscriber: Subscriber | None) -> str:
+    """Return why an engine refuses what it is to have; empty if it does not."""
+    if subscriber is None or not (subscriber.connected and subscriber.settled):
+        return ""
+    answer = subscriber.answer
+    if answer is None or not answer.error:
+        return ""
+    return f"{answer.field}: {answer.error}" if answer.field else answer.error
 
 
 def _paused(subscriber: Subscriber | None, view: EngineView) -> bool:
@@ -102,6 +123,7 @@ def _source(live: LiveSource) -> admin.Source:
         last_seen=convert.timestamp(live.last_seen_unix_nano),
         hooks=snapshot.hooks if snapshot is not None else (),
         emitter=snapshot.emitter if snapshot is not None and snapshot.HasField("emitter") else None,
+        clock_offset_nano=live.clock_offset_nano,
     )
     message.drops.extend(_drops(live.drops.items()))
     message.guard_errors.extend(

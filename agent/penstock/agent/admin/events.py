@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.agent.admin import convert
+from penstock.agent.admin.scanning import MAX_EVENTS as MAX_SCANNED
+from penstock.agent.admin.scanning import Scan
 from penstock.agent.admin.targets import selection_of, source_target
 from penstock.agent.errors import ContractError
 from penstock.agent.journal.connect import describe
@@ -19,7 +22,7 @@ from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.journal import Journal, Reader
@@ -31,8 +34,6 @@ T = TypeVar("T")
 KINDS = tuple(field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields)
 MAX_EVENTS = 10_000
 _DEFAULT_EVENTS = 100
-# What no index answers is filtered out of at most this many of the newest events.
-_SCANNED = 20_000
 # Batches that a watcher reads at a time, and how often it looks for the end, in seconds.
 _READ_AT_ONCE = 64
 _MAX_NANO = (1 << 63) - 1
@@ -59,12 +60,6 @@ class Filter:
             raise ContractError(f"{unknown[0]!r} is no kind of event; use one of {', '.join(KINDS)}")
         return cls(request, selection_of(request.selector))
 
-    @property
-    def indexed(self) -> bool:
-        """True if the journal's own index answers it whole."""
-        request = self.request
-        return self.selection.everything and not (request.channel or request.mode or request.peer)
-
     def takes(self, event: Event, source: Source) -> bool:
         """Tell whether the event is asked for, its request and its time aside."""
         kind = event.WhichOneof("body")
@@ -75,12 +70,12 @@ class Filter:
         return (
             (not request.channel or getattr(body, "channel", 0) == request.channel)
             and (not request.mode or getattr(body, "mode", 0) == request.mode)
-            and (not request.peer or request.peer in _peers(body))
+            and (not request.peer or request.peer in peers_of(body))
             and self.selection.matches(source_target(source))
         )
 
 
-def _peers(body: Any) -> set[str]:
+def peers_of(body: Any) -> set[str]:
     """Return the peers that an event is about: also the one that held another up."""
     return {getattr(body, name).address for name in ("peer", "caused_by_peer") if hasattr(body, name)}
 
@@ -109,11 +104,13 @@ async def list_events(agent: AgentContext, request: admin.ListEventsRequest) -> 
 async def watch_events(
     agent: AgentContext, tail: Tail, request: admin.ListEventsRequest
 ) -> AsyncIterator[admin.LoggedEvent]:
-    """Yield events as they are committed; those since the request's ``since`` first, if it has one."""
+    """Yield events as they are committed; first those after a position or since a moment, if the request has one."""
     wanted = Filter.of(request)
     with describe(agent.journal.path), agent.journal.reader() as reader:
         position = await asyncio.to_thread(reader.last)
-        if request.HasField("since"):
+        if request.HasField("after_batch"):
+            position = request.after_batch if request.after_batch <= position else 0
+        elif request.HasField("since"):
             limit = min(request.limit or _DEFAULT_EVENTS, MAX_EVENTS)
             for logged in (await asyncio.to_thread(_list, reader, wanted, limit, agent.clock())).events:
                 position = max(position, logged.batch)
@@ -154,21 +151,31 @@ async def with_reader(agent: AgentContext, read: Callable[[Reader], T]) -> T:
     return await asyncio.to_thread(run)
 
 
+def since_unix_nano(request: admin.ListEventsRequest | admin.ListRequestsRequest, now: float) -> int:
+    """Return the moment that a request's ``since`` means, in SQLite's range; 0 for none."""
+    since = int(now * 1e9) - request.since.ToNanoseconds() if request.HasField("since") else 0
+    # Longer ago than there is time is all of it.
+    return min(max(since, 0), _MAX_NANO)
+
+
 def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListEventsResponse:
     request = wanted.request
-    since = int(now * 1e9) - request.since.ToNanoseconds() if request.HasField("since") else 0
-    # Longer ago than there is time is all of it; SQLite takes no larger numbers either.
-    since = min(max(since, 0), _MAX_NANO)
-    asked = limit + 1 if wanted.indexed else _SCANNED
-    rows = reader.events(
-        kinds=tuple(request.kinds), request_id=request.request_id, since_unix_nano=since, limit=asked
-    )
+    since = since_unix_nano(request, now)
+    kinds = tuple(request.kinds)
+    rows: Iterable[tuple[LoggedBatch, int]]
+    if request.request_id:
+        rows = reader.events(
+            kinds=kinds, request_id=request.request_id, since_unix_nano=since, limit=MAX_SCANNED + 1
+        )
+    else:
+        rows = reader.scan(kinds=kinds, since_unix_nano=since, limit=MAX_SCANNED + 1)
+    scan = Scan(reader, rows)
     found = []
-    for event in _parse(reader, rows, wanted):
+    for event in _wanted(scan, wanted):
         found.append(event)
         if len(found) > limit:
             break
-    truncated = len(found) > limit or (not wanted.indexed and len(rows) == _SCANNED)
+    truncated = len(found) > limit or scan.cut
     return admin.ListEventsResponse(events=reversed(found[:limit]), truncated=truncated)
 
 
@@ -179,28 +186,19 @@ def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> li
     request_id = wanted.request.request_id
     return [
         event
-        for event in _parse(reader, rows, wanted)
+        # What is read at once is bounded already, and nothing of it may be missed.
+        for event in _wanted(Scan(reader, rows, events=len(rows), size=sys.maxsize), wanted)
         if not request_id or request_id in event_request_ids(event.event)
     ]
 
 
-def _parse(
-    reader: Reader, rows: list[tuple[LoggedBatch, int]], wanted: Filter
-) -> Iterator[admin.LoggedEvent]:
-    batches: dict[int, Batch] = {}
-    sources: dict[int, Source | None] = {}
-    for logged, index in rows:
-        if logged.id not in batches:
-            # Rows of one batch are neighbours: only the last one is worth keeping.
-            batches = {logged.id: Batch.FromString(logged.body)}
-        if logged.epoch not in sources:
-            sources[logged.epoch] = reader.source(logged.epoch)
-        source, event = sources[logged.epoch], batches[logged.id].events[index]
-        if source is not None and wanted.takes(event, source):
+def _wanted(scan: Scan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
+    for found in scan:
+        if wanted.takes(found.event, found.source):
             yield admin.LoggedEvent(
-                batch=logged.id,
-                index=index,
-                key=convert.key_message(source.key),
-                process=source.process,
-                event=event,
+                batch=found.logged.id,
+                index=found.position,
+                key=convert.key_message(found.source.key),
+                process=found.source.process,
+                event=found.event,
             )

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.admin.convert import key_message, timestamp
+from penstock.agent.admin.scanning import Scan
 from penstock.agent.metrics import catalogue
 from penstock.agent.model import EngineKey
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ErrorType, FailureMode, Peer
-from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 PeerKey = tuple[EngineKey, str]
 
+# All that is read of the fold.
+COUNTED = frozenset({catalogue.TRANSFERS, catalogue.TRANSFER_DURATION, catalogue.TRANSFER_FAILURES})
 # How far back in the log the last failure of a peer is looked for.
 _FAILURES_READ = 2000
 
@@ -46,17 +48,9 @@ class _Account:
 def last_failures(reader: Reader) -> dict[PeerKey, int]:
     """Return when each peer last failed, among the newest failures of the log; nanoseconds."""
     found: dict[PeerKey, int] = {}
-    keys = {source.epoch: source.key for source in reader.sources()}
-    batches: dict[int, Batch] = {}
-    for logged, index in reader.events(kinds=["transfer_failure"], limit=_FAILURES_READ):
-        batch = batches.get(logged.id)
-        if batch is None:
-            batch = batches[logged.id] = Batch.FromString(logged.body)
-        event = batch.events[index]
-        key = keys.get(logged.epoch)
-        if key is not None:
-            peer = key, event.transfer_failure.peer.address or "unknown"
-            found[peer] = max(found.get(peer, 0), event.time_unix_nano)
+    for failure in Scan(reader, reader.scan(kinds=["transfer_failure"], limit=_FAILURES_READ)):
+        peer = failure.source.key, failure.event.transfer_failure.peer.address or "unknown"
+        found[peer] = max(found.get(peer, 0), failure.event.time_unix_nano)
     return found
 
 
@@ -101,7 +95,7 @@ def _count(
     total: int,
     counts: tuple[int, ...],
 ) -> None:
-    if metric not in {catalogue.TRANSFERS, catalogue.TRANSFER_DURATION, catalogue.TRANSFER_FAILURES}:
+    if metric not in COUNTED:
         return
     named = dict(zip(metric.labels, labels, strict=True))
     account = accounts.setdefault((key, named["peer"]), _Account())

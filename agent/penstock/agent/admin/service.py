@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.agent.admin import drills, engines, events, policies, quarantines, rollouts, status
+from penstock.agent.admin import (
+    bundles,
+    drills,
+    engines,
+    events,
+    policies,
+    quarantines,
+    requests,
+    rollouts,
+    status,
+)
 from penstock.agent.errors import PenstockError
 from penstock.agent.status import code_of
 from penstock.proto.v1 import admin_pb2 as admin
@@ -71,12 +81,15 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListPolicies = _unary(policies.list_policies)
     GetEffectivePolicy = _unary(policies.get_effective_policy)
     ListAudit = _unary(policies.list_audit)
+    ExportPolicies = _unary(bundles.export_policies)
+    ImportPolicies = _unary(bundles.import_policies)
 
     WatchRollout = _stream(rollouts.watch_rollout)
     SetPaused = _stream(rollouts.set_paused)
 
     ListEngines = _unary(engines.list_engines)
     ListPeers = _unary(engines.list_peers)
+    ListRequests = _unary(requests.list_requests)
 
     SetQuarantine = _unary(quarantines.set_quarantine)
     ListQuarantines = _unary(quarantines.list_quarantines)

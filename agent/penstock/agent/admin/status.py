@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.convert import timestamp
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
 async def get_status(agent: AgentContext, _: admin.GetStatusRequest) -> admin.AgentStatus:
     """Return version, state and trouble of the agent."""
 
-    def read(reader: Reader) -> tuple[int, int, int]:
-        return reader.first(), reader.last(), _bytes(agent.state_dir)
+    def read(reader: Reader) -> tuple[int, int, int, int]:
+        return reader.first(), reader.last(), _bytes(agent.state_dir), disk_usage(agent.state_dir).free
 
-    first, last, state_bytes = await with_reader(agent, read)
+    first, last, state_bytes, free = await with_reader(agent, read)
     status = admin.AgentStatus(
         version=__version__,
         state_dir=str(agent.state_dir),
         state_bytes=state_bytes,
+        disk_free_bytes=free,
         log_first=first,
         log_last=last,
         degraded=agent.journal.error,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.files import read_manifests
-from penstock.agent.ctl.options import DURATION, author, with_client, with_output
+from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.ctl.files import Written, read_paths
+from penstock.agent.ctl.named import POLICY
+from penstock.agent.ctl.options import DURATION, PATH, author, with_client, with_output
 from penstock.agent.ctl.output import show
 from penstock.agent.ctl.progress import DEFAULT_TIMEOUT, show_change, wait_for
 from penstock.agent.selector import Requirement, format_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from penstock.agent.ctl.client import Client
@@ -30,7 +32,7 @@ def with_change(function: F) -> F:
         click.option(
             "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long --wait waits.  [default: 30s]"
         ),
-        with_output("json", "yaml"),
+        with_output(),
     )
     for option in reversed(options):
         function = option(function)
@@ -39,6 +41,15 @@ def with_change(function: F) -> F:
 
 with_all = click.option(
     "--all", "everywhere", is_flag=True, help="Confirm action fail with an empty selector."
+)
+
+
+with_if_generation = click.option(
+    "--if-generation",
+    type=click.IntRange(min=0),
+    default=None,
+    metavar="N",
+    help="Only if the policy is at this generation; 0: if there is none of the name.",
 )
 
 
@@ -53,13 +64,25 @@ def finish(
     output: str,
 ) -> None:
     """Print what a change did, and wait for it if that was asked."""
-    waiting = wait and not dry_run
     if output == "table":
         show_change(response, dry_run=dry_run)
-    elif not waiting:
-        show(response, output)
-    if waiting:
+    follow_change(client, response, selector, wait=wait and not dry_run, timeout=timeout, output=output)
+
+
+def follow_change(
+    client: Client,
+    response: admin.ApplyPolicyResponse,
+    selector: admin.EngineSelector,
+    *,
+    wait: bool,
+    timeout: timedelta,
+    output: str,
+) -> None:
+    """Wait for a change if that was asked; as JSON or YAML, print it."""
+    if wait:
         wait_for(client, response, selector, timeout, output)
+    elif output != "table":
+        show(response, output)
 
 
 def selector_of(manifest_json: str) -> admin.EngineSelector:
@@ -81,35 +104,67 @@ def changed_engines(response: admin.ApplyPolicyResponse) -> admin.EngineSelector
     return admin.EngineSelector(engines=keys) if keys else None
 
 
-def apply_file(client: Client, stream: IO[str], *, everywhere: bool, dry_run: bool, **how: Any) -> None:
-    """Apply all manifests of a file, in its order; ends at the first that is refused."""
-    for manifest in read_manifests(stream, stream.name):
-        request = admin.ApplyPolicyRequest(
-            manifest_json=manifest, author=author(), dry_run=dry_run, all=everywhere
+def apply_files(
+    client: Client,
+    paths: Sequence[str],
+    *,
+    everywhere: bool,
+    if_generation: int | None,
+    dry_run: bool,
+    wait: bool,
+    **how: Any,
+) -> None:
+    """Apply all manifests of files and directories, in their order, after the agent has found all of them right."""
+    manifests = read_paths(paths)
+    if if_generation is not None and len(manifests) > 1:
+        raise WrongUseError(f"--if-generation is about one policy, and here are {len(manifests)}")
+
+    def request(manifest: Written, *, dry: bool) -> admin.ApplyPolicyRequest:
+        return admin.ApplyPolicyRequest(
+            manifest_json=manifest.text,
+            author=author(),
+            dry_run=dry,
+            if_generation=if_generation,
+            all=everywhere,
         )
-        response = client.call("ApplyPolicy", request)
-        finish(client, response, selector_of(manifest), dry_run=dry_run, **how)
+
+    if len(manifests) > 1 and not dry_run:
+        for manifest in manifests:
+            try:
+                client.call("ApplyPolicy", request(manifest, dry=True))
+            except click.ClickException as error:
+                raise type(error)(f"{manifest.where}: {error.message}; nothing was applied") from None
+    responses = [client.call("ApplyPolicy", request(manifest, dry=dry_run)) for manifest in manifests]
+    # All are on their way before the first is waited for.
+    if how["output"] == "table":
+        for response in responses:
+            show_change(response, dry_run=dry_run)
+    for manifest, response in zip(manifests, responses, strict=True):
+        follow_change(client, response, selector_of(manifest.text), wait=wait and not dry_run, **how)
 
 
 @click.command()
 @click.option(
     "--filename",
     "-f",
-    "stream",
-    type=click.File(),
+    "paths",
+    type=PATH,
+    multiple=True,
     required=True,
-    help="YAML or JSON; - reads standard input.",
+    metavar="PATH",
+    help="YAML or JSON; a directory's files; - reads standard input. May be given several times.",
 )
+@with_if_generation
 @with_all
 @with_change
 @with_client
-def apply(client: Client, stream: IO[str], **how: Any) -> None:
-    """Create or replace policies from a file."""
-    apply_file(client, stream, **how)
+def apply(client: Client, paths: tuple[str, ...], **how: Any) -> None:
+    """Create or replace policies from files, or from a directory of them; all are checked before the first is applied."""
+    apply_files(client, paths, **how)
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=POLICY)
 @click.option(
     "--to-generation",
     type=click.IntRange(min=1),

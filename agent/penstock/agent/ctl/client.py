@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.ctl.failure import FailedError, WrongUseError
+from penstock.agent.ctl.failure import AwayError, FailedError, WrongUseError
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import click
     from google.protobuf.message import Message
+    from penstock.agent.ctl.tls import ClientTls
 
 # Seconds that an agent which is there may take to answer.
 ANSWER_DEADLINE = 15.0
@@ -24,17 +25,20 @@ _OPTIONS = (
     # A proxy of the environment is for the web, not for the agent.
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # Who waits for an agent to come back looks once a second.
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
 )
 
 
 class Client:
     """A connection to one agent."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ClientTls) -> None:
         """Prepare the connection; nothing is sent yet.
 
         Raises:
-            WrongUseError: the address cannot be read.
+            WrongUseError: the address cannot be read, or is TCP and *tls* is not complete.
 
         """
         if not _ADDRESS.fullmatch(address):
@@ -42,13 +46,19 @@ class Client:
                 f"address {address!r} cannot be read; write unix:///path/of/the/socket or host:port"
             )
         self.address = f"unix://{address}" if address.startswith("/") else address
-        self._channel = grpc.insecure_channel(self.address, options=_OPTIONS)
+        self._channel = self._connect(tls)
         self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]
 
-    def call(self, method: str, request: Message) -> Any:
-        """Call *method* and return its answer."""
+    def _connect(self, tls: ClientTls) -> grpc.Channel:
+        if self.address.startswith("unix:"):
+            return grpc.insecure_channel(self.address, options=_OPTIONS)
+        options = [*_OPTIONS, *tls.channel_options()]
+        return grpc.secure_channel(self.address, tls.credentials(self.address), options=options)
+
+    def call(self, method: str, request: Message, timeout: float = ANSWER_DEADLINE) -> Any:
+        """Call *method* and return its answer, which may take *timeout* seconds."""
         with self._sentences():
-            return getattr(self._stub, method)(request, timeout=ANSWER_DEADLINE)
+            return getattr(self._stub, method)(request, timeout=timeout)
 
     def stream(self, method: str, request: Message, timeout: float | None = None) -> Iterator[Any]:
         """Call *method* and yield its answers, for at most *timeout* seconds if it is given."""
@@ -69,14 +79,21 @@ class Client:
     def _failure(self, code: grpc.StatusCode, details: str) -> click.ClickException:
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return WrongUseError(details)
-        if code is grpc.StatusCode.UNAVAILABLE and "Permission denied" in details:
-            return FailedError(f"{self.address} may not be opened by this user: run it as the agent's user")
-        if code is grpc.StatusCode.UNAVAILABLE:
-            return FailedError(
-                f"no agent answers at {self.address}: is penstock-agent running? (--address names another)"
-            )
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+            return AwayError(self._unreachable(details))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return FailedError(f"the agent at {self.address} did not answer in time: see its log")
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return FailedError(f"the agent at {self.address} is too old for this command: upgrade it")
         return FailedError(details or f"the agent at {self.address} answered {code.name}: see its log")
+
+    def _unreachable(self, details: str) -> str:
+        if not self.address.startswith("unix:"):
+            # TLS 1.3 tells a client that its certificate was refused only by hanging up.
+            return (
+                f"no agent answers at {self.address}, or one of the certificates is not accepted "
+                f"({' '.join(details.split()):.200}): see to the address and the --tls options"
+            )
+        if "Permission denied" in details:
+            return f"{self.address} may not be opened by this user: run it as the agent's user"
+        return f"no agent answers at {self.address}: is penstock-agent running? (--address names another)"

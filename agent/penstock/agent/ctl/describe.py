@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl import rows, words
-from penstock.agent.ctl.failure import FailedError
-from penstock.agent.ctl.options import ENGINE, engine_selector, with_client, with_output
-from penstock.agent.ctl.output import show
+from penstock.agent.ctl.differences import leaves
+from penstock.agent.ctl.engine_facts import document, effective_policy, find_engine
+from penstock.agent.ctl.named import ENGINE
+from penstock.agent.ctl.options import engine_selector, with_client, with_output
+from penstock.agent.ctl.output import dump
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -26,29 +29,30 @@ _INDENT = "  "
 
 @click.command()
 @click.argument("key", type=ENGINE, metavar="ENGINE")
-@with_output("json", "yaml")
+@with_output()
 @with_client
 def engine(client: Client, key: EngineKey, output: str) -> None:
-    """Show one engine in full: facts, policy, what it holds, its peers, its processes and hooks."""
-    selector = engine_selector(engines=[key])
-    engines = client.call("ListEngines", admin.ListEnginesRequest(selector=selector)).engines
-    if not engines:
-        raise FailedError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
+    """Show one engine in full: facts, policy and which policy gives each field, what it holds, peers, processes, hooks."""
+    item, effective = find_engine(client, key), effective_policy(client, key)
     if output != "table":
-        show(engines[0], output)
+        click.echo(dump(document(item, effective), output))
         return
-    peers = client.call("ListPeers", admin.ListPeersRequest(selector=selector)).peers
-    click.echo("\n".join(map(words.printable, description(engines[0], list(peers), time.time()))))
+    request = admin.ListPeersRequest(selector=engine_selector(engines=[key]))
+    peers = client.call("ListPeers", request).peers
+    lines = description(item, effective, list(peers), time.time())
+    click.echo("\n".join(map(words.printable, lines)))
 
 
-def description(item: admin.Engine, peers: list[admin.PeerSummary], now: float) -> Iterator[str]:
+def description(
+    item: admin.Engine, effective: admin.EffectivePolicy, peers: list[admin.PeerSummary], now: float
+) -> Iterator[str]:
     """Yield the lines of a description."""
     yield f"Engine: {words.engine(item.key)}"
     yield f"Role: {rows.role_words(item)}"
     yield f"Status: {rows.status_words(item)}, last seen {words.ago_of(item.last_seen, now)}"
     yield from _section("Labels", (f"{key}={value}" for key, value in sorted(item.labels.items())))
     yield from _section("Facts", _facts(item, now))
-    yield from _section("Policy", _policy(item, now))
+    yield from _section("Policy", _policy(item, effective, now))
     yield from _section("Waiting", _waiting(item, now))
     yield from _section("In flight", _in_flight(item, now))
     if item.leases.count:
@@ -83,6 +87,8 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
     ):
         if value:
             yield f"{name}: {value}"
+    for name, value in sorted(facts.compatibility_factors.items()):
+        yield f"{_INDENT}{name}={value}"
     if facts.faults_allowed:
         yield "Faults: may be rehearsed (PENSTOCK_ALLOW_FAULTS=1)"
     yield f"Parallel: tensor {facts.tensor_parallel_size}, data {facts.data_parallel_size}"
@@ -90,11 +96,20 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
     yield f"Started: {words.ago(facts.start_time_unix_nano, now)}"
 
 
-def _policy(item: admin.Engine, now: float) -> Iterator[str]:
-    status = item.policy
-    if not item.HasField("policy"):
+def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) -> Iterator[str]:
+    if item.HasField("policy"):
+        yield from _in_force(item, now)
+    else:
         yield f"Wanted: {item.wanted_hash or words.short_hash('')}; what is in force is not told yet"
-        return
+    for field in effective.fields:
+        yield f"{field.field} = {field.new_value}, by policy {field.new_policy}"
+    for step in effective.schedule[1:]:
+        fields = ", ".join(f"{path}={value}" for path, value in leaves(json.loads(step.spec_json or "{}")))
+        yield f"{words.ago_of(step.begins, now)}: {fields or words.short_hash('')}"
+
+
+def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
+    status = item.policy
     yield f"In force: {status.hash or words.short_hash('')}"
     if item.wanted_hash != status.hash:
         yield click.style(f"Wanted: {item.wanted_hash or words.short_hash('')}", fg="yellow")
@@ -124,7 +139,7 @@ def _in_flight(item: admin.Engine, now: float) -> Iterator[str]:
 
 
 def _peer(peer: admin.PeerSummary, now: float) -> str:
-    text = f"{peer.peer.address}: {peer.transfers_ok} ok, {peer.transfers_failed} failed"
+    text = f"{peer.peer.address}: {peer.transfers_ok} ok, {rows.failed_attempts(peer)} failed"
     if peer.failures:
         text += f"; {rows.failure_words(peer)}"
     if peer.HasField("last_failure"):

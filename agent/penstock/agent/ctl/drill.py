@@ -9,6 +9,7 @@ import click
 from penstock.agent.ctl import order_rows
 from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.get import show_table
+from penstock.agent.ctl.named import DRILL
 from penstock.agent.ctl.options import author, with_client, with_output
 from penstock.agent.ctl.targeting import follow_order, with_timeout
 from penstock.proto.v1 import admin_pb2 as admin
@@ -25,7 +26,7 @@ def drill() -> None:
 
 
 @drill.command("list")
-@with_output("wide", "json", "yaml")
+@with_output(wide=True)
 @with_client
 def list_drills(client: Client, output: str) -> None:
     """List the rehearsals that have not ended, and where each engine stands."""
@@ -35,7 +36,7 @@ def list_drills(client: Client, output: str) -> None:
 
 
 @drill.command()
-@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.argument("ids", nargs=-1, type=DRILL, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="Stop all that are running.")
 @with_timeout
 @with_client

@@ -11,6 +11,10 @@ class FailedError(click.ClickException):
     exit_code = 1
 
 
+class AwayError(FailedError):
+    """No agent answers, or it has hung up: it may come back."""
+
+
 class WrongUseError(click.ClickException):
     """It was asked wrongly; exit code 2."""
 

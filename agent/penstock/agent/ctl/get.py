@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.ctl import rows
+from penstock.agent.ctl.named import KIND, PEER, POLICY
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
 from penstock.agent.ctl.output import show, table
 from penstock.proto.names import number, words
@@ -25,10 +26,16 @@ def with_filters(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose events."""
     options = (
         with_selector,
-        click.option("--kind", "kinds", multiple=True, help="Only these kinds, such as transfer_failure."),
+        click.option(
+            "--kind",
+            "kinds",
+            type=KIND,
+            multiple=True,
+            help="Only these kinds, such as transfer_failure.",
+        ),
         click.option("--channel", type=click.Choice(words(Channel)), help="Only this kind of state."),
         click.option("--mode", type=click.Choice(words(FailureMode)), help="Only this mode of failure."),
-        click.option("--peer", default="", help="Only this peer, as host:port."),
+        click.option("--peer", type=PEER, default="", help="Only this peer, as host:port."),
         click.option("--request", "request_id", default="", help="Only this request."),
         click.option("--since", type=DURATION, help="Only those of the last 10m, 2h, ..."),
         click.option(
@@ -75,13 +82,14 @@ def show_table(message: Message, found: rows.Table, output: str, nothing: str) -
         click.echo(table(shown.headers, shown.rows))
 
 
-def _nothing(selector: str, text: str) -> str:
+def nothing_fits(selector: str, text: str) -> str:
+    """Return *text*, or that it is the selector's doing."""
     return f"no engine fits {selector!r}; without --selector all are listed" if selector else text
 
 
 @click.command()
 @with_selector
-@with_output("wide", "json", "yaml")
+@with_output(wide=True)
 @with_client
 def engines(client: Client, selector: str, output: str) -> None:
     """List engines: connected, policy in force, what they wait for."""
@@ -90,13 +98,13 @@ def engines(client: Client, selector: str, output: str) -> None:
         response,
         rows.engines(response.engines, time.time()),
         output,
-        _nothing(selector, "no engine has connected yet"),
+        nothing_fits(selector, "no engine has connected yet"),
     )
 
 
 @click.command()
 @with_selector
-@with_output("wide", "json", "yaml")
+@with_output(wide=True)
 @with_client
 def peers(client: Client, selector: str, output: str) -> None:
     """List peers: transfers, failures, in flight. Counted since the agent's state was created."""
@@ -105,13 +113,13 @@ def peers(client: Client, selector: str, output: str) -> None:
         response,
         rows.peers(response.peers, time.time()),
         output,
-        _nothing(selector, "no peer has been seen yet"),
+        nothing_fits(selector, "no peer has been seen yet"),
     )
 
 
 @click.command()
 @with_filters
-@with_output("wide", "json", "yaml")
+@with_output(wide=True)
 @with_client
 def events(client: Client, output: str, **filters: Any) -> None:
     """List events of the log, the newest last."""
@@ -123,11 +131,11 @@ def events(client: Client, output: str, **filters: Any) -> None:
 
 
 @click.command()
-@click.argument("name", default="")
+@click.argument("name", type=POLICY, default="")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many."
 )
-@with_output("wide", "json", "yaml")
+@with_output(wide=True)
 @with_client
 def audit(client: Client, name: str, limit: int, output: str) -> None:
     """List who changed or ordered what, when and why, the newest first; only what has that NAME, if given."""

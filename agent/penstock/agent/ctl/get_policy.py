@@ -12,7 +12,8 @@ from penstock.agent.ctl import words
 from penstock.agent.ctl.change import selector_of
 from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.get import show_table
-from penstock.agent.ctl.options import ENGINE, with_client, with_output
+from penstock.agent.ctl.named import ENGINE, POLICY
+from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.output import dump, dump_yaml, plain, show, table
 from penstock.agent.ctl.rows import Table
 from penstock.proto.v1 import admin_pb2 as admin
@@ -27,9 +28,9 @@ _NOT_SET = frozenset({"selector", "priority", "expiresAt", "mode"})
 
 
 @click.command()
-@click.argument("name", default="")
+@click.argument("name", type=POLICY, default="")
 @click.option("--effective", "engine", type=ENGINE, help="What all policies come to in this engine.")
-@with_output("wide", "json", "yaml")
+@with_output(wide=True)
 @with_client
 def policy(client: Client, name: str, engine: EngineKey | None, output: str) -> None:
     """List policies, or policy NAME. With -o yaml: manifests that 'apply' takes."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from keyword import iskeyword
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 from penstock.agent.ctl.words import printable
 
 
@@ -39,7 +41,8 @@ class LazyGroup(click.Group):
         if name not in self._lazy:
             return super().get_command(ctx, name)
         module = importlib.import_module(self._lazy[name][0])
-        command: click.Command = getattr(module, name.replace("-", "_"))
+        attribute = name.replace("-", "_")
+        command: click.Command = getattr(module, f"{attribute}_" if iskeyword(attribute) else attribute)
         return command
 
     def resolve_command(
@@ -47,11 +50,22 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; names what there is if it is unknown."""
         name = self._aliases.get(args[0], args[0])
-        if not name.startswith("-") and name not in {*self._lazy, *self.commands}:
+        if (
+            not ctx.resilient_parsing
+            and not name.startswith("-")
+            and name not in {*self._lazy, *self.commands}
+        ):
             raise click.UsageError(
                 f"{ctx.command_path} has no {args[0]!r}; use one of {', '.join(self.list_commands(ctx))}"
             )
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        """Return commands and options that begin with *incomplete*, without importing the commands."""
+        rows = [(name, text) for name, (_, text) in self._lazy.items()]
+        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        found = [CompletionItem(name, help=text) for name, text in rows if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""

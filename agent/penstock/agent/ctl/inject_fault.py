@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.ctl.named import PEER
 from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
 from penstock.agent.ctl.order_rows import SLOW, drill_words
 from penstock.agent.ctl.output import show
@@ -28,7 +29,7 @@ _TTL = timedelta(seconds=60)
 @click.option(
     "--rate", type=float, default=0.2, show_default=True, help="Share of the attempts that are hit, up to 1."
 )
-@click.option("--peer", default="", help="Only transfers with this one, as host:port.")
+@click.option("--peer", type=PEER, default="", help="Only transfers with this one, as host:port.")
 @click.option("--delay", type=DURATION, help="With --mode slow: how much slower, at most 60s.")
 @click.option("--ttl", type=DURATION, default=_TTL, help="Ends by itself, at most 1h.  [default: 60s]")
 @click.option("--all", "everywhere", is_flag=True, help="Confirm that it is for all engines.")

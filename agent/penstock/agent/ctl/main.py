@@ -4,14 +4,17 @@ Tables are for people. With ``-o json`` or ``-o yaml`` names are those of the
 wire's JSON mapping (camelCase), enum values are their label words, numbers are
 plain numbers (also 64-bit ones), moments are RFC 3339 and durations such as
 ``1.5s``. What is not set is left out only where the wire can tell that; a list
-is the field of that name. ``get policy`` prints manifests, with a ``status``
+is the field of that name, and ``truncated`` beside it says that it is not all. ``get policy`` prints manifests, with a ``status``
 that ``apply`` ignores.
 """
 
 from __future__ import annotations
 
+import os
+
 import click
 from penstock.agent.ctl.group import LazyGroup, RootGroup
+from penstock.agent.ctl.tls import ClientTls, with_tls
 from penstock.proto.version import __version__
 
 DEFAULT_ADDRESS = "unix:///run/penstock/admin.sock"
@@ -21,6 +24,8 @@ _COMMANDS = {
     "set-policy": (f"{_HERE}.set_policy", "Set fields of a policy, by flags; creates it if need be."),
     "apply": (f"{_HERE}.change", "Create or replace policies from a file."),
     "rollback": (f"{_HERE}.change", "Make an earlier content of a policy its new generation."),
+    "export": (f"{_HERE}.bundle", "Print all policies as one document."),
+    "import": (f"{_HERE}.bundle", "Take many policies in one change: all or none."),
     "trace": (f"{_HERE}.trace", "Show the spans of one request as a tree."),
     "explain": (f"{_HERE}.trace", "Say in one sentence what happened to a request, and why."),
     "quarantine": (f"{_HERE}.quarantine", "Peers that are cut off: list, add, lift."),
@@ -28,6 +33,9 @@ _COMMANDS = {
     "drill": (f"{_HERE}.drill", "Rehearsals that are running: list, stop."),
     "pause": (f"{_HERE}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_HERE}.pause", "Undo a pause."),
+    "doctor": (f"{_HERE}.doctor", "Look for what is wrong, and say what to do."),
+    "completion": (f"{_HERE}.completion", "Make a shell complete commands and names."),
+    "top": (f"{_HERE}.top.command", "A live screen of engines and peers."),
     "watch": (f"{_HERE}.watch", "Print events as they come."),
 }
 
@@ -35,6 +43,7 @@ _GET = {
     "policy": (f"{_HERE}.get_policy", "Policies, or what they come to in one engine (--effective)."),
     "engines": (f"{_HERE}.get", "Engines: connected, policy in force, what they wait for."),
     "peers": (f"{_HERE}.get", "Peers: transfers, failures, in flight."),
+    "requests": (f"{_HERE}.get_requests", "Requests: what became of them, or which wait."),
     "events": (f"{_HERE}.get", "Events of the log."),
     "audit": (f"{_HERE}.get", "Who changed or ordered what, when and why."),
 }
@@ -54,19 +63,28 @@ _GET = {
     show_default=True,
     show_envvar=True,
     metavar="ADDRESS",
-    help="The agent's admin socket.",
+    help="The agent's admin socket, or host:port with the --tls options.",
 )
+@with_tls
 @click.version_option(__version__, message="agentctl %(version)s")
 @click.pass_context
-def cli(context: click.Context, address: str) -> None:
+def cli(context: click.Context, address: str, tls: ClientTls) -> None:
     """See and steer the transfers of vLLM engines, through the agent beside them."""
-    context.obj = address
+    context.obj = (address, tls)
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        context.color = False
 
 
 @cli.group(
     cls=LazyGroup,
     lazy=_GET,
-    aliases={"policies": "policy", "engine": "engines", "peer": "peers", "event": "events"},
+    aliases={
+        "policies": "policy",
+        "engine": "engines",
+        "peer": "peers",
+        "request": "requests",
+        "event": "events",
+    },
 )
 def get() -> None:
     """List things."""
@@ -77,6 +95,17 @@ def describe() -> None:
     """Show one thing in full."""
 
 
+@cli.group(
+    cls=LazyGroup,
+    lazy={
+        "policy": (f"{_HERE}.diff", "What changed in a policy, or what a file would change."),
+        "engine": (f"{_HERE}.diff", "What tells two engines apart."),
+    },
+)
+def diff() -> None:
+    """Compare things."""
+
+
 @cli.group(cls=LazyGroup, lazy={"policy": (f"{_HERE}.delete", "Delete a policy.")})
 def delete() -> None:
     """Delete things."""
@@ -84,4 +113,6 @@ def delete() -> None:
 
 def main() -> None:
     """Run ``agentctl``."""
+    # gRPC's own log goes to the error stream, past all that says things in one sentence.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     cli.main(prog_name="agentctl")

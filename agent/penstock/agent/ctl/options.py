@@ -12,7 +12,7 @@ import click
 from google.protobuf.duration_pb2 import Duration
 from penstock.agent.ctl.client import Client
 from penstock.agent.durations import parse_duration
-from penstock.agent.selector import parse_key, parse_labels
+from penstock.agent.selector import parse_labels
 from penstock.proto.v1.admin_pb2 import EngineSelector
 from penstock.proto.v1.common_pb2 import EngineKey
 
@@ -54,7 +54,7 @@ def _positive(text: str) -> timedelta:
 
 DURATION = Parsed("DURATION", _positive)
 SELECTOR = Parsed("SELECTOR", _labels)
-ENGINE = Parsed("ENGINE", parse_key)
+PATH = click.Path(allow_dash=True)
 
 with_selector = click.option(
     "--selector",
@@ -65,13 +65,18 @@ with_selector = click.option(
 )
 
 
-def with_output(*formats: str) -> Callable[[F], F]:
-    """Add ``-o``, with ``table`` and *formats*."""
+def with_output(*, wide: bool = False) -> Callable[[F], F]:
+    """Add ``-o``; where nothing is wider than the table, *wide* is False and the command sees ``table``."""
+
+    def narrowed(_: click.Context, __: click.Parameter, value: str) -> str:
+        return value if wide or value != "wide" else "table"
+
     return click.option(
         "--output",
         "-o",
-        type=click.Choice(["table", *formats]),
+        type=click.Choice(["table", "wide", "json", "yaml"]),
         default="table",
+        callback=narrowed,
         help="How it is printed.",
     )
 
@@ -88,7 +93,8 @@ def with_client(function: F) -> F:
     @click.pass_context
     @functools.wraps(function)
     def command(context: click.Context, /, address: str | None, **arguments: Any) -> Any:
-        client = Client(address or context.find_root().obj)
+        default, tls = context.find_root().obj
+        client = Client(address or default, tls)
         try:
             return function(client, **arguments)
         finally:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from penstock.agent.ctl.named import ENGINE
 from penstock.agent.ctl.options import (
     DURATION,
-    ENGINE,
     author,
     duration_message,
     engine_selector,
@@ -35,7 +35,7 @@ def _with_targets(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long to wait.  [default: 30s]"
         ),
-        with_output("json", "yaml"),
+        with_output(),
     )
     for option in reversed(options):
         function = option(function)

@@ -121,6 +121,20 @@ FIELDS = (
         "At most this share of the known peers is cut off.",
         "PERCENT",
     ),
+    Field(
+        "--trace-sample-ratio",
+        "telemetry.traceSampleRatio",
+        click.FLOAT,
+        "This share of the good traces is exported, from 0 to 1; failed ones always are.",
+        "RATIO",
+    ),
+    Field(
+        "--failure-log-interval",
+        "telemetry.failureLogInterval",
+        click.STRING,
+        "Each way to fail is logged by the engine at most once in this time, such as 5s.",
+        "DURATION",
+    ),
 )
 
 

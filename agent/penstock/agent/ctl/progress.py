@@ -24,12 +24,17 @@ DEFAULT_TIMEOUT = timedelta(seconds=30)
 
 def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
     """Print what a change did, or would do."""
-    for warning in response.warnings:
-        click.echo(click.style(f"warning: {warning}", fg="yellow"), err=True)
+    show_warnings(response)
     tail = " (dry run: nothing was changed)" if dry_run else ""
     click.echo(f"policy {response.name} {response.result}, generation {response.generation}{tail}")
     if dry_run:
         show_fields(response)
+
+
+def show_warnings(response: admin.ApplyPolicyResponse) -> None:
+    """Print what somebody who makes a change should know."""
+    for warning in response.warnings:
+        click.echo(click.style(f"warning: {warning}", fg="yellow"), err=True)
 
 
 def show_fields(response: admin.ApplyPolicyResponse) -> None:
@@ -87,8 +92,9 @@ def wait_for(
         store_generation=response.store_generation, selector=selector, timeout=duration_message(timeout)
     )
     stream = client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
+    what = f"policy {response.name}" if response.name else "the import"
     if output == "table":
-        follow(stream, f"policy {response.name}", quiet=False)
+        follow(stream, what, quiet=False)
         return
     messages: list[admin.Rollout] = []
 
@@ -98,7 +104,7 @@ def wait_for(
             yield message
 
     try:
-        follow(collect(), f"policy {response.name}", quiet=True)
+        follow(collect(), what, quiet=True)
     finally:
         document = {"change": plain(response), "rollout": plain(messages[0]) if messages else None}
         click.echo(dump(document, output))

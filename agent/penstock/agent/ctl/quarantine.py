@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl import order_rows
 from penstock.agent.ctl.get import show_table
+from penstock.agent.ctl.named import PEER
 from penstock.agent.ctl.options import (
     DURATION,
     author,
@@ -39,7 +40,7 @@ def quarantine() -> None:
 @quarantine.command("list")
 @with_engines
 @with_selector
-@with_output("wide", "json", "yaml")
+@with_output(wide=True)
 @with_client
 def list_quarantines(client: Client, engines: tuple[EngineKey, ...], selector: str, output: str) -> None:
     """List peers that are in quarantine or kept out of it, in each engine."""
@@ -51,7 +52,7 @@ def list_quarantines(client: Client, engines: tuple[EngineKey, ...], selector: s
 
 
 @quarantine.command()
-@click.argument("peer")
+@click.argument("peer", type=PEER)
 @with_order
 @click.option("--ttl", type=DURATION, default=_ADD_TTL, help="Ends by itself, at most 24h.  [default: 1h]")
 @with_client
@@ -64,7 +65,7 @@ def add(client: Client, **how: Any) -> None:
 
 
 @quarantine.command()
-@click.argument("peer")
+@click.argument("peer", type=PEER)
 @with_order
 @click.option(
     "--ttl", type=DURATION, default=_LIFT_TTL, help="How long it is kept out, at most 24h.  [default: 1m]"

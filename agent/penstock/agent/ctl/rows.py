@@ -70,7 +70,7 @@ def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
                 item.peer.address,
                 _peer_status(item),
                 str(item.transfers_ok),
-                str(item.transfers_failed),
+                str(failed_attempts(item)),
                 words.span_of_time(item.mean_duration_seconds) if item.transfers_ok else words.NONE,
                 str(item.in_flight),
                 words.ago_of(item.oldest_in_flight, now),
@@ -139,6 +139,11 @@ def status_words(item: admin.Engine) -> str:
     if not item.connected:
         return click.style("disconnected", fg="red")
     return click.style("paused", fg="yellow") if item.paused else click.style("connected", fg="green")
+
+
+def failed_attempts(item: admin.PeerSummary) -> int:
+    """Count what went wrong with a peer; a handshake that fails never becomes a transfer."""
+    return max(item.transfers_failed, sum(entry.count for entry in item.failures))
 
 
 def failure_words(item: admin.PeerSummary) -> str:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.change import apply_file, finish, selector_of, with_all, with_change
+from penstock.agent.ctl.change import (
+    apply_files,
+    finish,
+    selector_of,
+    with_all,
+    with_change,
+    with_if_generation,
+)
 from penstock.agent.ctl.failure import WrongUseError
-from penstock.agent.ctl.options import DURATION, SELECTOR, author, with_client
+from penstock.agent.ctl.named import POLICY
+from penstock.agent.ctl.options import DURATION, PATH, SELECTOR, author, with_client
 from penstock.agent.ctl.policy_fields import set_fields, with_fields
 from penstock.agent.selector import parse_labels
 from penstock.proto.v1 import admin_pb2 as admin
@@ -22,9 +30,15 @@ _REASON = "penstock.dev/reason"
 
 
 @click.command("set-policy")
-@click.argument("name", required=False)
+@click.argument("name", type=POLICY, required=False)
 @click.option(
-    "--filename", "-f", "stream", type=click.File(), help="Take it from a file; - is standard input."
+    "--filename",
+    "-f",
+    "paths",
+    type=PATH,
+    multiple=True,
+    metavar="PATH",
+    help="Take it from a file instead; - is standard input. As apply does.",
 )
 @with_fields
 @click.option(
@@ -37,13 +51,15 @@ _REASON = "penstock.dev/reason"
     "--ttl", type=DURATION, help="Ends by itself after this time; 900 and above need one of at most 4h."
 )
 @click.option("--reason", help="Why, for the audit log.")
+@with_if_generation
 @with_all
 @with_change
 @with_client
 def set_policy(
     client: Client,
     name: str | None,
-    stream: IO[str] | None,
+    paths: tuple[str, ...],
+    if_generation: int | None,
     everywhere: bool,
     dry_run: bool,
     wait: bool,
@@ -54,23 +70,24 @@ def set_policy(
     """Set fields of policy NAME; creates it if there is none. What no flag names stays as it is."""
     how: dict[str, Any] = {"dry_run": dry_run, "wait": wait, "timeout": timeout, "output": output}
     given = [option for option, value in fields.items() if value not in (None, ())]
-    if stream is not None:
+    if paths:
         if name or given:
             raise WrongUseError("-f brings the whole policy; leave out NAME and the flags of fields")
-        apply_file(client, stream, everywhere=everywhere, **how)
+        apply_files(client, paths, everywhere=everywhere, if_generation=if_generation, **how)
         return
     if not name:
         raise WrongUseError("NAME is missing; write agentctl set-policy NAME --kv-load-failure recompute")
     if not given:
         raise WrongUseError("nothing to set; give a flag such as --kv-load-failure recompute")
     present = _present(client, name)
+    generation = present.generation if present is not None else 0
     manifest = json.dumps(_patched(client, name, present, **fields))
     request = admin.ApplyPolicyRequest(
         manifest_json=manifest,
         author=author(),
         dry_run=dry_run,
         # What was patched is what is replaced, or nothing is.
-        if_generation=present.generation if present is not None else 0,
+        if_generation=if_generation if if_generation is not None else generation,
         all=everywhere,
     )
     response = client.call("ApplyPolicy", request)

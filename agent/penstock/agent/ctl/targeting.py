@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.options import DURATION, ENGINE, duration_message, with_output, with_selector
+from penstock.agent.ctl.named import ENGINE
+from penstock.agent.ctl.options import DURATION, duration_message, with_output, with_selector
 from penstock.agent.ctl.progress import DEFAULT_TIMEOUT, GRACE, follow
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -30,7 +31,7 @@ def with_order(function: F) -> F:
         with_selector,
         click.option("--reason", default="", help="Why, for the audit log."),
         with_timeout,
-        with_output("json", "yaml"),
+        with_output(),
     )
     for option in reversed(options):
         function = option(function)

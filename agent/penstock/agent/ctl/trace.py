@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("request_id")
-@with_output("json", "yaml")
+@with_output()
 @with_client
 def trace(client: Client, request_id: str, output: str) -> None:
     """Show the spans of one request as a tree.
@@ -33,7 +33,7 @@ def trace(client: Client, request_id: str, output: str) -> None:
 
 @click.command()
 @click.argument("request_id")
-@with_output("json", "yaml")
+@with_output()
 @with_client
 def explain(client: Client, request_id: str, output: str) -> None:
     """Say in one sentence what happened to a request: peer, cause, action, cost.

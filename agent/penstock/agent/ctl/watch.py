@@ -1,34 +1,89 @@
-"""``agentctl watch``."""
+"""``agentctl watch``: events as they come, over restarts of the agent."""
 
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.event_words import event_peer, event_words
+from penstock.agent.ctl.failure import AwayError
 from penstock.agent.ctl.get import events_request, with_filters
 from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.output import dump_yaml, plain
+from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from penstock.agent.ctl.client import Client
-    from penstock.proto.v1 import admin_pb2 as admin
+
+# Seconds between two looks for an agent that is away.
+_AGAIN = 1.0
+# Behind all events of a batch.
+_NO_INDEX = 1 << 32
 
 
 @click.command()
 @with_filters
-@with_output("json", "yaml")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
+@with_output()
 @with_client
-def watch(client: Client, output: str, **filters: Any) -> None:
+def watch(client: Client, count: int | None, output: str, **filters: Any) -> None:
     """Print events as they come, until interrupted; with --since, those of that time first.
 
-    With -o json: one object a line.
+    Goes on when the agent comes back, with what it has missed. With -o json: one object a line.
     """
-    for item in client.stream("WatchEvents", events_request(**filters)):
+    for item in islice(follow(client, events_request(**filters)), count):
         click.echo(_text(item, output))
+
+
+def follow(
+    client: Client, request: admin.ListEventsRequest, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[admin.LoggedEvent]:
+    """Yield events for ever, each once; says on the error stream when the agent goes and comes.
+
+    Raises:
+        FailedError: there is no agent to begin with, or it cannot answer this.
+
+    """
+    status = client.call("GetStatus", admin.GetStatusRequest())
+    # The place of the last event that was seen; so far the end of the log.
+    batch, index = status.log_last, _NO_INDEX
+    asked = admin.ListEventsRequest()
+    asked.CopyFrom(request)
+    if not request.HasField("since"):
+        asked.after_batch = batch
+    while True:
+        try:
+            for item in client.stream("WatchEvents", asked):
+                if not asked.HasField("after_batch") or (item.batch, item.index) > (batch, index):
+                    batch, index = max((batch, index), (item.batch, item.index))
+                    yield item
+        except AwayError:
+            pass
+        click.echo(click.style("the agent is away; waiting for it", fg="yellow"), err=True)
+        if _await(client, sleep) < batch:
+            # Another log than before: all of it is new.
+            batch, index = 0, 0
+        click.echo(click.style("the agent is back", fg="green"), err=True)
+        # Of the batch that was seen last, something may be missing.
+        asked.after_batch = max(batch - 1, 0)
+
+
+def _await(client: Client, sleep: Callable[[float], None]) -> int:
+    """Wait until the agent answers; returns where its log ends."""
+    while True:
+        sleep(_AGAIN)
+        try:
+            status = client.call("GetStatus", admin.GetStatusRequest())
+        except AwayError:
+            continue
+        return int(status.log_last)
 
 
 def _text(item: admin.LoggedEvent, output: str) -> str:

@@ -1,6 +1,6 @@
 """Taking in what engines send."""
 
 from penstock.agent.ingest.losses import LossWatch
-from penstock.agent.ingest.service import IngestService
+from penstock.agent.ingest.service import IngestService, Refusals
 
-__all__ = ["IngestService", "LossWatch"]
+__all__ = ["IngestService", "LossWatch", "Refusals"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
@@ -52,12 +53,29 @@ class Losses(Protocol):
         """Note that its stream ended without a goodbye."""
 
 
+@dataclass(slots=True)
+class Refusals:
+    """Messages that broke the contract, since the agent started."""
+
+    count: int = 0
+    last: str = ""
+    last_unix_nano: int = 0
+
+    def note(self, error: str) -> None:
+        """Count one."""
+        self.count, self.last, self.last_unix_nano = self.count + 1, error, time.time_ns()
+
+
 class IngestService:
     """Takes batches as bytes, so that the journal keeps each one as it came.
 
     Args:
         journal: where batches are committed before they are acknowledged.
         observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
+
+    Attributes:
+        refused: messages that broke the contract.
+
     """
 
     def __init__(
@@ -73,6 +91,7 @@ class IngestService:
         self._pauses = pauses
         self._losses = losses
         self._observe_ack = observe_ack
+        self.refused = Refusals()
         self._streams: dict[int, Stream] = {}
         self._draining = False
         self._idle = asyncio.Event()
@@ -108,6 +127,7 @@ class IngestService:
         except PenstockError as error:
             if isinstance(error, ContractError):
                 _log.warning("message refused", error=str(error))
+                self.refused.note(str(error))
             await context.abort(code_of(error), str(error))
         except TimeoutError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _SILENT)

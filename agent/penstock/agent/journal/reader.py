@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.journal.connect import connect, describe, signed, unsigned
@@ -12,7 +14,7 @@ from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
@@ -141,28 +143,44 @@ class Reader:
             KeyError: a kind that is none.
 
         """
+        if not request_id:
+            return list(self.scan(kinds=kinds, since_unix_nano=since_unix_nano, limit=limit))
+        numbers = frozenset([KIND_NUMBERS[kind] for kind in kinds] or [0, *KIND_NUMBERS.values()])
+        return self._request_events(request_id, numbers, since_unix_nano, limit)
+
+    def scan(
+        self, *, kinds: Collection[str] = (), since_unix_nano: int = 0, limit: int
+    ) -> Iterator[tuple[LoggedBatch, int]]:
+        """Yield what :meth:`events` returns, reading on only as far as is asked, one batch at a time.
+
+        Raises:
+            KeyError: a kind that is none.
+
+        """
         numbers = [KIND_NUMBERS[kind] for kind in kinds] or [0, *KIND_NUMBERS.values()]
-        if request_id:
-            return self._request_events(request_id, frozenset(numbers), since_unix_nano, limit)
         # The first batch that can hold one: an event is never received before it happens, but clocks step.
         since_batch = self._number(
             "SELECT min(id) FROM batches WHERE received_unix_nano >= ?", (since_unix_nano - 60_000_000_000,)
         ) if since_unix_nano else 0  # fmt: skip
-        found: list[tuple[int, int]] = []
-        for number in numbers:
-            found += self._database.execute(
-                "SELECT batch, pos FROM events WHERE kind = ? AND batch >= ? AND time_unix_nano >= ?"
-                " ORDER BY batch DESC, pos DESC LIMIT ?",
-                (number, since_batch, since_unix_nano, limit),
+        # A cursor as it is would be closed with the merge, perhaps after its connection.
+        positions = [
+            map(
+                tuple,
+                self._database.execute(
+                    "SELECT batch, pos FROM events WHERE kind = ? AND batch >= ? AND time_unix_nano >= ?"
+                    " ORDER BY batch DESC, pos DESC LIMIT ?",
+                    (number, since_batch, since_unix_nano, limit),
+                ),
             )
-        found.sort(reverse=True)
-        bodies: dict[int, LoggedBatch] = {}
-        for number, _ in found[:limit]:
-            if number not in bodies:
-                bodies.update(
-                    (batch.id, batch) for batch in self._batches(f"{_BATCH} WHERE id = ?", (number,))
-                )
-        return [(bodies[number], pos) for number, pos in found[:limit] if number in bodies]
+            for number in numbers
+        ]
+        batch: LoggedBatch | None = None
+        for number, pos in islice(heapq.merge(*positions, reverse=True), limit):
+            # Events of one batch are neighbours.
+            if batch is None or batch.id != number:
+                batch = next(iter(self._batches(f"{_BATCH} WHERE id = ?", (number,))), None)
+            if batch is not None:
+                yield batch, pos
 
     def _request_events(
         self, request_id: str, kinds: frozenset[int], since_unix_nano: int, limit: int

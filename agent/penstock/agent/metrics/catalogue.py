@@ -441,6 +441,25 @@ EXPORT_BACKLOG: Final = Metric(
     "Batches of the log that the trace export has not passed yet.",
     per_engine=False,
 )
+POLICY_FILES_VALID: Final = Metric(
+    "penstock_agent_policy_files_valid",
+    Kind.GAUGE,
+    "1 if the present content of the policy files is in force, 0 if it is refused and the last good one stays.",
+    per_engine=False,
+)
+POLICY_FILES_LOADS: Final = Metric(
+    "penstock_agent_policy_files_loads_total",
+    Kind.COUNTER,
+    "Contents of the policy files that were applied or refused.",
+    ("result",),
+    per_engine=False,
+)
+POLICY_FILES_SUCCESS: Final = Metric(
+    "penstock_agent_policy_files_last_success_timestamp_seconds",
+    Kind.GAUGE,
+    "When a content of the policy files was last applied.",
+    per_engine=False,
+)
 COLLECTOR_SUCCESS: Final = Metric(
     "penstock_agent_collector_success",
     Kind.GAUGE,

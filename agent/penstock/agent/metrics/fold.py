@@ -20,7 +20,7 @@ from penstock.agent.metrics.series import CAP, Row, Series
 from penstock.agent.model import EngineKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from penstock.agent.metrics.columns import Bulk
     from penstock.agent.metrics.spec import Metric
@@ -65,6 +65,9 @@ class _Engine:
             else:
                 self.of(metric).add(labels, amount, time)
 
+    def rows_of(self, metrics: Collection[Metric]) -> dict[Metric, list[Row]]:
+        return {metric: series.rows() for metric, series in self.series.items() if metric in metrics}
+
     def rows(self) -> dict[Metric, list[Row]]:
         rows = {metric: series.rows() for metric, series in self.series.items()}
         for about, counts in (
@@ -100,11 +103,12 @@ class Fold:
             _apply_samples(engine, batch)
             _apply_losses(engine, batch)
 
-    def engines(self) -> list[EngineRows]:
-        """Return a consistent copy, ordered by engine."""
+    def engines(self, metrics: Collection[Metric] | None = None) -> list[EngineRows]:
+        """Return a consistent copy, ordered by engine: of all series, or of those of *metrics* only."""
         with self._lock:
             return [
-                EngineRows(key, engine.time, engine.rows()) for key, engine in sorted(self._engines.items())
+                EngineRows(key, engine.time, engine.rows() if metrics is None else engine.rows_of(metrics))
+                for key, engine in sorted(self._engines.items())
             ]
 
     def known(self) -> list[EngineKey]:

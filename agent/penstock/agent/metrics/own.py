@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.metrics.spec import Metric
+    from penstock.agent.policy.files.source import FileStatus
 
 
 class Latency:
@@ -42,6 +43,7 @@ class AgentMetrics:
         engines_expected: engines that the pod should have; 0 if not configured.
         commit_queue: returns the batches that wait for their commit.
         export_backlog: returns the batches that the trace export has not passed.
+        policy_files: returns how the policy files are; None if there are none.
 
     Attributes:
         commit: durations of commits.
@@ -57,11 +59,13 @@ class AgentMetrics:
         *,
         commit_queue: Callable[[], int] = lambda: 0,
         export_backlog: Callable[[], int] = lambda: 0,
+        policy_files: Callable[[], FileStatus | None] = lambda: None,
     ) -> None:
         self.state_created_unix_nano = state_created_unix_nano
         self.engines_expected = engines_expected
         self.commit_queue = commit_queue
         self.export_backlog = export_backlog
+        self.policy_files = policy_files
         self.commit = Latency(c.COMMIT_DURATION)
         self.ack = Latency(c.ACK_DURATION)
         self.export = Latency(c.EXPORT_DURATION)

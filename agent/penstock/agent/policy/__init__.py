@@ -9,6 +9,7 @@ from penstock.agent.policy.model import Manifest, parse_manifest
 from penstock.agent.policy.order_book import OrderBook
 from penstock.agent.policy.pauses import Pauses
 from penstock.agent.policy.sqlite_store import PolicyStore
+from penstock.agent.policy.watch import PolicyFeedService
 
 __all__ = [
     "Manifest",
@@ -16,6 +17,7 @@ __all__ = [
     "Pauses",
     "PolicyDatabase",
     "PolicyFeed",
+    "PolicyFeedService",
     "PolicyStore",
     "effective",
     "parse_manifest",

@@ -10,6 +10,19 @@ if TYPE_CHECKING:
     import sqlite3
 
 MAX_WORDS = 1024
+# Pauses and orders have names, too: only these actions make a generation of a policy.
+_CONTENT = (
+    "SELECT new_manifest FROM audit WHERE name = ? AND new_generation = ?"
+    " AND action IN ('apply', 'import', 'release', 'rollback') ORDER BY id DESC LIMIT 1"
+)
+_LAST = (
+    "SELECT max(new_generation) FROM audit WHERE name = ?"
+    " AND action IN ('apply', 'import', 'release', 'rollback', 'delete')"
+)
+_PREVIOUS = (
+    "SELECT max(new_generation) FROM audit WHERE name = ? AND new_generation < ?"
+    " AND action IN ('apply', 'import', 'release', 'rollback')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +30,9 @@ class Change:
     """An entry before it has its number and its time.
 
     Attributes:
-        action: ``apply``, ``delete``, ``rollback``, ``pause``, ``resume``, ``quarantine-add``, ``quarantine-lift``,
-            ``drill-start`` or ``drill-stop``.
+        author: what agentctl says over the unix socket, ``tls:NAME (agentctl's word)`` over TCP, ``file:NAME``.
+        action: ``apply``, ``delete``, ``rollback``, ``import``, ``release`` (a file gives up its name), ``pause``,
+            ``resume``, ``quarantine-add``, ``quarantine-lift``, ``drill-start`` or ``drill-stop``.
         name: of the policy; for a pause, which engines; for an order, which peer or drill.
         old_generation: 0 where there was none before.
         old_manifest: canonical JSON, also of an order; empty for none.
@@ -85,31 +99,18 @@ def entries(connection: sqlite3.Connection, name: str, limit: int) -> list[Audit
 
 def manifest_of(connection: sqlite3.Connection, name: str, generation: int) -> str:
     """Return the manifest that was generation *generation* of *name*; empty if there was none."""
-    row = connection.execute(
-        "SELECT new_manifest FROM audit WHERE name = ? AND new_generation = ?"
-        " AND action IN ('apply', 'rollback') ORDER BY id DESC LIMIT 1",
-        (name, generation),
-    ).fetchone()
+    row = connection.execute(_CONTENT, (name, generation)).fetchone()
     return str(row[0]) if row else ""
 
 
 def last_generation(connection: sqlite3.Connection, name: str) -> int:
     """Return the highest generation that *name* ever had; 0 if it never was."""
-    row = connection.execute(
-        "SELECT max(new_generation) FROM audit WHERE name = ? AND action IN ('apply', 'delete', 'rollback')",
-        (name,),
-    ).fetchone()
-    return int(row[0] or 0)
+    return int(connection.execute(_LAST, (name,)).fetchone()[0] or 0)
 
 
 def previous_generation(connection: sqlite3.Connection, name: str, before: int) -> int:
     """Return the newest generation of *name* below *before* that had a content; 0 if there is none."""
-    row = connection.execute(
-        "SELECT max(new_generation) FROM audit WHERE name = ? AND new_generation < ?"
-        " AND action IN ('apply', 'rollback')",
-        (name, before),
-    ).fetchone()
-    return int(row[0] or 0)
+    return int(connection.execute(_PREVIOUS, (name, before)).fetchone()[0] or 0)
 
 
 def _digest(manifest: str) -> str:

@@ -1,4 +1,4 @@
-"""One sentence for a person out of pydantic's report."""
+"""One sentence for a person, and the place it is about, out of pydantic's report."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_args
 
+from penstock.agent.errors import ManifestError
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
 
 # The type of errors that bring their own complete text.
 RULE = "rule"
@@ -18,21 +20,25 @@ _MAX_SHOWN = 80
 _PLAIN_NAME = re.compile(r"[\w./-]{1,80}")
 
 
-def sentence(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
-    """Return (sentence, path of the field) for the first thing that is wrong in *model*."""
+def complaint(error: ValidationError, model: type[BaseModel]) -> ManifestError:
+    """Return an error about the first thing that is wrong in *model*, with where that is."""
     first = error.errors(include_url=False, include_context=True)[0]
     location = [part for part in first["loc"] if part != "[key]"]
     path = _path(location)
+    return ManifestError(_sentence(first, location, path, model), path, tuple(location))
+
+
+def _sentence(first: ErrorDetails, location: list[int | str], path: str, model: type[BaseModel]) -> str:
     if first["type"] == RULE:
         text = first["msg"]
-        return (text if text.startswith("spec") else f"{path}.{text}"), path
+        return text if text.startswith("spec") else f"{path}.{text}"
     parent, field = _resolve(model, location)
     if first["type"] == "extra_forbidden":
-        return _unknown(path, str(location[-1]), parent), path
+        return _unknown(path, str(location[-1]), parent)
     way_out = field.description if field is not None and field.description else "another value"
     if first["type"] == "missing":
-        return f"{path} is missing; use {way_out}", path
-    return f"{path} is {_shown(first['input'])}; use {way_out}", path
+        return f"{path} is missing; use {way_out}"
+    return f"{path} is {_shown(first['input'])}; use {way_out}"
 
 
 def _shown(value: Any) -> str:

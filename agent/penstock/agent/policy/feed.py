@@ -1,52 +1,43 @@
-"""Pushes to every EngineCore what it is to have, and takes its answers.
+"""What every engine is to have, is sent, and has answered. No IO and no waiting: ``watch.py`` is the service.
 
-One task a stream, so that a hung engine holds nobody else. Every push is the
-full state. The first one goes out as soon as the engine has subscribed.
+Every push is the full state. The first one is due as soon as the engine has subscribed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import grpc
 import structlog
-from penstock.agent.errors import ContractError, FullError, PenstockError
+from penstock.agent.errors import ContractError, FullError
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.merge import Step, effective
 from penstock.agent.policy.notice import Notice
 from penstock.agent.policy.subscriber import Subscriber, Wanted
 from penstock.agent.policy.wire import drill_message, quarantine_message, schedule_of
 from penstock.agent.selector import Target
-from penstock.agent.status import code_of
-from penstock.proto.v1 import policy_pb2_grpc
 from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import Iterable
 
     from penstock.agent.policy.order_book import OrderBook
     from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
     from penstock.agent.policy.pauses import Pauses
     from penstock.agent.policy.store import Clock, Store
 
-    Context = grpc.aio.ServicerContext[Report, Push]
-
 MAX_ENGINES = 256
 MAX_LABELS = 128
 MAX_TEXT = 1024
-# How long a subscriber may take to say who it is.
-_HELLO_DEADLINE = 10.0
 # A wall clock that is set back must not make an expiry late by more than this.
 _LONGEST_SLEEP = 30.0
 
 _log = structlog.get_logger(__name__)
 
 
-class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
-    """The ``PolicyFeed`` service, and what it knows of every engine's policy."""
+class PolicyFeed:
+    """What is known of every engine's policy. One loop, except :meth:`wanted`."""
 
     def __init__(
         self,
@@ -61,7 +52,7 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
 
         Args:
             clock: seconds since the epoch; expiries run by it.
-            patience: seconds that a push may go unanswered before a newer one overtakes it.
+            patience: seconds that a push may go unanswered before it is sent again, or a newer one overtakes it.
 
         """
         self._store = store
@@ -70,7 +61,7 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
         self._clock = clock
         self._patience = patience
         self._subscribers: dict[EngineKey, Subscriber] = {}
-        self._closing = False
+        self.closing = False
         self.changed = Notice()
         self._end = tuple(part.subscribe(self._refresh) for part in (store, pauses, orders))
 
@@ -92,46 +83,23 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
 
     def close(self) -> None:
         """End all streams; the engines keep what they have and come back later."""
-        self._closing = True
+        self.closing = True
         for end in self._end:
             end()
         self._wake_all()
 
-    async def Watch(self, request_iterator: AsyncIterator[Report], context: Context) -> AsyncIterator[Push]:  # noqa: N802
-        """Serve one EngineCore until either side ends the stream."""
-        try:
-            subscriber = await self._enter(request_iterator)
-        except PenstockError as error:
-            await context.abort(code_of(error), str(error))
-        reader = asyncio.ensure_future(self._read(subscriber, request_iterator))
-        log = _log.bind(engine=str(subscriber.target.key))
-        log.info("engine subscribed", hash_in_force=subscriber.hash_in_force)
-        try:
-            async for push in self._pushes(subscriber, reader):
-                yield push
-        finally:
-            subscriber.connected = False
-            self.changed.notify()
-            log.info("engine left the policy feed")
-            reader.cancel()
-            await asyncio.wait([reader])
-            broken = None if reader.cancelled() else reader.exception()
-        if isinstance(broken, PenstockError):
-            await context.abort(code_of(broken), str(broken))
-        if self._subscribers.get(subscriber.target.key) is not subscriber:
-            await context.abort(grpc.StatusCode.ABORTED, "a newer stream of the same engine took over")
+    def enter(self, subscribe: Subscribe) -> Subscriber:
+        """Take an engine's stream in; one that it had before is replaced.
 
-    async def _enter(self, reports: AsyncIterator[Report]) -> Subscriber:
-        try:
-            first = await asyncio.wait_for(anext(reports), _HELLO_DEADLINE)
-        except (TimeoutError, StopAsyncIteration):
-            raise ContractError("no Subscribe came; send one first") from None
-        if first.WhichOneof("message") != "subscribe":
-            raise ContractError(f"the first report is {first.WhichOneof('message')}; send Subscribe first")
-        target = _target(first.subscribe)
+        Raises:
+            ContractError: what it says of itself breaks a bound.
+            FullError: too many engines are connected.
+
+        """
+        target = _target(subscribe)
         if target.key not in self._subscribers and len(self._subscribers) >= MAX_ENGINES:
             self._forget_one()
-        subscriber = Subscriber.from_subscribe(first.subscribe, target)
+        subscriber = Subscriber.from_subscribe(subscribe, target)
         replaced = self._subscribers.get(target.key)
         self._subscribers[target.key] = subscriber
         if replaced is not None:
@@ -139,63 +107,50 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
             replaced.wake.notify()
         return subscriber
 
-    def _forget_one(self) -> None:
-        gone = next((key for key, item in self._subscribers.items() if not item.connected), None)
-        if gone is None:
-            raise FullError(f"{MAX_ENGINES} engines have subscribed already; run another agent")
-        del self._subscribers[gone]
+    def leave(self, subscriber: Subscriber) -> None:
+        """Note that a stream has ended; what was last known of the engine stays."""
+        subscriber.connected = False
+        self.changed.notify()
 
-    async def _pushes(self, subscriber: Subscriber, reader: asyncio.Future[None]) -> AsyncIterator[Push]:
-        key = subscriber.target.key
-        while not (self._closing or reader.done()) and self._subscribers.get(key) is subscriber:
-            seen = subscriber.wake.version
-            steps = self._want(subscriber)
-            now = self._clock()
-            if subscriber.due(now, self._patience):
-                nonce = subscriber.pushed(now)
-                self.changed.notify()
-                yield self._push(subscriber, nonce, steps)
-                continue
-            await subscriber.wake.wait(seen, self._pause(subscriber, now))
+    def holds(self, subscriber: Subscriber) -> bool:
+        """Tell whether no newer stream of the same engine has taken over."""
+        return self._subscribers.get(subscriber.target.key) is subscriber
 
-    def _push(self, subscriber: Subscriber, nonce: int, steps: tuple[Step, ...]) -> Push:
+    def next_push(self, subscriber: Subscriber) -> Push | None:
+        """Return the push that is due now, which counts as sent; None if there is none."""
+        steps = self._want(subscriber)
+        now = self._clock()
+        if not subscriber.due(now, self._patience):
+            return None
+        nonce = subscriber.pushed(now)
+        self.changed.notify()
         drills, quarantines = self._orders_for(subscriber)
-        now = self._orders.now_unix_nano
+        moment = self._orders.now_unix_nano
         return Push(
             nonce=nonce,
             schedule=schedule_of(steps),
             paused=subscriber.wanted.paused,
-            drills=[drill_message(drill, now) for drill in drills],
-            quarantines=[quarantine_message(order, now) for order in quarantines],
+            drills=[drill_message(drill, moment) for drill in drills],
+            quarantines=[quarantine_message(order, moment) for order in quarantines],
         )
 
-    def _orders_for(
-        self, subscriber: Subscriber
-    ) -> tuple[tuple[FaultDrill, ...], tuple[QuarantineOrder, ...]]:
-        """Leave out what the engine would refuse: with it, it would refuse its policy."""
-        target = subscriber.target
-        return (
-            self._orders.drills_for(target) if subscriber.faults_allowed else (),
-            self._orders.quarantines_for(target) if subscriber.takes_quarantines else (),
-        )
-
-    def _pause(self, subscriber: Subscriber, now: float) -> float:
-        """Return the seconds until something is due although nothing changes."""
+    def pause(self, subscriber: Subscriber) -> float:
+        """Return the seconds until a push is due although nothing changes."""
+        now = self._clock()
         times = [*subscriber.wanted.begins[:1]]
         times += [order.ends_unix_nano / 1e9 for kind in self._orders_for(subscriber) for order in kind]
-        since = subscriber.waiting_since()
-        if since is not None and since + self._patience > now:
-            times.append(since + self._patience)
+        again = subscriber.due_at(self._patience)
+        if again is not None:
+            times.append(again)
         return min([_LONGEST_SLEEP, *(max(time - now, 0.001) for time in times)])
 
-    async def _read(self, subscriber: Subscriber, reports: AsyncIterator[Report]) -> None:
-        try:
-            async for report in reports:
-                self._take(subscriber, report)
-        finally:
-            subscriber.wake.notify()
+    def take(self, subscriber: Subscriber, report: Report) -> None:
+        """Take what an engine reports after its Subscribe.
 
-    def _take(self, subscriber: Subscriber, report: Report) -> None:
+        Raises:
+            ContractError: it is nothing that may come then.
+
+        """
         kind = report.WhichOneof("message")
         now = self._clock()
         key = str(subscriber.target.key)
@@ -203,18 +158,34 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
             if not subscriber.acknowledged(report.ack, now):
                 _log.debug("stale acknowledgement ignored", engine=key, nonce=report.ack.nonce)
                 return
-            _log.info("policy acknowledged", engine=key, hash=report.ack.hash, paused=report.ack.paused)
+            _log_answer(subscriber)
         elif kind == "nack":
             if not subscriber.refused(report.nack, now):
                 _log.debug("stale refusal ignored", engine=key, nonce=report.nack.nonce)
                 return
-            _log.warning("policy refused", engine=key, field=report.nack.field, error=report.nack.error)
+            _log_answer(subscriber)
         elif kind == "moved":
-            subscriber.hash_in_force = report.moved.hash
+            subscriber.moved(report.moved)
         else:
             raise ContractError(f"a report is {kind or 'empty'}; send ack, nack or moved after Subscribe")
         subscriber.wake.notify()
         self.changed.notify()
+
+    def _forget_one(self) -> None:
+        gone = next((key for key, item in self._subscribers.items() if not item.connected), None)
+        if gone is None:
+            raise FullError(f"{MAX_ENGINES} engines have subscribed already; run another agent")
+        del self._subscribers[gone]
+
+    def _orders_for(
+        self, subscriber: Subscriber
+    ) -> tuple[tuple[FaultDrill, ...], tuple[QuarantineOrder, ...]]:
+        """Leave out what the engine would refuse anyway."""
+        target = subscriber.target
+        return (
+            self._orders.drills_for(target) if subscriber.faults_allowed else (),
+            self._orders.quarantines_for(target) if subscriber.takes_quarantines else (),
+        )
 
     def _refresh(self) -> None:
         for subscriber in self._subscribers.values():
@@ -239,6 +210,18 @@ class PolicyFeed(policy_pb2_grpc.PolicyFeedServicer):
             quarantines=tuple(order.id for order in quarantines),
         )
         return steps
+
+
+def _log_answer(subscriber: Subscriber) -> None:
+    answer, log = subscriber.answer, _log.bind(engine=str(subscriber.target.key))
+    if answer is None:
+        return
+    if answer.error:
+        log.warning("policy refused", field=answer.field, error=answer.error)
+    else:
+        log.info("policy acknowledged", hash=answer.hash, paused=answer.paused)
+    for order, error in answer.refused_orders.items():
+        log.warning("order refused", order=order, error=error)
 
 
 def _target(subscribe: Subscribe) -> Target:

@@ -6,12 +6,13 @@ Unknown fields are refused, at every level.
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.complaint import RULE, sentence
+from penstock.agent.policy.complaint import RULE, complaint
 from penstock.agent.policy.leaves import Leaves, flatten
 from penstock.agent.policy.sections import (
     Deferral,
@@ -24,13 +25,18 @@ from penstock.agent.policy.sections import (
 )
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     StringConstraints,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 API_VERSION = "penstock.dev/v1alpha1"
 KIND = "TransferPolicy"
@@ -38,6 +44,7 @@ REASON = "penstock.dev/reason"
 BREAK_GLASS_PRIORITY = 900
 BREAK_GLASS_LIMIT = timedelta(hours=4)
 MAX_MANIFEST_BYTES = 64 * 1024
+_SECTIONS = ("kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine", "telemetry")
 # Not part of what is merged.
 _NOT_LEAVES = frozenset({"selector", "priority", "expiresAt", "mode"})
 
@@ -48,18 +55,35 @@ def _read_time(value: Any) -> Any:
     time = datetime.fromisoformat(value)
     if time.tzinfo is None:
         raise ValueError
-    return time.astimezone(UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise ValueError from None
 
 
 def _write_time(value: datetime) -> str:
     return value.isoformat().replace("+00:00", "Z")
 
 
-_Time = Annotated[datetime, BeforeValidator(_read_time), PlainSerializer(_write_time, return_type=str)]
+_Time = Annotated[
+    datetime,
+    BeforeValidator(_read_time),
+    PlainSerializer(_write_time, return_type=str),
+    # More than RFC 3339 is taken, such as a time without seconds.
+    WithJsonSchema({"type": "string", "minLength": 11}),
+]
 
 
 class Spec(Model):
     """Selector, rank and what is set."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"required": ["priority"], "properties": {"priority": {"minimum": BREAK_GLASS_PRIORITY}}},
+            "then": {"required": ["expiresAt"], "properties": {"expiresAt": {"type": "string"}}},
+            "anyOf": [{"required": [section]} for section in _SECTIONS],
+        }
+    )
 
     selector: Selector = Field(default=Selector(), description="{matchLabels, matchExpressions, models}")
     priority: Annotated[int, Field(ge=0, le=1000)] = Field(
@@ -143,6 +167,15 @@ class Manifest(Model):
         spec = self.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         return flatten({name: value for name, value in spec.items() if name not in _NOT_LEAVES})
 
+    @property
+    def fails_everywhere(self) -> bool:
+        """Whether it makes loads fail in every engine that there is or will be."""
+        return (
+            self.spec.mode == "enforce"
+            and self.spec.selector.selection().everything
+            and "fail" in (self.leaves.get("kvLoadFailure.action"), self.leaves.get("ecLoadFailure.action"))
+        )
+
     def expired(self, now: datetime) -> bool:
         """Tell whether it has run out at *now*."""
         return self.spec.expires_at is not None and self.spec.expires_at <= now
@@ -162,12 +195,14 @@ class Manifest(Model):
                 f"spec.expiresAt is {_write_time(expires_at)}, which is past; "
                 "give a later time (agentctl --ttl 30m writes one)",
                 "spec.expiresAt",
+                ("spec", "expiresAt"),
             )
         if self.spec.priority >= BREAK_GLASS_PRIORITY and expires_at - now > BREAK_GLASS_LIMIT:
             raise ManifestError(
                 f"spec.expiresAt is {_write_time(expires_at)}, but a policy of priority "
                 f"{self.spec.priority} may last at most 4h; give an earlier time or a priority below 900",
                 "spec.expiresAt",
+                ("spec", "expiresAt"),
             )
 
 
@@ -180,14 +215,55 @@ def parse_manifest(text: str) -> Manifest:
     """
     if len(text.encode()) > MAX_MANIFEST_BYTES:
         raise ManifestError(f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"the manifest is not JSON ({error}); send one object") from None
+    return check_manifest(read_json(text, "the manifest"))
+
+
+def check_manifest(document: Any) -> Manifest:
+    """Turn JSON values into a manifest.
+
+    Raises:
+        ManifestError: a field is wrong; names the first one.
+
+    """
     if not isinstance(document, dict):
-        raise ManifestError(f"the manifest is {' '.join(text.split()):.40}; write one object")
+        shown = " ".join(json.dumps(document).split())
+        raise ManifestError(f"the manifest is {shown:.40}; write one object")
     try:
-        return Manifest.model_validate(document)
+        manifest = Manifest.model_validate(document)
     except ValidationError as error:
-        message, field = sentence(error, Manifest)
-        raise ManifestError(message, field) from None
+        raise complaint(error, Manifest) from None
+    # What is stored is this text, and it has to be readable again.
+    if len(manifest.canonical.encode()) > MAX_MANIFEST_BYTES:
+        raise ManifestError(f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter")
+    return manifest
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Let an error about one of several manifests say which; *name* is as somebody wrote it."""
+    try:
+        yield
+    except ManifestError as error:
+        raise ManifestError(f"policy {name!r:.80}: {error}", error.field, error.location) from None
+
+
+def read_json(text: str, what: str) -> Any:
+    """Read JSON in which no key comes twice; *what* names it in an error.
+
+    Raises:
+        ManifestError: it is something else.
+
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{what} is not JSON ({error}); send one object") from None
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"{name!r:.80} is there twice")
+        fields[name] = value
+    return fields

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent import selector
-from penstock.agent.durations import format_duration, parse_duration
+from penstock.agent.durations import DURATION_PATTERN, format_duration, parse_duration
 from penstock.agent.policy.complaint import RULE
 from pydantic import (
     AfterValidator,
@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     StringConstraints,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -45,17 +46,20 @@ def _read_duration(value: Any) -> Any:
 
 
 _SERIALIZE = PlainSerializer(format_duration, return_type=str)
+_SCHEMA = WithJsonSchema({"type": "string", "pattern": f"^{DURATION_PATTERN}$"})
 _Seconds = Annotated[
     timedelta,
     BeforeValidator(_read_duration),
     AfterValidator(_duration(timedelta(milliseconds=1), timedelta(hours=1))),
     _SERIALIZE,
+    _SCHEMA,
 ]
 _Hours = Annotated[
     timedelta,
     BeforeValidator(_read_duration),
     AfterValidator(_duration(timedelta(seconds=1), timedelta(hours=24))),
     _SERIALIZE,
+    _SCHEMA,
 ]
 LabelKey = Annotated[str, StringConstraints(pattern=rf"^{selector.KEY_PATTERN}$")]
 LabelValue = Annotated[str, StringConstraints(pattern=rf"^{selector.VALUE_PATTERN}$")]
@@ -77,6 +81,14 @@ class Model(BaseModel):
 
 class MatchExpression(Model):
     """One requirement on a label."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"operator": {"enum": ["In", "NotIn"]}}},
+            "then": {"required": ["values"], "properties": {"values": {"minItems": 1}}},
+            "else": {"properties": {"values": {"maxItems": 0}}},
+        }
+    )
 
     key: LabelKey = Field(description="a label's name such as role")
     operator: selector.Operator = Field(description="one of In, NotIn, Exists, DoesNotExist")

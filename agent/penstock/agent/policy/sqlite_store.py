@@ -1,29 +1,49 @@
 """Named policies with their generations, kept in ``policy.db``.
 
 Reads are from memory; a write is one transaction together with its audit
-entry, run on a thread of its own so that a slow disk never holds the loop.
+entries, run on a thread of its own so that a slow disk never holds the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.agent.errors import ConflictError, FullError, ManifestError, NotFoundError, StateError
+from penstock.agent.errors import (
+    ConflictError,
+    FullError,
+    ManifestError,
+    NotFoundError,
+    OwnedError,
+    StateError,
+)
 from penstock.agent.policy import audit
 from penstock.agent.policy.completion import to_completion
-from penstock.agent.policy.model import Manifest, parse_manifest
+from penstock.agent.policy.model import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
 from penstock.agent.policy.notice import Listeners
-from penstock.agent.policy.store import IMPERATIVE, MAX_POLICIES, Applied, Clock, Store, StoredPolicy
+from penstock.agent.policy.planning import Edit, Plan, plan
+from penstock.agent.policy.store import (
+    FILE_PREFIX,
+    IMPERATIVE,
+    MAX_POLICIES,
+    Applied,
+    AppliedAll,
+    Clock,
+    Store,
+    StoredPolicy,
+)
 from typing_extensions import override
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.agent.policy.database import PolicyDatabase
+    from penstock.agent.policy.store import OwnedManifest
 
 
 class PolicyStore(Store):
@@ -59,16 +79,12 @@ class PolicyStore(Store):
         self, manifest: Manifest, *, author: str, if_generation: int | None = None, dry_run: bool = False
     ) -> Applied:
         async with self._turn:
+            self._check_owner(manifest.name)
             self._check_generation(manifest.name, if_generation)
-            present = self._policies.get(manifest.name)
-            if present is not None and present.manifest.canonical == manifest.canonical:
-                return self._applied(
-                    manifest.name, "unchanged", present.generation, self._policies, self._policies
-                )
-            manifest.check_times(self._now())
-            if present is None and len(self._policies) >= MAX_POLICIES:
-                raise FullError(f"there are {MAX_POLICIES} policies already; delete one first")
-            return await self._put(manifest, "apply", author, manifest.reason, dry_run=dry_run)
+            self._check_times(manifest)
+            return await self._one(
+                Edit(manifest.name, manifest, "apply", author, manifest.reason), dry_run=dry_run
+            )
 
     @override
     async def delete(
@@ -81,31 +97,67 @@ class PolicyStore(Store):
         dry_run: bool = False,
     ) -> Applied:
         async with self._turn:
-            present = self._find(name)
+            if name not in self._policies:
+                raise NotFoundError(f"there is no policy {name!r}; 'agentctl get policy' lists them")
+            self._check_owner(name)
             self._check_generation(name, if_generation)
-            change = audit.Change(
-                author=author,
-                action="delete",
-                name=name,
-                reason=reason,
-                old_generation=present.generation,
-                new_generation=present.generation + 1,
-                old_manifest=present.manifest.canonical,
-            )
-            after = {key: policy for key, policy in self._policies.items() if key != name}
-            return await self._commit(change, None, after, "deleted", dry_run=dry_run)
+            return await self._one(Edit(name, None, "delete", author, reason), dry_run=dry_run)
 
     @override
     async def rollback(
         self, name: str, *, to_generation: int = 0, author: str, reason: str = "", dry_run: bool = False
     ) -> Applied:
         async with self._turn:
+            self._check_owner(name)
             manifest = await asyncio.to_thread(self._earlier, name, to_generation)
-            present = self._policies.get(name)
-            if present is not None and present.manifest.canonical == manifest.canonical:
-                return self._applied(name, "unchanged", present.generation, self._policies, self._policies)
-            manifest.check_times(self._now())
-            return await self._put(manifest, "rollback", author, reason, dry_run=dry_run)
+            self._check_times(manifest)
+            return await self._one(Edit(name, manifest, "rollback", author, reason), dry_run=dry_run)
+
+    @override
+    async def apply_all(
+        self, manifests: Sequence[Manifest], *, author: str, reason: str = "", dry_run: bool = False
+    ) -> AppliedAll:
+        names = Counter(manifest.name for manifest in manifests)
+        for name, count in names.items():
+            if count > 1:
+                raise ManifestError(f"policy {name!r} is there {count} times; leave one", "metadata.name")
+        async with self._turn:
+            for manifest in manifests:
+                self._check_owner(manifest.name)
+                with about(manifest.name):
+                    self._check_times(manifest)
+            edits = [
+                Edit(manifest.name, manifest, "import", author, reason or manifest.reason)
+                for manifest in manifests
+            ]
+            return await self._change(edits, dry_run=dry_run)
+
+    @override
+    async def replace_files(self, policies: Sequence[OwnedManifest]) -> AppliedAll:
+        async with self._turn:
+            kept = {item.manifest.name for item in policies}
+            edits = [
+                Edit(name, None, "delete", old.owner, f"it is no longer in {old.owner}")
+                for name, old in sorted(self._policies.items())
+                if old.owner != IMPERATIVE and name not in kept
+            ]
+            edits += [
+                Edit(item.manifest.name, item.manifest, "apply", item.owner, item.manifest.reason, item.owner)
+                for item in policies
+            ]
+            applied = await self._change(edits, dry_run=False)
+            changed = tuple(item for item in applied.results if item.result != "unchanged")
+            return replace(applied, results=changed)
+
+    @override
+    async def release_files(self) -> AppliedAll:
+        async with self._turn:
+            edits = [
+                Edit(name, old.manifest, "release", old.owner, "the agent reads no policy files any more")
+                for name, old in sorted(self._policies.items())
+                if old.owner != IMPERATIVE
+            ]
+            return await self._change(edits, dry_run=False)
 
     @override
     async def changes(self, name: str, limit: int) -> list[audit.AuditEntry]:
@@ -122,11 +174,21 @@ class PolicyStore(Store):
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
 
-    def _find(self, name: str) -> StoredPolicy:
+    def _check_owner(self, name: str) -> None:
         present = self._policies.get(name)
-        if present is None:
-            raise NotFoundError(f"there is no policy {name!r}; 'agentctl get policy' lists them")
-        return present
+        if present is not None and present.owner != IMPERATIVE:
+            file = present.owner.removeprefix(FILE_PREFIX)
+            raise OwnedError(
+                f"policy {name!r} belongs to the file {file}; change it there, or lay a policy of "
+                f"another name over it for a while: agentctl set-policy {name[:50]}-now --priority "
+                f"{BREAK_GLASS_PRIORITY} --ttl 1h --reason WHY …"
+            )
+
+    def _check_times(self, manifest: Manifest) -> None:
+        """Check the expiry of what is new; what is in force already may run out in peace."""
+        present = self._policies.get(manifest.name)
+        if present is None or present.manifest.canonical != manifest.canonical:
+            manifest.check_times(self._now())
 
     def _check_generation(self, name: str, expected: int | None) -> None:
         present = self._policies.get(name)
@@ -147,70 +209,45 @@ class PolicyStore(Store):
             raise NotFoundError(f"policy {name!r} has no {which}; 'agentctl get audit {name}' lists them")
         return parse_manifest(text)
 
-    async def _put(
-        self, manifest: Manifest, action: str, author: str, reason: str, *, dry_run: bool
-    ) -> Applied:
-        name = manifest.name
-        present = self._policies.get(name)
-        generation = 1 + await asyncio.to_thread(self._last_generation, name)
-        change = audit.Change(
-            author=author,
-            action=action,
-            name=name,
-            reason=reason,
-            old_generation=present.generation if present else 0,
-            new_generation=generation,
-            old_manifest=present.manifest.canonical if present else "",
-            new_manifest=manifest.canonical,
+    async def _one(self, edit: Edit, *, dry_run: bool) -> Applied:
+        done = await self._change([edit], dry_run=dry_run)
+        (result,) = done.results
+        return Applied(
+            result.name, result.result, result.generation, done.store_generation, done.before, done.after
         )
-        stored = StoredPolicy(manifest, generation, IMPERATIVE, author, int(self._clock() * 1e9))
-        after = self._policies | {name: stored}
-        return await self._commit(change, stored, after, "changed" if present else "created", dry_run=dry_run)
 
-    def _last_generation(self, name: str) -> int:
-        with self._database.reading() as connection:
-            return audit.last_generation(connection, name)
-
-    async def _commit(
-        self,
-        change: audit.Change,
-        stored: StoredPolicy | None,
-        after: dict[str, StoredPolicy],
-        result: str,
-        *,
-        dry_run: bool,
-    ) -> Applied:
+    async def _change(self, edits: Sequence[Edit], *, dry_run: bool) -> AppliedAll:
+        """Do *edits* in one transaction; the caller has the turn."""
         before = self._policies
-        if not dry_run:
-            await to_completion(self._write(change, stored, after))
-        return self._applied(change.name, result, change.new_generation, before, after)
+        last = await asyncio.to_thread(self._last_generations, [edit.name for edit in edits])
+        planned = plan(before, last, edits, int(self._clock() * 1e9))
+        if len(planned.after) > max(MAX_POLICIES, len(before)):
+            raise FullError(
+                f"there would be {len(planned.after)} policies, of at most {MAX_POLICIES}; delete some first"
+            )
+        if planned.writes and not dry_run:
+            await to_completion(self._write(planned))
+        return AppliedAll(planned.results, self._generation, _manifests(before), _manifests(planned.after))
 
-    async def _write(
-        self, change: audit.Change, stored: StoredPolicy | None, after: dict[str, StoredPolicy]
-    ) -> None:
+    async def _write(self, planned: Plan) -> None:
         def write() -> None:
             with self._database.transaction() as connection:
                 connection.execute("UPDATE counter SET generation = generation + 1")
-                audit.append(connection, change, int(self._clock() * 1e9))
-                _store(connection, change.name, stored)
+                for item in planned.writes:
+                    audit.append(connection, item.change, int(self._clock() * 1e9))
+                    _store(connection, item.change.name, item.stored)
 
         await asyncio.to_thread(write)
-        self._policies = after
+        self._policies = dict(planned.after)
         self._generation += 1
         self._listeners.call()
 
-    def _applied(
-        self,
-        name: str,
-        result: str,
-        generation: int,
-        before: dict[str, StoredPolicy],
-        after: dict[str, StoredPolicy],
-    ) -> Applied:
-        return Applied(name, result, generation, self._generation, _manifests(before), _manifests(after))
+    def _last_generations(self, names: Sequence[str]) -> dict[str, int]:
+        with self._database.reading() as connection:
+            return {name: audit.last_generation(connection, name) for name in names}
 
 
-def _manifests(policies: dict[str, StoredPolicy]) -> tuple[Manifest, ...]:
+def _manifests(policies: Mapping[str, StoredPolicy]) -> tuple[Manifest, ...]:
     return tuple(policy.manifest for _, policy in sorted(policies.items()))
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MAX_POLICIES = 256
 IMPERATIVE = "imperative"
+FILE_PREFIX = "file:"
 
 Clock = Callable[[], float]
 
@@ -24,7 +25,7 @@ class StoredPolicy:
 
     Attributes:
         generation: from 1 for each name; a name that comes back goes on counting.
-        owner: ``imperative``, or the file that owns the name.
+        owner: ``imperative``, or ``file:NAME`` of the file that owns the name.
 
     """
 
@@ -33,6 +34,33 @@ class StoredPolicy:
     owner: str
     author: str
     changed_unix_nano: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedManifest:
+    """A policy as a file has it; the owner is ``file:NAME``."""
+
+    manifest: Manifest
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one policy: ``created``, ``changed``, ``unchanged`` or ``deleted``; and its generation."""
+
+    name: str
+    result: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedAll:
+    """What a change of several policies did, or would do; as :class:`Applied`."""
+
+    results: tuple[Result, ...]
+    store_generation: int
+    before: tuple[Manifest, ...]
+    after: tuple[Manifest, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +88,7 @@ class Store(Protocol):
 
     @property
     def generation(self) -> int:
-        """Raised by one with every change of any policy."""
+        """Raised by one with every change, of one policy or of several at once."""
 
     def policies(self) -> Sequence[StoredPolicy]:
         """Return all policies, ordered by name."""
@@ -72,6 +100,7 @@ class Store(Protocol):
 
         Raises:
             ManifestError: its expiry does not fit the present.
+            OwnedError: a file has the name; so with every edit here but :meth:`replace_files`.
             ConflictError: the policy is not at *if_generation* (0: does not exist).
             FullError: there are too many policies.
 
@@ -104,6 +133,31 @@ class Store(Protocol):
             ManifestError: that content has expired since.
 
         """
+
+    async def apply_all(
+        self, manifests: Sequence[Manifest], *, author: str, reason: str = "", dry_run: bool = False
+    ) -> AppliedAll:
+        """Create or replace several policies, all or none; others stay as they are.
+
+        Raises:
+            ManifestError: a name comes twice, or an expiry does not fit the present.
+            FullError: there would be too many policies.
+
+        """
+
+    async def replace_files(self, policies: Sequence[OwnedManifest]) -> AppliedAll:
+        """Let files have exactly *policies*, all or none: what they had besides is deleted.
+
+        A name that was imperative goes over to the file. Whether expiries fit
+        the present is the caller's business. ``results`` has no unchanged ones.
+
+        Raises:
+            FullError: there would be too many policies.
+
+        """
+
+    async def release_files(self) -> AppliedAll:
+        """Make all policies of files imperative, because no file is read any more."""
 
     async def changes(self, name: str, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the log, newest first; of all names if *name* is empty."""

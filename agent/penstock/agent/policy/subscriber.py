@@ -1,7 +1,7 @@
 """What the agent knows of one engine's policy: wanted, pushed, answered.
 
 At most one push is outstanding, so that a burst of changes becomes one push of
-the newest; a push that nobody answers in time no longer holds back the next.
+the newest; one that nobody answers in time is sent again, as what is newest then.
 The kill switch and the end of a drill never wait.
 """
 
@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING
 from penstock.agent.policy.notice import Notice
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from penstock.agent.selector import Target
-    from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyNack, Subscribe
+    from penstock.proto.v1.policy_pb2 import OrderRefusal, PolicyAck, PolicyMoved, PolicyNack, Subscribe
+
+MAX_TEXT = 1024
+"""Characters of what an engine says that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +56,19 @@ class Answer:
     """The engine's word on one push.
 
     Attributes:
+        nonce: of the push.
         paused: whether it is passive now. A push that pauses does that whatever else is in it, so also one
             whose policy was refused.
         error: empty if it took effect.
         field: path in the policy's spec that was refused, if it named one.
         time: when it came, in seconds since the epoch.
         took: seconds from the push to the answer.
+        refused_orders: by id, why a drill or a quarantine order does not hold; all others of the push do,
+            whatever became of the policy.
 
     """
 
+    nonce: int
     wanted: Wanted
     hash: str
     paused: bool
@@ -67,13 +76,17 @@ class Answer:
     field: str
     time: float
     took: float
+    refused_orders: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Pushed:
+    """A push that went out at *time*; *since*: when what it says first went out."""
+
     nonce: int
     wanted: Wanted
     time: float
+    since: float
 
 
 @dataclass(slots=True)
@@ -107,7 +120,7 @@ class Subscriber:
             target,
             subscribe.epoch,
             frozenset(subscribe.supported_fields),
-            subscribe.hash_in_force,
+            _cut(subscribe.hash_in_force),
             subscribe.faults_allowed,
         )
 
@@ -118,64 +131,118 @@ class Subscriber:
 
     @property
     def settled(self) -> bool:
-        """True if the engine has answered what it is to have now."""
-        return self.answer is not None and self.answer.wanted == self.wanted
+        """True if the engine has answered the last push, and that said what it is to have now."""
+        return self._last_answer is not None and self._last_answer.wanted == self.wanted
 
     @property
     def in_force(self) -> bool:
         """True if the engine, now connected, has said that what it is to have is in force."""
-        return self.connected and self.settled and self.answer is not None and not self.answer.error
+        return (
+            self.connected and self.settled and self._last_answer is not None and not self._last_answer.error
+        )
+
+    def order_error(self, order_id: str) -> str | None:
+        """Return why an order does not hold in the engine, empty if it does; None while it is not known."""
+        answer = self._last_answer
+        if not self.connected or answer is None:
+            return None
+        if order_id not in (*answer.wanted.drills, *answer.wanted.quarantines):
+            return None
+        return answer.refused_orders.get(order_id, "")
 
     def waiting_since(self) -> float | None:
-        """Return when the push without an answer went out; None if there is none."""
-        outstanding = self._pushed is not None and (
-            self.answer is None or self.answer.wanted != self._pushed.wanted
-        )
-        return self._pushed.time if outstanding and self._pushed is not None else None
+        """Return since when what the last push says is unanswered; None if it is not."""
+        return None if self._pushed is None or self._last_answer is not None else self._pushed.since
+
+    def due_at(self, patience: float) -> float | None:
+        """Return when the unanswered push is to be sent again; None if there is none."""
+        return None if self._pushed is None or self._last_answer is not None else self._pushed.time + patience
 
     def due(self, now: float, patience: float) -> bool:
         """Tell whether a push is to go out at *now*; *patience* is how long one may go unanswered."""
         if self._pushed is None:
             return True
-        if self._pushed.wanted == self.wanted:
-            return False
-        since = self.waiting_since()
-        return since is None or now - since >= patience or self._is_urgent(self._pushed.wanted)
+        again = self.due_at(patience)
+        if again is None:
+            return self._pushed.wanted != self.wanted
+        return now >= again or self._is_urgent(self._pushed.wanted)
 
     def _is_urgent(self, pushed: Wanted) -> bool:
         return pushed.paused != self.wanted.paused or not set(pushed.drills) <= set(self.wanted.drills)
 
     def pushed(self, now: float) -> int:
         """Note that what is wanted goes out at *now*; returns its nonce."""
+        since = self.waiting_since()
+        if since is None or self._pushed is None or self._pushed.wanted != self.wanted:
+            since = now
         self._nonce += 1
-        self._pushed = _Pushed(self._nonce, self.wanted, now)
+        self._pushed = _Pushed(self._nonce, self.wanted, now, since)
         return self._nonce
 
     def acknowledged(self, ack: PolicyAck, now: float) -> bool:
         """Take an ACK; False if its nonce is not that of the last push."""
         if self._pushed is None or ack.nonce != self._pushed.nonce:
             return False
-        self.hash_in_force = ack.hash
         wanted, error = self._pushed.wanted, ""
         if ack.hash not in wanted.hashes:
             error = f"it acknowledged hash {ack.hash[:12] or 'none'}, not {wanted.hash[:12] or 'none'}"
         elif ack.paused != wanted.paused:
             error = "it acknowledged without pausing" if wanted.paused else "it acknowledged but stays paused"
-        self.answer = Answer(wanted, ack.hash, ack.paused, error, "", now, now - self._pushed.time)
+        self._answered(self._pushed, ack.hash, error, "", now, ack.refused_orders, paused=ack.paused)
         return True
 
     def refused(self, nack: PolicyNack, now: float) -> bool:
         """Take a NACK; False if its nonce is not that of the last push."""
         if self._pushed is None or nack.nonce != self._pushed.nonce:
             return False
-        self.hash_in_force = nack.hash_in_force
-        self.answer = Answer(
-            self._pushed.wanted,
-            nack.hash_in_force,
-            self._pushed.wanted.paused,
-            nack.error or "refused without a reason",
-            nack.field,
-            now,
-            now - self._pushed.time,
+        error = nack.error or "refused without a reason"
+        paused = self._pushed.wanted.paused
+        self._answered(
+            self._pushed, nack.hash_in_force, error, nack.field, now, nack.refused_orders, paused=paused
         )
         return True
+
+    def moved(self, moved: PolicyMoved) -> None:
+        """Note that the engine's schedule has moved on by itself."""
+        self.hash_in_force = _cut(moved.hash)
+
+    @property
+    def _last_answer(self) -> Answer | None:
+        """The answer to the last push; one to an earlier push says nothing about what that has changed since."""
+        answered = (
+            self.answer is not None and self._pushed is not None and self.answer.nonce == self._pushed.nonce
+        )
+        return self.answer if answered else None
+
+    def _answered(
+        self,
+        pushed: _Pushed,
+        in_force: str,
+        error: str,
+        field_: str,
+        now: float,
+        refusals: Iterable[OrderRefusal],
+        *,
+        paused: bool,
+    ) -> None:
+        self.hash_in_force = _cut(in_force)
+        ordered = {*pushed.wanted.drills, *pushed.wanted.quarantines}
+        self.answer = Answer(
+            pushed.nonce,
+            pushed.wanted,
+            self.hash_in_force,
+            paused,
+            _cut(error),
+            _cut(field_),
+            now,
+            now - pushed.since,
+            {
+                each.id: _cut(each.error) or "refused without a reason"
+                for each in refusals
+                if each.id in ordered
+            },
+        )
+
+
+def _cut(text: str) -> str:
+    return text[:MAX_TEXT]

@@ -18,13 +18,7 @@ from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-POLICY_FIELDS = (
-    "kv_load_failure",
-    "ec_load_failure",
-    "deferral",
-    "peer_quarantine",
-    "telemetry.trace_sample_ratio",
-)
+POLICY_FIELDS = ("kv_load_failure", "ec_load_failure", "deferral", "peer_quarantine", "telemetry")
 """What this engine, or the agent for it (the traces' sample ratio), acts upon; a policy with anything else is refused."""
 
 

@@ -69,7 +69,7 @@ class LoadControl:
         self._judge.follow(policy)
         self._deadlines.follow(policy)
         self._gate.follow(policy, directives)
-        self._orders.follow(directives)
+        self._orders.follow(policy, directives)
 
     # The connector
 

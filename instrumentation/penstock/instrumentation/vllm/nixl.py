@@ -37,6 +37,9 @@ class NixlWorkerMixin(NixlPushMixin):
                 drills = getattr(metadata, "penstock_drills", None)
                 if drills is not None:
                     observer.faults.replace(drills)
+                telemetry = getattr(metadata, "penstock_telemetry", None)
+                if telemetry is not None:
+                    observer.log_limit.interval = telemetry.failure_log_interval
                 cancel = getattr(metadata, "penstock_cancel", None)
                 if cancel and runtime.active:
                     observer.cancel(self, sorted(cancel))
@@ -122,8 +125,10 @@ class NixlWorkerMixin(NixlPushMixin):
         **extra_context: Any,
     ) -> None:
         upstream: Any = super()
-        upstream._log_failure(failure_type, req_id, msg, error, meta, **extra_context)
         observer = self._penstock
+        line = self._penstock_line(failure_type, req_id, msg, meta, extra_context)
+        if line is not None:
+            upstream._log_failure(failure_type, req_id, line, error, meta, **extra_context)
         # One without a request is a handshake's, which is told when it ends (_ensure_handshake).
         if observer is None or req_id is None or not runtime.active:
             return
@@ -138,6 +143,22 @@ class NixlWorkerMixin(NixlPushMixin):
             observer.failed(failure, req_id, meta=meta, direction=direction, context=extra_context)
             if failure.mode == c.FAILURE_MODE_RELEASE and meta is not None:
                 observer.pinned(req_id, meta)
+
+    def _penstock_line(
+        self, failure_type: str, req_id: str | None, msg: str, meta: Any, context: dict[str, Any]
+    ) -> str | None:
+        """Return the words of vLLM's line about a failure, or None where the policy leaves the line out."""
+        observer = self._penstock
+        if observer is None or not runtime.active:
+            return msg
+        with _GUARD:
+            meta = meta if meta is not None else self._penstock_meta(req_id)
+            left_out = observer.lines_left_out(failure_type, meta, context)
+            if left_out is None:
+                return None
+            if left_out:
+                return f"{msg} ({left_out} more like it since the last line)".lstrip()
+        return msg
 
     def _reap_expired_send_leases(self, done_sending: set[str]) -> None:
         upstream: Any = super()
@@ -194,7 +215,7 @@ class NixlWorkerMixin(NixlPushMixin):
         """Return a container of vLLM's worker, empty where this version has none of that name."""
         return getattr(self, name, None) or ()
 
-    def _penstock_meta(self, request_id: str) -> Any:
+    def _penstock_meta(self, request_id: str | None) -> Any:
         """Return vLLM's ReqMeta of a request that is being received."""
         return (getattr(self, "_recving_metadata", None) or {}).get(request_id)
 

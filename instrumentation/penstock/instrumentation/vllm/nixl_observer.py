@@ -7,15 +7,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.log_limit import LogLimit
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import failures
 from penstock.instrumentation.vllm.nixl_cancel import Cancel
 from penstock.instrumentation.vllm.nixl_failures import PENDING, NixlFailures, bound
 from penstock.instrumentation.vllm.nixl_transfers import Posted
+from penstock.instrumentation.vllm.peers import UNKNOWN, Peer
 from penstock.instrumentation.vllm.reports import WorkerReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.drills import Drill
     from penstock.instrumentation.vllm.nixl_handshakes import Handshake, Run
@@ -27,11 +29,17 @@ _STAYS: Final = (
 
 
 class NixlObserver(NixlFailures):
-    """What is known of one NIXL worker."""
+    """What is known of one NIXL worker.
+
+    Attributes:
+        log_limit: of the lines that vLLM writes about failures.
+
+    """
 
     def __init__(self, worker: Any, *, name: str) -> None:
         """Observe *worker*, which vLLM has built."""
         super().__init__(worker, name=name)
+        self.log_limit = LogLimit()
         self._started: deque[tuple[str, int]] = deque(maxlen=PENDING)
         self._expired: deque[str] = deque(maxlen=PENDING)
         self._kept: deque[str] = deque(maxlen=PENDING)
@@ -174,6 +182,18 @@ class NixlObserver(NixlFailures):
             c.FAILURE_MODE_LATE_READ, c.ERROR_TYPE_CORRUPT, "write_after_expiry", "", text
         )
         self.failed(failure, request_id, direction=c.DIRECTION_RECEIVE)
+
+    # vLLM's own lines
+
+    def lines_left_out(self, upstream_type: str, meta: Any, context: Mapping[str, Any]) -> int | None:
+        """Return None if vLLM's line about a failure is to be left out, else how many were since the last one like it.
+
+        Alike are those of one mode and one peer.
+        """
+        peer = self.peer_of(meta, context)
+        peer = peer if peer != Peer() else self.here.transfer.peer
+        known = peer.address if peer.address != UNKNOWN else peer.engine_id
+        return self.log_limit.ask((failures.mode_of(upstream_type), known))
 
     # Orders of the scheduler
 

@@ -2,6 +2,7 @@
 
 - ``penstock_cancel``: ``frozenset[str]``, the requests whose load is over its deadline; in every step until the load has ended.
 - ``penstock_drills``: ``tuple[Drill, ...]``, the fault drills in force with the time they have left; only in the step after a change.
+- ``penstock_telemetry``: ``Telemetry``, the policy's section in force; only in the step after a change.
 
 All ranks get the same metadata, so they switch in one step. An attribute that is absent says that nothing has changed.
 """
@@ -9,12 +10,17 @@ All ranks get the same metadata, so they switch in one step. An attribute that i
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.directives import NO_DIRECTIVES
+from penstock.instrumentation.policy_model import Telemetry
 
 if TYPE_CHECKING:
     from penstock.instrumentation.directives import Directives
+    from penstock.instrumentation.policy_model import Policy
+
+_DRILLS: Final = "penstock_drills"
+_TELEMETRY: Final = "penstock_telemetry"
 
 
 class WorkerOrders:
@@ -28,25 +34,33 @@ class WorkerOrders:
     def __init__(self) -> None:
         self.cancel: frozenset[str] = frozenset()
         self._directives = NO_DIRECTIVES
-        self._changed = False
+        self._telemetry = Telemetry()
+        self._news: set[str] = set()
 
-    def follow(self, directives: Directives) -> None:
-        """Take in what the policy feed has pushed."""
+    def follow(self, policy: Policy, directives: Directives) -> None:
+        """Take in what came into force."""
+        telemetry = policy.telemetry or Telemetry()
+        if telemetry != self._telemetry:
+            self._news.add(_TELEMETRY)
         if directives.drills or self._directives.drills:
-            self._changed = True
-        self._directives = directives
+            self._news.add(_DRILLS)
+        self._directives, self._telemetry = directives, telemetry
 
     def attach(self, metadata: Any) -> None:
         """Put the orders on a step's *metadata* and on that of a MultiConnector's children."""
-        if not self._changed and not self.cancel:
+        if not self._news and not self.cancel:
             return
-        drills = self._directives.drills_at(time.monotonic_ns())
+        orders: dict[str, Any] = {}
+        if self.cancel:
+            orders["penstock_cancel"] = self.cancel
+        if _DRILLS in self._news:
+            orders[_DRILLS] = self._directives.drills_at(time.monotonic_ns())
+        if _TELEMETRY in self._news:
+            orders[_TELEMETRY] = self._telemetry
         for each in with_children(metadata):
-            if self.cancel:
-                each.penstock_cancel = self.cancel
-            if self._changed:
-                each.penstock_drills = drills
-        self._changed = False
+            for name, value in orders.items():
+                setattr(each, name, value)
+        self._news.clear()
 
 
 def with_children(metadata: Any) -> list[Any]:

@@ -16,7 +16,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now")
+    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now", "listen_address", "engines_expected", "messages_refused", "last_refusal", "last_refused", "disk_free_bytes", "policy_file", "policy_file_error")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_TIME_FIELD_NUMBER: _ClassVar[int]
     STATE_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,14 @@ class AgentStatus(_message.Message):
     OLDEST_UNEXPORTED_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
+    LISTEN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    LAST_REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    LAST_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FILE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FILE_ERROR_FIELD_NUMBER: _ClassVar[int]
     version: str
     start_time: _timestamp_pb2.Timestamp
     state_dir: str
@@ -43,7 +51,15 @@ class AgentStatus(_message.Message):
     oldest_unexported: _timestamp_pb2.Timestamp
     degraded: str
     now: _timestamp_pb2.Timestamp
-    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    listen_address: str
+    engines_expected: int
+    messages_refused: int
+    last_refusal: str
+    last_refused: _timestamp_pb2.Timestamp
+    disk_free_bytes: int
+    policy_file: str
+    policy_file_error: str
+    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., listen_address: _Optional[str] = ..., engines_expected: _Optional[int] = ..., messages_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refused: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disk_free_bytes: _Optional[int] = ..., policy_file: _Optional[str] = ..., policy_file_error: _Optional[str] = ...) -> None: ...
 
 class EngineSelector(_message.Message):
     __slots__ = ("labels", "models", "engines")
@@ -98,20 +114,32 @@ class RollbackPolicyRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., to_generation: _Optional[int] = ..., author: _Optional[str] = ..., reason: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
 
 class ApplyPolicyResponse(_message.Message):
-    __slots__ = ("name", "store_generation", "generation", "result", "engines", "warnings")
+    __slots__ = ("name", "store_generation", "generation", "result", "engines", "warnings", "policies")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STORE_GENERATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
     name: str
     store_generation: int
     generation: int
     result: str
     engines: _containers.RepeatedCompositeFieldContainer[EngineChange]
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., store_generation: _Optional[int] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineChange, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[PolicyResult]
+    def __init__(self, name: _Optional[str] = ..., store_generation: _Optional[int] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[EngineChange, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[PolicyResult, _Mapping]]] = ...) -> None: ...
+
+class PolicyResult(_message.Message):
+    __slots__ = ("name", "generation", "result")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    generation: int
+    result: str
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., result: _Optional[str] = ...) -> None: ...
 
 class EngineChange(_message.Message):
     __slots__ = ("key", "old_hash", "new_hash", "fields")
@@ -291,14 +319,18 @@ class ExportPoliciesResponse(_message.Message):
     def __init__(self, manifests_json: _Optional[str] = ...) -> None: ...
 
 class ImportPoliciesRequest(_message.Message):
-    __slots__ = ("manifests_json", "author", "dry_run")
+    __slots__ = ("manifests_json", "author", "dry_run", "reason", "all")
     MANIFESTS_JSON_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
     manifests_json: str
     author: str
     dry_run: bool
-    def __init__(self, manifests_json: _Optional[str] = ..., author: _Optional[str] = ..., dry_run: bool = ...) -> None: ...
+    reason: str
+    all: bool
+    def __init__(self, manifests_json: _Optional[str] = ..., author: _Optional[str] = ..., dry_run: bool = ..., reason: _Optional[str] = ..., all: bool = ...) -> None: ...
 
 class ListEnginesRequest(_message.Message):
     __slots__ = ("selector",)
@@ -313,7 +345,7 @@ class ListEnginesResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ...) -> None: ...
 
 class Engine(_message.Message):
-    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb")
+    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +369,7 @@ class Engine(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     EPLB_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     connected: bool
     last_seen: _timestamp_pb2.Timestamp
@@ -353,10 +386,27 @@ class Engine(_message.Message):
     in_flight: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.InFlight]
     leases: _snapshot_pb2.Leases
     eplb: _snapshot_pb2.EplbFacts
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ...) -> None: ...
+    counters: EngineCounters
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ...) -> None: ...
+
+class EngineCounters(_message.Message):
+    __slots__ = ("transfers_ok", "transfers_failed", "bytes", "failures", "recomputed_tokens", "requests_failed")
+    TRANSFERS_OK_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    transfers_ok: int
+    transfers_failed: int
+    bytes: int
+    failures: int
+    recomputed_tokens: int
+    requests_failed: int
+    def __init__(self, transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., bytes: _Optional[int] = ..., failures: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., requests_failed: _Optional[int] = ...) -> None: ...
 
 class Source(_message.Message):
-    __slots__ = ("hello", "epoch", "watermark", "connected", "last_seen", "hooks", "emitter", "drops", "guard_errors")
+    __slots__ = ("hello", "epoch", "watermark", "connected", "last_seen", "hooks", "emitter", "drops", "guard_errors", "clock_offset_nano")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -366,6 +416,7 @@ class Source(_message.Message):
     EMITTER_FIELD_NUMBER: _ClassVar[int]
     DROPS_FIELD_NUMBER: _ClassVar[int]
     GUARD_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFFSET_NANO_FIELD_NUMBER: _ClassVar[int]
     hello: _ingest_pb2.Hello
     epoch: int
     watermark: int
@@ -375,7 +426,8 @@ class Source(_message.Message):
     emitter: _snapshot_pb2.Emitter
     drops: _containers.RepeatedCompositeFieldContainer[_ingest_pb2.Drop]
     guard_errors: _containers.RepeatedCompositeFieldContainer[_ingest_pb2.GuardError]
-    def __init__(self, hello: _Optional[_Union[_ingest_pb2.Hello, _Mapping]] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[_snapshot_pb2.Hook, _Mapping]]] = ..., emitter: _Optional[_Union[_snapshot_pb2.Emitter, _Mapping]] = ..., drops: _Optional[_Iterable[_Union[_ingest_pb2.Drop, _Mapping]]] = ..., guard_errors: _Optional[_Iterable[_Union[_ingest_pb2.GuardError, _Mapping]]] = ...) -> None: ...
+    clock_offset_nano: int
+    def __init__(self, hello: _Optional[_Union[_ingest_pb2.Hello, _Mapping]] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[_snapshot_pb2.Hook, _Mapping]]] = ..., emitter: _Optional[_Union[_snapshot_pb2.Emitter, _Mapping]] = ..., drops: _Optional[_Iterable[_Union[_ingest_pb2.Drop, _Mapping]]] = ..., guard_errors: _Optional[_Iterable[_Union[_ingest_pb2.GuardError, _Mapping]]] = ..., clock_offset_nano: _Optional[int] = ...) -> None: ...
 
 class ListPeersRequest(_message.Message):
     __slots__ = ("selector",)
@@ -390,13 +442,12 @@ class ListPeersResponse(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ...) -> None: ...
 
 class PeerSummary(_message.Message):
-    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "bytes", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure")
+    __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_OK_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FAILED_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
     MEAN_DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     OLDEST_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
@@ -407,13 +458,12 @@ class PeerSummary(_message.Message):
     status: _snapshot_pb2.PeerStatus
     transfers_ok: int
     transfers_failed: int
-    bytes: int
     mean_duration_seconds: float
     in_flight: int
     oldest_in_flight: _timestamp_pb2.Timestamp
     failures: _containers.RepeatedCompositeFieldContainer[FailureCount]
     last_failure: _timestamp_pb2.Timestamp
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., bytes: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., status: _Optional[_Union[_snapshot_pb2.PeerStatus, _Mapping]] = ..., transfers_ok: _Optional[int] = ..., transfers_failed: _Optional[int] = ..., mean_duration_seconds: _Optional[float] = ..., in_flight: _Optional[int] = ..., oldest_in_flight: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[FailureCount, _Mapping]]] = ..., last_failure: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class FailureCount(_message.Message):
     __slots__ = ("mode", "error_type", "count")
@@ -444,10 +494,14 @@ class ListRequestsRequest(_message.Message):
     def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("requests",)
+    __slots__ = ("requests", "truncated", "unnamed_deferred")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    UNNAMED_DEFERRED_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[RequestSummary]
-    def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ...) -> None: ...
+    truncated: bool
+    unnamed_deferred: int
+    def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ..., truncated: bool = ..., unnamed_deferred: _Optional[int] = ...) -> None: ...
 
 class RequestSummary(_message.Message):
     __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason")
@@ -476,7 +530,7 @@ class RequestSummary(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., tokens_recomputed: _Optional[int] = ..., deferred: _Optional[_Union[_common_pb2.DeferralReason, str]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., closed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., finish_reason: _Optional[str] = ...) -> None: ...
 
 class ListEventsRequest(_message.Message):
-    __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit")
+    __slots__ = ("selector", "kinds", "channel", "mode", "peer", "request_id", "since", "limit", "after_batch")
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -485,6 +539,7 @@ class ListEventsRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_BATCH_FIELD_NUMBER: _ClassVar[int]
     selector: EngineSelector
     kinds: _containers.RepeatedScalarFieldContainer[str]
     channel: _common_pb2.Channel
@@ -493,7 +548,8 @@ class ListEventsRequest(_message.Message):
     request_id: str
     since: _duration_pb2.Duration
     limit: int
-    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., kinds: _Optional[_Iterable[str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[str] = ..., request_id: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
+    after_batch: int
+    def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., kinds: _Optional[_Iterable[str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[str] = ..., request_id: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ..., after_batch: _Optional[int] = ...) -> None: ...
 
 class ListEventsResponse(_message.Message):
     __slots__ = ("events", "truncated")

@@ -27,7 +27,7 @@ from penstock.proto.v1 import common_pb2 as penstock_dot_proto_dot_v1_dot_common
 from penstock.proto.v1 import events_pb2 as penstock_dot_proto_dot_v1_dot_events__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/policy.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epenstock/proto/v1/common.proto\x1a\x1epenstock/proto/v1/events.proto\"\xbb\x01\n\x06Report\x12+\n\tsubscribe\x18\x01 \x01(\x0b\x32\x16.penstock.v1.SubscribeH\x00\x12%\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x16.penstock.v1.PolicyAckH\x00\x12\'\n\x04nack\x18\x03 \x01(\x0b\x32\x17.penstock.v1.PolicyNackH\x00\x12)\n\x05moved\x18\x04 \x01(\x0b\x32\x18.penstock.v1.PolicyMovedH\x00\x42\t\n\x07message\"\xa2\x02\n\tSubscribe\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x06\x12#\n\x03key\x18\x03 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12\r\n\x05model\x18\x04 \x01(\t\x12\x32\n\x06labels\x18\x05 \x03(\x0b\x32\".penstock.v1.Subscribe.LabelsEntry\x12\x15\n\rhash_in_force\x18\x06 \x01(\t\x12\x18\n\x10supported_fields\x18\x07 \x03(\t\x12\x16\n\x0e\x66\x61ults_allowed\x18\x08 \x01(\x08\x12\x0e\n\x06paused\x18\t \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\tPolicyAck\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\"P\n\nPolicyNack\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x15\n\rhash_in_force\x18\x04 \x01(\t\"\x1b\n\x0bPolicyMoved\x12\x0c\n\x04hash\x18\x01 \x01(\t\"\xb1\x01\n\x04Push\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12.\n\x08schedule\x18\x02 \x03(\x0b\x32\x1c.penstock.v1.ScheduledPolicy\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\'\n\x06\x64rills\x18\x04 \x03(\x0b\x32\x17.penstock.v1.FaultDrill\x12\x31\n\x0bquarantines\x18\x05 \x03(\x0b\x32\x1c.penstock.v1.QuarantineOrder\"\x9f\x01\n\x0fScheduledPolicy\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12%\n\x04\x62ody\x18\x02 \x01(\x0b\x32\x17.penstock.v1.PolicyBody\x12)\n\x08observed\x18\x03 \x01(\x0b\x32\x17.penstock.v1.PolicyBody\x12,\n\tvalid_for\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x80\x02\n\nPolicyBody\x12\x33\n\x0fkv_load_failure\x18\x01 \x01(\x0b\x32\x1a.penstock.v1.KvLoadFailure\x12\x33\n\x0f\x65\x63_load_failure\x18\x02 \x01(\x0b\x32\x1a.penstock.v1.EcLoadFailure\x12\'\n\x08\x64\x65\x66\x65rral\x18\x03 \x01(\x0b\x32\x15.penstock.v1.Deferral\x12\x34\n\x0fpeer_quarantine\x18\x04 \x01(\x0b\x32\x1b.penstock.v1.PeerQuarantine\x12)\n\ttelemetry\x18\x05 \x01(\x0b\x32\x16.penstock.v1.Telemetry\"\xe0\x01\n\rKvLoadFailure\x12*\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1a.penstock.v1.FailureAction\x12!\n\x14max_recompute_tokens\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x36\n\x10recompute_budget\x18\x03 \x01(\x0b\x32\x1c.penstock.v1.RecomputeBudget\x12/\n\x0bover_budget\x18\x04 \x01(\x0e\x32\x1a.penstock.v1.FailureActionB\x17\n\x15_max_recompute_tokens\"G\n\x0fRecomputeBudget\x12\x1e\n\x11tokens_per_second\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_tokens_per_second\"u\n\rEcLoadFailure\x12*\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1a.penstock.v1.FailureAction\x12 \n\x13max_recompute_items\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x16\n\x14_max_recompute_items\"\xa3\x01\n\x08\x44\x65\x66\x65rral\x12\x31\n\x0emax_start_wait\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11max_transfer_wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\non_timeout\x18\x03 \x01(\x0e\x32\x1a.penstock.v1.FailureAction\"\xc2\x01\n\x0ePeerQuarantine\x12\x15\n\x08\x66\x61ilures\x18\x01 \x01(\rH\x00\x88\x01\x01\x12)\n\x06window\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1e\n\x11max_peers_percent\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x0b\n\t_failuresB\x14\n\x12_max_peers_percent\"|\n\tTelemetry\x12\x1f\n\x12trace_sample_ratio\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x37\n\x14\x66\x61ilure_log_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x15\n\x13_trace_sample_ratio\"\xdb\x01\n\nFaultDrill\x12\n\n\x02id\x18\x01 \x01(\t\x12%\n\x07\x63hannel\x18\x02 \x01(\x0e\x32\x14.penstock.v1.Channel\x12&\n\x04mode\x18\x03 \x01(\x0e\x32\x18.penstock.v1.FailureMode\x12\x0c\n\x04rate\x18\x04 \x01(\x01\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12(\n\x05\x64\x65lay\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tvalid_for\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x86\x01\n\x0fQuarantineOrder\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04peer\x18\x02 \x01(\t\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.penstock.v1.QuarantineState\x12,\n\tvalid_for\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*\x7f\n\rFailureAction\x12\x1e\n\x1a\x46\x41ILURE_ACTION_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x46\x41ILURE_ACTION_RECOMPUTE\x10\x01\x12\x17\n\x13\x46\x41ILURE_ACTION_FAIL\x10\x02\x12\x17\n\x13\x46\x41ILURE_ACTION_AUTO\x10\x03\x32\x41\n\nPolicyFeed\x12\x33\n\x05Watch\x12\x13.penstock.v1.Report\x1a\x11.penstock.v1.Push(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/policy.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epenstock/proto/v1/common.proto\x1a\x1epenstock/proto/v1/events.proto\"\xbb\x01\n\x06Report\x12+\n\tsubscribe\x18\x01 \x01(\x0b\x32\x16.penstock.v1.SubscribeH\x00\x12%\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x16.penstock.v1.PolicyAckH\x00\x12\'\n\x04nack\x18\x03 \x01(\x0b\x32\x17.penstock.v1.PolicyNackH\x00\x12)\n\x05moved\x18\x04 \x01(\x0b\x32\x18.penstock.v1.PolicyMovedH\x00\x42\t\n\x07message\"\xa2\x02\n\tSubscribe\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x06\x12#\n\x03key\x18\x03 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12\r\n\x05model\x18\x04 \x01(\t\x12\x32\n\x06labels\x18\x05 \x03(\x0b\x32\".penstock.v1.Subscribe.LabelsEntry\x12\x15\n\rhash_in_force\x18\x06 \x01(\t\x12\x18\n\x10supported_fields\x18\x07 \x03(\t\x12\x16\n\x0e\x66\x61ults_allowed\x18\x08 \x01(\x08\x12\x0e\n\x06paused\x18\t \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\tPolicyAck\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\x31\n\x0erefused_orders\x18\x04 \x03(\x0b\x32\x19.penstock.v1.OrderRefusal\"\x83\x01\n\nPolicyNack\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x15\n\rhash_in_force\x18\x04 \x01(\t\x12\x31\n\x0erefused_orders\x18\x05 \x03(\x0b\x32\x19.penstock.v1.OrderRefusal\")\n\x0cOrderRefusal\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\x1b\n\x0bPolicyMoved\x12\x0c\n\x04hash\x18\x01 \x01(\t\"\xb1\x01\n\x04Push\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12.\n\x08schedule\x18\x02 \x03(\x0b\x32\x1c.penstock.v1.ScheduledPolicy\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\'\n\x06\x64rills\x18\x04 \x03(\x0b\x32\x17.penstock.v1.FaultDrill\x12\x31\n\x0bquarantines\x18\x05 \x03(\x0b\x32\x1c.penstock.v1.QuarantineOrder\"\x9f\x01\n\x0fScheduledPolicy\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12%\n\x04\x62ody\x18\x02 \x01(\x0b\x32\x17.penstock.v1.PolicyBody\x12)\n\x08observed\x18\x03 \x01(\x0b\x32\x17.penstock.v1.PolicyBody\x12,\n\tvalid_for\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x80\x02\n\nPolicyBody\x12\x33\n\x0fkv_load_failure\x18\x01 \x01(\x0b\x32\x1a.penstock.v1.KvLoadFailure\x12\x33\n\x0f\x65\x63_load_failure\x18\x02 \x01(\x0b\x32\x1a.penstock.v1.EcLoadFailure\x12\'\n\x08\x64\x65\x66\x65rral\x18\x03 \x01(\x0b\x32\x15.penstock.v1.Deferral\x12\x34\n\x0fpeer_quarantine\x18\x04 \x01(\x0b\x32\x1b.penstock.v1.PeerQuarantine\x12)\n\ttelemetry\x18\x05 \x01(\x0b\x32\x16.penstock.v1.Telemetry\"\xe0\x01\n\rKvLoadFailure\x12*\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1a.penstock.v1.FailureAction\x12!\n\x14max_recompute_tokens\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x36\n\x10recompute_budget\x18\x03 \x01(\x0b\x32\x1c.penstock.v1.RecomputeBudget\x12/\n\x0bover_budget\x18\x04 \x01(\x0e\x32\x1a.penstock.v1.FailureActionB\x17\n\x15_max_recompute_tokens\"G\n\x0fRecomputeBudget\x12\x1e\n\x11tokens_per_second\x18\x01 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_tokens_per_second\"u\n\rEcLoadFailure\x12*\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1a.penstock.v1.FailureAction\x12 \n\x13max_recompute_items\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x16\n\x14_max_recompute_items\"\xa3\x01\n\x08\x44\x65\x66\x65rral\x12\x31\n\x0emax_start_wait\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11max_transfer_wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\non_timeout\x18\x03 \x01(\x0e\x32\x1a.penstock.v1.FailureAction\"\xc2\x01\n\x0ePeerQuarantine\x12\x15\n\x08\x66\x61ilures\x18\x01 \x01(\rH\x00\x88\x01\x01\x12)\n\x06window\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1e\n\x11max_peers_percent\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x0b\n\t_failuresB\x14\n\x12_max_peers_percent\"|\n\tTelemetry\x12\x1f\n\x12trace_sample_ratio\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x37\n\x14\x66\x61ilure_log_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x15\n\x13_trace_sample_ratio\"\xdb\x01\n\nFaultDrill\x12\n\n\x02id\x18\x01 \x01(\t\x12%\n\x07\x63hannel\x18\x02 \x01(\x0e\x32\x14.penstock.v1.Channel\x12&\n\x04mode\x18\x03 \x01(\x0e\x32\x18.penstock.v1.FailureMode\x12\x0c\n\x04rate\x18\x04 \x01(\x01\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12(\n\x05\x64\x65lay\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tvalid_for\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x86\x01\n\x0fQuarantineOrder\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04peer\x18\x02 \x01(\t\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.penstock.v1.QuarantineState\x12,\n\tvalid_for\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*\x7f\n\rFailureAction\x12\x1e\n\x1a\x46\x41ILURE_ACTION_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x46\x41ILURE_ACTION_RECOMPUTE\x10\x01\x12\x17\n\x13\x46\x41ILURE_ACTION_FAIL\x10\x02\x12\x17\n\x13\x46\x41ILURE_ACTION_AUTO\x10\x03\x32\x41\n\nPolicyFeed\x12\x33\n\x05Watch\x12\x13.penstock.v1.Report\x1a\x11.penstock.v1.Push(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SUBSCRIBE_LABELSENTRY']._loaded_options = None
   _globals['_SUBSCRIBE_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_FAILUREACTION']._serialized_start=2663
-  _globals['_FAILUREACTION']._serialized_end=2790
+  _globals['_FAILUREACTION']._serialized_start=2809
+  _globals['_FAILUREACTION']._serialized_end=2936
   _globals['_REPORT']._serialized_start=144
   _globals['_REPORT']._serialized_end=331
   _globals['_SUBSCRIBE']._serialized_start=334
@@ -45,33 +45,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBSCRIBE_LABELSENTRY']._serialized_start=579
   _globals['_SUBSCRIBE_LABELSENTRY']._serialized_end=624
   _globals['_POLICYACK']._serialized_start=626
-  _globals['_POLICYACK']._serialized_end=682
-  _globals['_POLICYNACK']._serialized_start=684
-  _globals['_POLICYNACK']._serialized_end=764
-  _globals['_POLICYMOVED']._serialized_start=766
-  _globals['_POLICYMOVED']._serialized_end=793
-  _globals['_PUSH']._serialized_start=796
-  _globals['_PUSH']._serialized_end=973
-  _globals['_SCHEDULEDPOLICY']._serialized_start=976
-  _globals['_SCHEDULEDPOLICY']._serialized_end=1135
-  _globals['_POLICYBODY']._serialized_start=1138
-  _globals['_POLICYBODY']._serialized_end=1394
-  _globals['_KVLOADFAILURE']._serialized_start=1397
-  _globals['_KVLOADFAILURE']._serialized_end=1621
-  _globals['_RECOMPUTEBUDGET']._serialized_start=1623
-  _globals['_RECOMPUTEBUDGET']._serialized_end=1694
-  _globals['_ECLOADFAILURE']._serialized_start=1696
-  _globals['_ECLOADFAILURE']._serialized_end=1813
-  _globals['_DEFERRAL']._serialized_start=1816
-  _globals['_DEFERRAL']._serialized_end=1979
-  _globals['_PEERQUARANTINE']._serialized_start=1982
-  _globals['_PEERQUARANTINE']._serialized_end=2176
-  _globals['_TELEMETRY']._serialized_start=2178
-  _globals['_TELEMETRY']._serialized_end=2302
-  _globals['_FAULTDRILL']._serialized_start=2305
-  _globals['_FAULTDRILL']._serialized_end=2524
-  _globals['_QUARANTINEORDER']._serialized_start=2527
-  _globals['_QUARANTINEORDER']._serialized_end=2661
-  _globals['_POLICYFEED']._serialized_start=2792
-  _globals['_POLICYFEED']._serialized_end=2857
+  _globals['_POLICYACK']._serialized_end=733
+  _globals['_POLICYNACK']._serialized_start=736
+  _globals['_POLICYNACK']._serialized_end=867
+  _globals['_ORDERREFUSAL']._serialized_start=869
+  _globals['_ORDERREFUSAL']._serialized_end=910
+  _globals['_POLICYMOVED']._serialized_start=912
+  _globals['_POLICYMOVED']._serialized_end=939
+  _globals['_PUSH']._serialized_start=942
+  _globals['_PUSH']._serialized_end=1119
+  _globals['_SCHEDULEDPOLICY']._serialized_start=1122
+  _globals['_SCHEDULEDPOLICY']._serialized_end=1281
+  _globals['_POLICYBODY']._serialized_start=1284
+  _globals['_POLICYBODY']._serialized_end=1540
+  _globals['_KVLOADFAILURE']._serialized_start=1543
+  _globals['_KVLOADFAILURE']._serialized_end=1767
+  _globals['_RECOMPUTEBUDGET']._serialized_start=1769
+  _globals['_RECOMPUTEBUDGET']._serialized_end=1840
+  _globals['_ECLOADFAILURE']._serialized_start=1842
+  _globals['_ECLOADFAILURE']._serialized_end=1959
+  _globals['_DEFERRAL']._serialized_start=1962
+  _globals['_DEFERRAL']._serialized_end=2125
+  _globals['_PEERQUARANTINE']._serialized_start=2128
+  _globals['_PEERQUARANTINE']._serialized_end=2322
+  _globals['_TELEMETRY']._serialized_start=2324
+  _globals['_TELEMETRY']._serialized_end=2448
+  _globals['_FAULTDRILL']._serialized_start=2451
+  _globals['_FAULTDRILL']._serialized_end=2670
+  _globals['_QUARANTINEORDER']._serialized_start=2673
+  _globals['_QUARANTINEORDER']._serialized_end=2807
+  _globals['_POLICYFEED']._serialized_start=2938
+  _globals['_POLICYFEED']._serialized_end=3003
 # @@protoc_insertion_point(module_scope)

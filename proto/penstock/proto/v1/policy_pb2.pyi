@@ -62,26 +62,38 @@ class Subscribe(_message.Message):
     def __init__(self, schema_version: _Optional[int] = ..., epoch: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., model: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., hash_in_force: _Optional[str] = ..., supported_fields: _Optional[_Iterable[str]] = ..., faults_allowed: bool = ..., paused: bool = ...) -> None: ...
 
 class PolicyAck(_message.Message):
-    __slots__ = ("nonce", "hash", "paused")
+    __slots__ = ("nonce", "hash", "paused", "refused_orders")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_ORDERS_FIELD_NUMBER: _ClassVar[int]
     nonce: int
     hash: str
     paused: bool
-    def __init__(self, nonce: _Optional[int] = ..., hash: _Optional[str] = ..., paused: bool = ...) -> None: ...
+    refused_orders: _containers.RepeatedCompositeFieldContainer[OrderRefusal]
+    def __init__(self, nonce: _Optional[int] = ..., hash: _Optional[str] = ..., paused: bool = ..., refused_orders: _Optional[_Iterable[_Union[OrderRefusal, _Mapping]]] = ...) -> None: ...
 
 class PolicyNack(_message.Message):
-    __slots__ = ("nonce", "field", "error", "hash_in_force")
+    __slots__ = ("nonce", "field", "error", "hash_in_force", "refused_orders")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HASH_IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_ORDERS_FIELD_NUMBER: _ClassVar[int]
     nonce: int
     field: str
     error: str
     hash_in_force: str
-    def __init__(self, nonce: _Optional[int] = ..., field: _Optional[str] = ..., error: _Optional[str] = ..., hash_in_force: _Optional[str] = ...) -> None: ...
+    refused_orders: _containers.RepeatedCompositeFieldContainer[OrderRefusal]
+    def __init__(self, nonce: _Optional[int] = ..., field: _Optional[str] = ..., error: _Optional[str] = ..., hash_in_force: _Optional[str] = ..., refused_orders: _Optional[_Iterable[_Union[OrderRefusal, _Mapping]]] = ...) -> None: ...
+
+class OrderRefusal(_message.Message):
+    __slots__ = ("id", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    error: str
+    def __init__(self, id: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class PolicyMoved(_message.Message):
     __slots__ = ("hash",)

@@ -46,7 +46,8 @@ class PolicyFeedServicer(object):
 
     def Watch(self, request_iterator, context):
         """The first Report is a Subscribe. Every Push is answered by one Ack or Nack
-        with its nonce, unless a newer Push overtook it.
+        with its nonce, unless a newer Push overtook it; a Push that is not newer
+        than one before it is ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

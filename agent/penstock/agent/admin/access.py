@@ -1,0 +1,99 @@
+"""Who may call which method of the admin service, and as whom a change is recorded."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from penstock.agent.errors import AccessError
+from penstock.agent.identity import LOCAL, Role
+from penstock.agent.status import code_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from penstock.agent.identity import AllowList, Caller
+
+SERVICE = "/penstock.v1.Admin/"
+# What only looks. All else changes something, what is not known here included.
+READING = frozenset(
+    {
+        "GetStatus",
+        "ListPolicies",
+        "GetEffectivePolicy",
+        "ListAudit",
+        "WatchRollout",
+        "ExportPolicies",
+        "ListEngines",
+        "ListPeers",
+        "ListRequests",
+        "ListEvents",
+        "WatchEvents",
+        "GetTrace",
+        "Explain",
+        "ListQuarantines",
+        "ListDrills",
+    }
+)
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):
+    """Admits callers by method and role; the author of a request is what the connection proves."""
+
+    def __init__(self, allowed: AllowList | None) -> None:
+        """Prepare it; without a list (the unix socket) whoever has connected may do everything."""
+        self._allowed = allowed
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Put the check before the method; other services (health) have none."""
+        handler = await continuation(handler_call_details)
+        path = handler_call_details.method
+        if handler is None or not path.startswith(SERVICE):
+            return handler
+        method = path.removeprefix(SERVICE)
+        if handler.response_streaming:
+            return handler._replace(unary_stream=self._stream(method, handler.unary_stream))
+        return handler._replace(unary_unary=self._unary(method, handler.unary_unary))
+
+    def _unary(self, method: str, call: Any) -> Any:
+        async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            await self._check(method, request, context)
+            # What the generated base has for a method that is not here is a plain function, which raises.
+            if not inspect.iscoroutinefunction(call):
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"this agent has no {method}")
+            return await call(request, context)
+
+        return checked
+
+    def _stream(self, method: str, call: Any) -> Any:
+        async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            await self._check(method, request, context)
+            async with aclosing(call(request, context)) as responses:
+                async for response in responses:
+                    yield response
+
+        return checked
+
+    async def _check(self, method: str, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        try:
+            caller = LOCAL if self._allowed is None else self._allowed.admit(context.auth_context())
+            _require(caller, method)
+            if "author" in request.DESCRIPTOR.fields_by_name:
+                request.author = caller.author(request.author)
+        except AccessError as error:
+            await context.abort(code_of(error), str(error))
+
+
+def _require(caller: Caller, method: str) -> None:
+    needed = Role.READ if method in READING else Role.WRITE
+    if caller.role < needed:
+        raise AccessError(
+            f"{caller.name!r} may read, and {method} changes something; "
+            f"start penstock-agent with --admin-allow {caller.name}=write to let it"
+        )

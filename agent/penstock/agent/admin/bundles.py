@@ -1,0 +1,78 @@
+"""Policies as one document: export, and import of all or nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.admin.effects import confirm, engine_changes, warnings
+from penstock.agent.errors import ManifestError
+from penstock.agent.policy.model import Manifest, about, check_manifest, read_json
+from penstock.agent.policy.store import IMPERATIVE, MAX_POLICIES
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from penstock.agent.admin.context import AgentContext
+
+
+async def export_policies(
+    agent: AgentContext, _: admin.ExportPoliciesRequest
+) -> admin.ExportPoliciesResponse:
+    """Return all policies that do not belong to files: a file has its own.
+
+    What has expired is left out: it is in force nowhere.
+    """
+    items = [
+        policy.manifest.document()
+        for policy in agent.store.policies()
+        if policy.owner == IMPERATIVE and not policy.manifest.expired(agent.now)
+    ]
+    bundle = {"apiVersion": "v1", "kind": "List", "items": items}
+    return admin.ExportPoliciesResponse(manifests_json=json.dumps(bundle, ensure_ascii=False))
+
+
+async def import_policies(
+    agent: AgentContext, request: admin.ImportPoliciesRequest
+) -> admin.ApplyPolicyResponse:
+    """Create or replace all policies of a bundle, or none; or tell what that would do."""
+    bundle = _read(request.manifests_json)
+    present = {policy.manifest.canonical for policy in agent.store.policies()}
+    expired = [manifest for manifest in bundle if manifest.expired(agent.now)]
+    manifests = [manifest for manifest in bundle if manifest not in expired]
+    for manifest in manifests:
+        if manifest.canonical not in present:
+            with about(manifest.name):
+                confirm(manifest, request.all)
+    applied = await agent.store.apply_all(
+        manifests, author=request.author, reason=request.reason, dry_run=request.dry_run
+    )
+    response = admin.ApplyPolicyResponse(
+        store_generation=applied.store_generation,
+        result="changed" if any(item.result != "unchanged" for item in applied.results) else "unchanged",
+        engines=engine_changes(agent, applied.before, applied.after),
+        policies=[
+            admin.PolicyResult(name=item.name, generation=item.generation, result=item.result)
+            for item in applied.results
+        ],
+    )
+    response.warnings.extend(f"policy {manifest.name} has expired and is left out" for manifest in expired)
+    for manifest in manifests:
+        response.warnings.extend(warnings(agent, manifest, applied.after))
+    return response
+
+
+def _read(text: str) -> list[Manifest]:
+    bundle = read_json(text, "the bundle")
+    items = bundle.get("items") if isinstance(bundle, dict) and bundle.get("kind") == "List" else None
+    if not isinstance(items, list):
+        raise ManifestError("the bundle is no object of kind List with items; see 'agentctl export'")
+    if len(items) > MAX_POLICIES:
+        raise ManifestError(f"the bundle has {len(items)} policies, of at most {MAX_POLICIES}; split it")
+    return [_item(number, item) for number, item in enumerate(items)]
+
+
+def _item(number: int, item: Any) -> Manifest:
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    with about(name if isinstance(name, str) else f"items[{number}]"):
+        return check_manifest(item)

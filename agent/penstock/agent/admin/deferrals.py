@@ -1,0 +1,88 @@
+"""Which requests wait now: the log names them, the engines' snapshots say how many there really are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.convert import key_message, timestamp
+from penstock.agent.admin.scanning import MAX_EVENTS
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.journal import Reader
+    from penstock.agent.model import Source
+    from penstock.agent.registry import LiveSource
+    from penstock.proto.v1.events_pb2 import Event
+    from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+# Between the edge and the gauge of one deferral lies less than this.
+_SLACK_NANO = 1_000_000_000
+
+
+def deferred_requests(
+    reader: Reader, present: Iterable[LiveSource], peer: str, since_unix_nano: int, limit: int
+) -> admin.ListRequestsResponse:
+    """Return the requests that wait in sources which are here, those that wait longest first.
+
+    Args:
+        reader: of the journal.
+        present: the sources that are asked about; one that is away has nothing that waits.
+        peer: only what waits for it; empty for all.
+        since_unix_nano: only what began to wait then or later.
+        limit: at most so many.
+
+    """
+    response = admin.ListRequestsResponse()
+    found: list[tuple[Source, Event]] = []
+    left = MAX_EVENTS
+    for live in present:
+        if not live.connected:
+            continue
+        opened, total = reader.open_deferrals(live.source.epoch, left)
+        left -= len(opened)
+        response.truncated |= total > len(opened)
+        starts = [item.start for item in opened if not _is_over(item.start, live.snapshot)]
+        response.unnamed_deferred += _unnamed(live.snapshot, starts, peer) if total == len(opened) else 0
+        found += ((live.source, start) for start in starts if _takes(start, peer, since_unix_nano))
+    found.sort(key=lambda item: item[1].time_unix_nano)
+    response.truncated |= len(found) > limit
+    response.requests.extend(_summary(source, start) for source, start in found[:limit])
+    return response
+
+
+def _takes(start: Event, peer: str, since_unix_nano: int) -> bool:
+    return start.time_unix_nano >= since_unix_nano and peer in {"", start.deferral_start.peer.address}
+
+
+def _is_over(start: Event, snapshot: Snapshot | None) -> bool:
+    """Tell whether a deferral has ended whose end was lost on the way: its engine knows of none that old."""
+    if snapshot is None or snapshot.time_unix_nano < start.time_unix_nano + _SLACK_NANO:
+        return False
+    oldest = [
+        row.oldest_start_time_unix_nano
+        for row in snapshot.deferred
+        if row.reason == start.deferral_start.reason
+    ]
+    return not oldest or min(oldest) > start.time_unix_nano + _SLACK_NANO
+
+
+def _unnamed(snapshot: Snapshot | None, starts: list[Event], peer: str) -> int:
+    """Return how many more wait than the log can name: their starts were lost, or are on the way."""
+    if snapshot is None:
+        return 0
+    counted = sum(row.count for row in snapshot.deferred if peer in {"", row.peer.address})
+    named = sum(1 for start in starts if peer in {"", start.deferral_start.peer.address})
+    return max(0, counted - named)
+
+
+def _summary(source: Source, start: Event) -> admin.RequestSummary:
+    body = start.deferral_start
+    return admin.RequestSummary(
+        key=key_message(source.key),
+        request_id=start.request_id,
+        peer=body.peer if body.HasField("peer") else None,
+        deferred=body.reason,
+        since=timestamp(start.time_unix_nano),
+    )

@@ -1,0 +1,79 @@
+"""Reading events of the log within bounds: a question costs what it may cost, and its answer says so if it was cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.agent.journal import Reader
+    from penstock.agent.model import LoggedBatch, Source
+    from penstock.proto.v1.events_pb2 import Event
+
+MAX_EVENTS = 20_000
+MAX_BYTES = 64 << 20
+
+
+class Found(NamedTuple):
+    """An event of the log, its place and its sender."""
+
+    logged: LoggedBatch
+    position: int
+    event: Event
+    source: Source
+
+
+class Scan:
+    """The events at *rows*, as many as the bounds allow; one batch is in memory at a time.
+
+    Attributes:
+        cut: the bounds ended it, once it has been iterated over.
+
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        rows: Iterable[tuple[LoggedBatch, int]],
+        *,
+        events: int = MAX_EVENTS,
+        size: int = MAX_BYTES,
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            reader: of the journal, for the senders.
+            rows: places of events; those of one batch are neighbours.
+            events: at most so many are looked at.
+            size: batches of so many bytes together are parsed, and the one that goes beyond it.
+
+        """
+        self.cut = False
+        self._reader = reader
+        self._rows = rows
+        self._events = events
+        self._size = size
+        self._sources: dict[int, Source | None] = {}
+
+    def __iter__(self) -> Iterator[Found]:
+        """Yield the events; one whose sender is not known is left out."""
+        batch, batch_id = Batch(), 0
+        for logged, index in self._rows:
+            if not self._events or (logged.id != batch_id and self._size <= 0):
+                self.cut = True
+                return
+            self._events -= 1
+            if logged.id != batch_id:
+                batch, batch_id = Batch.FromString(logged.body), logged.id
+                self._size -= len(logged.body)
+            source = self._source(logged.epoch)
+            if source is not None:
+                yield Found(logged, index, batch.events[index], source)
+
+    def _source(self, epoch: int) -> Source | None:
+        if epoch not in self._sources:
+            self._sources[epoch] = self._reader.source(epoch)
+        return self._sources[epoch]

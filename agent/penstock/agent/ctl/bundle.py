@@ -1,0 +1,81 @@
+"""``agentctl export`` and ``import``: all policies as one document."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from penstock.agent.ctl.change import changed_engines, follow_change, with_all, with_change
+from penstock.agent.ctl.files import read_paths
+from penstock.agent.ctl.options import PATH, author, with_client
+from penstock.agent.ctl.output import dump, dump_yaml
+from penstock.agent.ctl.progress import show_fields, show_warnings
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from penstock.agent.ctl.client import Client
+
+
+@click.command()
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="How it is printed.",
+)
+@with_client
+def export(client: Client, output: str) -> None:
+    """Print all policies as one document that 'import' and 'apply' take; those that belong to files are left out."""
+    response = client.call("ExportPolicies", admin.ExportPoliciesRequest())
+    document = json.loads(response.manifests_json)
+    click.echo(dump_yaml(document) if output == "yaml" else dump(document, output))
+
+
+@click.command("import")
+@click.option(
+    "--filename",
+    "-f",
+    "paths",
+    type=PATH,
+    multiple=True,
+    required=True,
+    metavar="PATH",
+    help="What 'export' printed, or manifests; - reads standard input. May be given several times.",
+)
+@click.option("--reason", default="", help="Why, for the audit log.")
+@with_all
+@with_change
+@with_client
+def import_(
+    client: Client,
+    paths: tuple[str, ...],
+    reason: str,
+    everywhere: bool,
+    dry_run: bool,
+    wait: bool,
+    **how: Any,
+) -> None:
+    """Create or replace many policies in one change: all of them, or none. Policies that are not named stay."""
+    document = {"kind": "List", "items": [json.loads(item.text) for item in read_paths(paths)]}
+    request = admin.ImportPoliciesRequest(
+        manifests_json=json.dumps(document), author=author(), dry_run=dry_run, reason=reason, all=everywhere
+    )
+    response = client.call("ImportPolicies", request)
+    if how["output"] == "table":
+        show_warnings(response)
+        tail = " (dry run: nothing was changed)" if dry_run else ""
+        for policy in response.policies:
+            click.echo(f"policy {policy.name} {policy.result}, generation {policy.generation}{tail}")
+        if dry_run:
+            show_fields(response)
+    selector = changed_engines(response)
+    follow_change(
+        client,
+        response,
+        selector or admin.EngineSelector(),
+        wait=wait and not dry_run and selector is not None,
+        **how,
+    )

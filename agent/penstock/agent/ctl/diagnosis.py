@@ -1,0 +1,158 @@
+"""From what the agent says about itself and its engines to findings. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from penstock.agent.ctl import words
+from penstock.agent.ctl.engine_diagnosis import engine_findings
+from penstock.agent.ctl.findings import NOTE, OK, WRONG, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.proto.v1 import admin_pb2 as admin
+
+AGENT = "agent"
+# Below the first it is worth knowing, below the second it is wrong.
+_DISK_NOTE = 1 << 30
+_DISK_WRONG = 128 << 20
+# Seconds that spans may wait before the backend is said to lag.
+_BACKLOG = 300.0
+# Seconds by which clocks may differ.
+CLOCKS = 2.0
+
+
+def examine(status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float) -> list[Finding]:
+    """Look at everything; *now* is this machine's clock, seconds since the epoch."""
+    agent_now = status.now.ToNanoseconds() / 1e9
+    found = [*_agent(status, now), *_connected(status, engines)]
+    seen: set[int] = set()
+    for engine in engines:
+        found += engine_findings(engine, agent_now, seen)
+    return found
+
+
+def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
+    agent_now = status.now.ToNanoseconds() / 1e9
+    since = words.age(agent_now - status.start_time.ToNanoseconds() / 1e9)
+    yield Finding(OK, AGENT, f"penstock-agent {status.version} answers, up for {since}")
+    if status.degraded:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"nothing is committed: {status.degraded}",
+            f"make room in {status.state_dir}, or see to its permissions; engines keep what they have until then",
+        )
+    yield from _disk(status)
+    yield from _traces(status, agent_now)
+    if status.policy_file_error:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"{status.policy_file} is refused, the last good policies hold: {status.policy_file_error}",
+            "correct the file; it is read again by itself",
+        )
+    elif status.policy_file:
+        yield Finding(OK, AGENT, f"policies come from {status.policy_file}")
+    if status.messages_refused:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"{status.messages_refused} messages of engines were refused, the last {words.ago_of(status.last_refused, agent_now)}: "
+            f"{words.one_line(status.last_refusal, 200)}",
+            "the engine's penstock breaks the wire contract: install the agent's version in the engine's image",
+        )
+    if abs(now - agent_now) > CLOCKS:
+        yield Finding(
+            NOTE,
+            AGENT,
+            f"its clock is {_apart(agent_now - now)} of this machine's",
+            "ages that agentctl prints are wrong by as much; synchronize the clocks",
+        )
+
+
+def _disk(status: admin.AgentStatus) -> Iterator[Finding]:
+    free, used = _mib(status.disk_free_bytes), _mib(status.state_bytes)
+    text = f"state in {status.state_dir}: {used} used, {free} free"
+    if status.disk_free_bytes < _DISK_NOTE:
+        level = WRONG if status.disk_free_bytes < _DISK_WRONG else NOTE
+        yield Finding(level, AGENT, text, "make room: without it nothing is acknowledged")
+    else:
+        yield Finding(OK, AGENT, text)
+
+
+def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
+    if not status.otlp_endpoint:
+        yield Finding(
+            NOTE,
+            AGENT,
+            "traces are not exported",
+            "set OTEL_EXPORTER_OTLP_ENDPOINT in the agent's environment",
+        )
+        return
+    if status.otlp_error:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"traces do not reach {status.otlp_endpoint}: {words.one_line(status.otlp_error, 200)}",
+            "see to the backend, OTEL_EXPORTER_OTLP_ENDPOINT and _PROTOCOL; nothing is lost meanwhile",
+        )
+        return
+    oldest = status.oldest_unexported.ToNanoseconds() / 1e9
+    if oldest and agent_now - oldest > _BACKLOG:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"traces reach {status.otlp_endpoint} {words.age(agent_now - oldest)} late",
+            "the backend is too slow: give it more, or lower telemetry.traceSampleRatio",
+        )
+    else:
+        yield Finding(OK, AGENT, f"traces go to {status.otlp_endpoint}")
+
+
+def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> Iterator[Finding]:
+    connected = sum(engine.connected for engine in engines)
+    expected = status.engines_expected
+    if not engines:
+        yield Finding(
+            WRONG,
+            AGENT,
+            "no engine has connected yet",
+            f"in the engine's container: install penstock, set PENSTOCK_ENDPOINT={status.listen_address}, "
+            "mount the socket's directory; 'penstock' in the engine's log says what it did",
+        )
+    elif connected < expected:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"{connected} of {expected} engines are connected",
+            f"see that each has PENSTOCK_ENDPOINT={status.listen_address} and, where a pod has several servers, "
+            "a PENSTOCK_SERVER of its own; --engines-expected says how many there should be",
+        )
+    else:
+        of = f" of {expected}" if expected else ""
+        yield Finding(OK, AGENT, f"{connected}{of} engines are connected")
+    versions = Counter(
+        source.hello.penstock_version
+        for engine in engines
+        for source in engine.sources
+        if source.connected and source.hello.penstock_version
+    )
+    if set(versions) - {status.version}:
+        text = ", ".join(f"{version} in {count} processes" for version, count in sorted(versions.items()))
+        yield Finding(
+            NOTE,
+            AGENT,
+            f"penstock is {status.version} here and {text} of engines",
+            "versions next to each other work together; finish the upgrade",
+        )
+
+
+def _apart(seconds: float) -> str:
+    return f"{words.span_of_time(abs(seconds))} {'ahead' if seconds > 0 else 'behind'}"
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"

@@ -1,0 +1,191 @@
+"""``agentctl diff policy`` and ``diff engine``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from penstock.agent.ctl.differences import Difference, differences, plain_rows, rows
+from penstock.agent.ctl.engine_facts import comparable, described, read_engine
+from penstock.agent.ctl.failure import FailedError, WrongUseError
+from penstock.agent.ctl.files import read_paths
+from penstock.agent.ctl.named import ENGINE, POLICY
+from penstock.agent.ctl.options import PATH, author, with_client, with_output
+from penstock.agent.ctl.output import dump, plain, table
+from penstock.agent.ctl.progress import show_fields, show_warnings
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from penstock.agent.ctl.client import Client
+    from penstock.agent.model import EngineKey
+
+_MOST_AUDIT = 1000
+# Of a comparison that was asked for by --exit-code, as diff has it.
+_DIFFERS = 1
+
+with_exit_code = click.option(
+    "--exit-code", is_flag=True, help="Exit with 1 if there is a difference, as diff does."
+)
+
+
+@click.command()
+@click.argument("name", type=POLICY)
+@click.argument("file", type=PATH, required=False, metavar="[FILE]")
+@click.option(
+    "--generation",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Compare generation N with the present one.  [default: the one before the present]",
+)
+@with_exit_code
+@with_output()
+@with_client
+def policy(
+    client: Client, name: str, file: str | None, generation: int | None, exit_code: bool, output: str
+) -> int:
+    """Show what changed in policy NAME, or, with FILE, what 'apply' would change in it and in the engines."""
+    if file is not None and generation is not None:
+        raise WrongUseError("--generation compares with an earlier content; leave out FILE, or --generation")
+    if file is None:
+        before, after, found = _with_generation(client, name, generation)
+        change = None
+    else:
+        before, after, found, change = _with_file(client, name, file)
+    if output != "table":
+        document: dict[str, Any] = {
+            "policy": name,
+            "from": before,
+            "to": after,
+            "differences": plain_rows(found, "from", "to"),
+        }
+        if change is not None:
+            document["engines"] = plain(change)["engines"]
+        click.echo(dump(document, output))
+    else:
+        _show(name, before, after, found)
+        if change is not None:
+            show_warnings(change)
+            if found:
+                click.echo()
+                show_fields(change)
+    return _DIFFERS if found and exit_code else 0
+
+
+def _show(name: str, before: str, after: str, found: list[Difference]) -> None:
+    if found:
+        click.echo(table(("FIELD", before.upper(), after.upper()), rows(found)))
+    else:
+        click.echo(f"policy {name}: {before} and {after} are the same")
+
+
+def _with_generation(client: Client, name: str, generation: int | None) -> tuple[str, str, list[Difference]]:
+    """Compare an earlier content with the present one; a policy that was deleted has none."""
+    entries = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=_MOST_AUDIT)).entries
+    contents = {
+        entry.new_generation: entry.new_manifest_json
+        for entry in reversed(entries)
+        if entry.new_manifest_json
+    }
+    present = _present(client, name)
+    if present is None and not contents:
+        raise FailedError(
+            f"there is no policy {name!r}, and there never was; 'agentctl get policy' lists them"
+        )
+    at = present.generation if present is not None else 0
+    earlier = generation or max((number for number in contents if number != at), default=0)
+    if earlier and earlier not in contents:
+        raise FailedError(
+            f"policy {name!r} has no generation {earlier} in the audit log; "
+            f"there are {', '.join(map(str, sorted(contents)))}"
+        )
+    before = f"generation {earlier}" if earlier else "nothing"
+    after = f"generation {at}" if at else "nothing"
+    old = _document(contents[earlier]) if earlier else {}
+    new = _document(present.manifest_json) if present is not None else {}
+    return before, after, _sorted(old, new)
+
+
+def _with_file(
+    client: Client, name: str, file: str
+) -> tuple[str, str, list[Difference], admin.ApplyPolicyResponse]:
+    manifest = next((item for item in read_paths([file]) if item.name == name), None)
+    if manifest is None:
+        raise WrongUseError(f"{file} holds no policy {name!r}")
+    request = admin.ApplyPolicyRequest(manifest_json=manifest.text, author=author(), dry_run=True, all=True)
+    change = client.call("ApplyPolicy", request)
+    present = _present(client, name)
+    before = f"generation {present.generation}" if present is not None else "nothing"
+    old = _document(present.manifest_json) if present is not None else {}
+    return before, manifest.where, _sorted(old, _document(manifest.text)), change
+
+
+def _present(client: Client, name: str) -> admin.Policy | None:
+    response = client.call("ListPolicies", admin.ListPoliciesRequest())
+    return next((item for item in response.policies if item.name == name), None)
+
+
+def _sorted(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
+    """Compare two contents; what is in force before what is only said."""
+    return sorted(differences(old, new), key=lambda item: (not item.field.startswith("spec."), item.field))
+
+
+def _document(manifest_json: str) -> dict[str, Any]:
+    """Return what can differ in a manifest."""
+    manifest = json.loads(manifest_json)
+    return {"spec": manifest["spec"], "annotations": manifest["metadata"].get("annotations", {})}
+
+
+@click.command()
+@click.argument("first", type=ENGINE, metavar="ENGINE")
+@click.argument("second", type=ENGINE, required=False, metavar="[OTHER]")
+@click.option(
+    "--file",
+    "-f",
+    "file",
+    type=PATH,
+    metavar="FILE",
+    help="The other engine, of another pod: what 'agentctl describe engine -o json' printed there.",
+)
+@with_exit_code
+@with_output()
+@with_client
+def engine(
+    client: Client,
+    first: EngineKey,
+    second: EngineKey | None,
+    file: str | None,
+    exit_code: bool,
+    output: str,
+) -> int:
+    """Show what tells two engines apart: labels, versions, compatibility, hooks, policy in force."""
+    if (second is None) == (file is None):
+        raise WrongUseError(
+            "which other engine? name it, or give --file with what another pod's agentctl printed"
+        )
+    left = described(client, first)
+    right = described(client, second) if second is not None else read_engine(str(file))
+    names = str(first), str(second) if second is not None else str(file)
+    found = differences(comparable(left), comparable(right))
+    if output != "table":
+        document = {"engines": list(names), "differences": plain_rows(found, "first", "second")}
+        click.echo(dump(document, output))
+    elif found:
+        click.echo(table(("FIELD", names[0], names[1]), rows(found)))
+        _explain(found)
+    else:
+        click.echo(f"engines {names[0]} and {names[1]} are alike")
+    return _DIFFERS if found and exit_code else 0
+
+
+def _explain(found: list[Difference]) -> None:
+    if not any(item.field == "compatibility.hash" for item in found):
+        return
+    factors = [
+        item.field.removeprefix("compatibility.factors.")
+        for item in found
+        if item.field.startswith("compatibility.factors.")
+    ]
+    because = f": {', '.join(factors)}" if factors else ""
+    text = f"their handshakes are refused as incompatible{because}"
+    click.echo(click.style(text, fg="red"))

@@ -1,0 +1,124 @@
+"""One engine as a document: what ``describe engine -o json`` prints, and what of it can be compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.ctl.failure import FailedError, WrongUseError
+from penstock.agent.ctl.options import engine_selector
+from penstock.agent.ctl.output import plain
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
+
+if TYPE_CHECKING:
+    from penstock.agent.ctl.client import Client
+    from penstock.agent.model import EngineKey
+
+_MAX_CHARACTERS = 4 * 1024 * 1024
+# Facts that are never the same in two engines, or that stand elsewhere.
+_OWN = frozenset(
+    {"kvEngineId", "startTimeUnixNano", "sideChannel", "labels", "role", "roleGuessed", "compatibilityHash",
+     "compatibilityFactors"}
+)  # fmt: skip
+# Labels that only say which pod it is.
+_PLACE = frozenset({"POD_NAME", "POD_UID", "NODE_NAME"})
+
+
+def find_engine(client: Client, key: EngineKey) -> admin.Engine:
+    """Return one engine.
+
+    Raises:
+        FailedError: there is none of that key.
+
+    """
+    request = admin.ListEnginesRequest(selector=engine_selector(engines=[key]))
+    engines = client.call("ListEngines", request).engines
+    if not engines:
+        raise FailedError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
+    found: admin.Engine = engines[0]
+    return found
+
+
+def effective_policy(client: Client, key: EngineKey) -> admin.EffectivePolicy:
+    """Return what all policies come to in one engine."""
+    message = EngineKeyMessage(server=key.server, engine=key.engine)
+    found: admin.EffectivePolicy = client.call(
+        "GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=message)
+    )
+    return found
+
+
+def described(client: Client, key: EngineKey) -> dict[str, Any]:
+    """Return one engine as ``describe engine -o json`` has it: the engine and its effective policy."""
+    return document(find_engine(client, key), effective_policy(client, key))
+
+
+def document(engine: admin.Engine, effective: admin.EffectivePolicy) -> dict[str, Any]:
+    """Return an engine and its effective policy as JSON values."""
+    return plain(engine) | {"effectivePolicy": plain(effective)}
+
+
+def read_engine(path: str) -> dict[str, Any]:
+    """Read what :func:`document` returned from a file, or from standard input if it is ``-``.
+
+    Raises:
+        WrongUseError: it cannot be read, or is something else.
+
+    """
+    try:
+        if path == "-":
+            text = sys.stdin.read(_MAX_CHARACTERS)
+        else:
+            with Path(path).open(encoding="utf-8") as stream:
+                text = stream.read(_MAX_CHARACTERS)
+        found = json.loads(text)
+    except OSError as error:
+        raise WrongUseError(f"{path!r} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise WrongUseError(f"{path!r} is not JSON: {error}") from None
+    if not (isinstance(found, dict) and isinstance(found.get("sources"), list) and "inSync" in found):
+        raise WrongUseError(f"{path!r} is no engine; write it with 'agentctl describe engine ENGINE -o json'")
+    return found
+
+
+def comparable(engine: dict[str, Any]) -> dict[str, Any]:
+    """Return what two engines should have in common, and what is in force in them."""
+    facts = engine.get("facts") or {}
+    labels = engine.get("labels") or {}
+    status = engine.get("policy") or {}
+    effective = engine.get("effectivePolicy") or {}
+    return {
+        "role": engine.get("role"),
+        "connected": engine.get("connected"),
+        "paused": engine.get("paused"),
+        "labels": {name: value for name, value in labels.items() if name not in _PLACE},
+        **{name: value for name, value in facts.items() if name not in _OWN},
+        "compatibility": {
+            "hash": facts.get("compatibilityHash", ""),
+            "factors": facts.get("compatibilityFactors") or {},
+        },
+        "penstock": _of_sources(engine, "penstockVersion"),
+        "hooks": {
+            hook["name"]: "installed" if hook["installed"] else f"not installed: {hook['reason']}"
+            for source in engine.get("sources", ())
+            for hook in source.get("hooks", ())
+        },
+        "policy": {
+            "inForce": status.get("hash", ""),
+            "inSync": engine.get("inSync"),
+            "kvAction": status.get("kvAction", ""),
+            "ecAction": status.get("ecAction", ""),
+            **{
+                field["field"]: f"{field['newValue']} ({field['newPolicy']})"
+                for field in effective.get("fields", ())
+            },
+        },
+    }
+
+
+def _of_sources(engine: dict[str, Any], name: str) -> str:
+    hellos = [source.get("hello") or {} for source in engine.get("sources", ())]
+    return ", ".join(sorted({hello[name] for hello in hellos if hello.get(name)}))

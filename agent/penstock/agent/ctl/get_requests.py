@@ -1,0 +1,115 @@
+"""``agentctl get requests``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl import words
+from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.ctl.get import nothing_fits, show_table
+from penstock.agent.ctl.named import PEER
+from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
+from penstock.agent.ctl.rows import Table
+from penstock.proto import names
+from penstock.proto.names import label
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
+
+    from penstock.agent.ctl.client import Client
+
+_COLOURS = {
+    common.OUTCOME_FAILED: "red",
+    common.OUTCOME_ABORTED: "red",
+    common.OUTCOME_RECOMPUTED: "yellow",
+}
+
+
+@click.command()
+@click.option("--deferred", is_flag=True, help="Those that wait now, the longest wait first.")
+@click.option("--outcome", type=click.Choice(names.words(common.Outcome)), help="Only those that ended so.")
+@click.option("--peer", type=PEER, default="", help="Only those with this peer, as host:port.")
+@click.option("--since", type=DURATION, help="Only those of the last 10m, 2h, ...")
+@click.option(
+    "--sort",
+    type=click.Choice(["age", "time"]),
+    help="age: the oldest first; time: the newest first.  [default: age with --deferred, else time]",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many."
+)
+@with_selector
+@with_output(wide=True)
+@with_client
+def requests(
+    client: Client,
+    deferred: bool,
+    outcome: str | None,
+    peer: str,
+    since: timedelta | None,
+    sort: str | None,
+    limit: int,
+    selector: str,
+    output: str,
+) -> None:
+    """List requests that the log knows, the newest first; 'agentctl explain REQUEST' tells one's story."""
+    if deferred and outcome:
+        raise WrongUseError("a request that is deferred has no outcome yet; give --deferred or --outcome")
+    request = admin.ListRequestsRequest(
+        selector=engine_selector(selector), deferred=deferred, peer=peer, sort=sort or "", limit=limit
+    )
+    if outcome is not None:
+        request.outcome = names.number(common.Outcome, outcome)  # type: ignore[assignment]
+    if since is not None:
+        request.since.FromTimedelta(since)
+    response = client.call("ListRequests", request)
+    nothing = "no request is deferred" if deferred else "no such request is in the log"
+    show_table(response, rows(response.requests, time.time()), output, nothing_fits(selector, nothing))
+    if output in {"json", "yaml"}:
+        return
+    if response.truncated:
+        which = "older" if not deferred else "more"
+        click.echo(f"there are {which} ones; --limit, --since or --peer chooses", err=True)
+    if response.unnamed_deferred:
+        click.echo(
+            f"{response.unnamed_deferred} more wait whose names have not reached the log (new, or lost on the way)",
+            err=True,
+        )
+
+
+def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
+    """List requests."""
+    return Table(
+        ("AGE", "ENGINE", "REQUEST", "STATE", "MODE", "PEER", "RECOMPUTED", "FINISH", "TRACE", "CLOSED"),
+        [
+            (
+                words.ago_of(item.since, now).removesuffix(" ago"),
+                words.engine(item.key),
+                item.request_id,
+                _state(item),
+                label(common.FailureMode, item.mode) if item.mode else words.NONE,
+                item.peer.address or words.NONE,
+                str(item.tokens_recomputed) if item.tokens_recomputed else words.NONE,
+                item.finish_reason or words.NONE,
+                item.trace_id or words.NONE,
+                words.ago_of(item.closed, now),
+            )
+            for item in items
+        ],
+        wide=2,
+    )
+
+
+def _state(item: admin.RequestSummary) -> str:
+    """Say what became of it; of one that is not over, what it does."""
+    if item.outcome:
+        text = label(common.Outcome, item.outcome)
+        return click.style(text, fg=_COLOURS.get(item.outcome))
+    if item.deferred:
+        return click.style(f"waits for {label(common.DeferralReason, item.deferred)}", fg="yellow")
+    return "ok" if item.HasField("closed") else "open"

@@ -1,0 +1,90 @@
+"""Arguments that name something the agent knows; the shell completes them with what is there.
+
+Completion asks the agent within a short deadline. Where that fails it is silent: a person is in the middle of a line.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.tls import ClientTls
+from penstock.agent.selector import parse_key
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.events_pb2 import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# Seconds; longer feels like a hanging shell.
+_DEADLINE = 0.5
+_KINDS = tuple(field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields)
+
+
+class Named(click.ParamType[Any]):
+    """A name of something; *parse* reads it, its ValueError is the sentence that people see."""
+
+    def __init__(
+        self, name: str, names: Callable[[Client], Iterable[str]], parse: Callable[[str], Any] = str
+    ) -> None:
+        self.name = name
+        self._names = names
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read *value*."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, _: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[Any]]:
+        """Return the names that begin with *incomplete*; none if the agent does not tell them at once."""
+        with suppress(Exception), closing(_client(ctx)) as client:
+            names = sorted(set(self._names(client)))
+            return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return []
+
+
+def _client(ctx: click.Context) -> Client:
+    """Connect as the command would; in a completion no callback has run yet."""
+    root = ctx.find_root().params
+    tls = ClientTls(*(root.get(f"tls_{name}") or "" for name in ("ca", "cert", "key", "server_name")))
+    return Client(ctx.params.get("address") or root["address"], tls)
+
+
+def _engines(client: Client) -> Iterable[str]:
+    response = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_DEADLINE)
+    return [
+        f"{item.key.server}/{item.key.engine}" if item.key.server else item.key.engine
+        for item in response.engines
+    ]
+
+
+def _peers(client: Client) -> Iterable[str]:
+    response = client.call("ListPeers", admin.ListPeersRequest(), timeout=_DEADLINE)
+    return [item.peer.address for item in response.peers]
+
+
+def _policies(client: Client) -> Iterable[str]:
+    response = client.call("ListPolicies", admin.ListPoliciesRequest(), timeout=_DEADLINE)
+    return [item.name for item in response.policies]
+
+
+def _drills(client: Client) -> Iterable[str]:
+    response = client.call("ListDrills", admin.ListDrillsRequest(), timeout=_DEADLINE)
+    return [item.id for item in response.drills]
+
+
+ENGINE = Named("ENGINE", _engines, parse_key)
+PEER = Named("PEER", _peers)
+POLICY = Named("NAME", _policies)
+DRILL = Named("ID", _drills)
+KIND = Named("KIND", lambda _: _KINDS)

@@ -1,0 +1,133 @@
+"""Why an agent cannot be reached: asked of the system itself, because each cause has another remedy."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import stat
+from pathlib import Path
+
+from penstock.agent.ctl.findings import WRONG, Finding
+
+_SUBJECT = "agent"
+_PATIENCE = 2.0
+_MANY = 5
+
+
+def why(address: str) -> Finding | None:
+    """Return what keeps a connection from *address*; None if one can be made.
+
+    Args:
+        address: as the client has it: ``unix:...`` or ``host:port``.
+
+    """
+    if address.startswith("unix:"):
+        path = address.removeprefix("unix:")
+        return _unix(Path(path.removeprefix("//") if path.startswith("///") else path))
+    host, _, port = address.rpartition(":")
+    return _tcp(host.strip("[]"), int(port))
+
+
+def _unix(path: Path) -> Finding | None:
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_PATIENCE)
+            connection.connect(str(path))
+    except FileNotFoundError:
+        return _absent(path)
+    except PermissionError:
+        return _forbidden(path)
+    except ConnectionRefusedError:
+        return _wrong(
+            f"nobody listens at {path}: " + _what_is_there(path),
+            "the agent that made it was killed or has ended; start penstock-agent again and read its log "
+            "(it removes the old socket itself)",
+        )
+    except TimeoutError:
+        return _wrong(
+            f"{path} takes no connection within {_PATIENCE:g} s",
+            "the agent hangs or is stopped: look at its process and its log, then restart its container",
+        )
+    except OSError as error:
+        return _wrong(
+            f"{path} cannot be used: {error.strerror or error}", "give --address the agent's admin socket"
+        )
+    return None
+
+
+def _absent(path: Path) -> Finding:
+    parent = path.parent
+    if not parent.is_dir():
+        return _wrong(
+            f"there is no directory {parent}",
+            "run agentctl in the agent's container (kubectl exec POD -c penstock-agent -- agentctl doctor), "
+            "or mount the volume that has the socket; --address names another one",
+        )
+    try:
+        others = sorted(str(item) for item in parent.iterdir() if item.is_socket())[:_MANY]
+    except OSError:
+        others = []
+    near = f"; sockets there: {', '.join(others)}" if others else ""
+    return _wrong(
+        f"there is no socket {path}{near}",
+        "start penstock-agent, or look into its log why it ended; it makes the socket that --admin-listen names",
+    )
+
+
+def _forbidden(path: Path) -> Finding:
+    me = _user(os.geteuid())
+    try:
+        status = path.stat()
+    except OSError:
+        return _wrong(
+            f"user {me} may not look into {path.parent}",
+            "run agentctl as the agent's user, in the agent's container",
+        )
+    owner = _user(status.st_uid)
+    return _wrong(
+        f"user {me} may not open {path}: it belongs to {owner}, mode {stat.S_IMODE(status.st_mode):04o}",
+        f"run agentctl as {owner} (sudo -u {owner} agentctl ..., or in the agent's container); "
+        "the admin socket is closed to others on purpose",
+    )
+
+
+def _tcp(host: str, port: int) -> Finding | None:
+    where = f"{host}:{port}"
+    try:
+        with socket.create_connection((host, port), timeout=_PATIENCE):
+            return None
+    except socket.gaierror as error:
+        return _wrong(f"{host} has no address: {error.strerror}", "see to the host's name in --address")
+    except ConnectionRefusedError:
+        return _wrong(
+            f"nobody listens at {where}",
+            "start penstock-agent with --admin-listen and its certificates; by default it listens on a unix socket only",
+        )
+    except TimeoutError:
+        return _wrong(
+            f"{where} does not answer within {_PATIENCE:g} s",
+            "see to the network policy and the firewall between here and the agent",
+        )
+    except OSError as error:
+        return _wrong(f"{where} cannot be reached: {error.strerror or error}", "see to the network")
+
+
+def _what_is_there(path: Path) -> str:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return error.strerror or errno.errorcode.get(error.errno or 0, "unknown")
+    return "its socket is left over" if stat.S_ISSOCK(mode) else "it is no socket"
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _wrong(what: str, advice: str) -> Finding:
+    return Finding(WRONG, _SUBJECT, what, advice)

@@ -1,0 +1,238 @@
+"""A screenful of lines, of whatever size the terminal has. Pure."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.ctl import words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.agent.ctl.top.view import EngineRow, History, PeerRow, Sample
+
+# What a piece of a line says by its looks; the terminal chooses how.
+PLAIN, HEAD, BAD, WARN, DIM = "", "head", "bad", "warn", "dim"
+_GAP = "  "
+_LEAST_ROWS = 3
+_SLOW = 5.0
+
+
+class Piece(NamedTuple):
+    """Text and its looks."""
+
+    text: str
+    style: str = PLAIN
+
+
+Line = list[Piece]
+
+
+class Column(NamedTuple):
+    """A column; of several that do not fit, that with the highest *spare* goes first."""
+
+    title: str
+    spare: int
+    right: bool = False
+
+
+_ENGINES = (
+    Column("ENGINE", 0), Column("ROLE", 5), Column("STATUS", 0), Column("POLICY", 3), Column("TR/S", 2, True),
+    Column("BYTES/S", 4, True), Column("FAIL/S", 1, True), Column("FAILED", 6, True), Column("FLIGHT", 2, True),
+    Column("DEFER", 1, True), Column("OLDEST", 3, True),
+)  # fmt: skip
+_PEERS = (
+    Column("PEER", 0), Column("ENGINE", 1), Column("STATE", 3), Column("TR/S", 3, True), Column("FAIL/S", 1, True),
+    Column("FAILED", 2, True), Column("MEAN", 6, True), Column("FLIGHT", 4, True), Column("OLDEST", 7, True),
+    Column("LAST", 5, True), Column("MOSTLY", 8),
+)  # fmt: skip
+
+
+def screen(history: History, sort: str, scroll: int, width: int, height: int, now: float) -> list[Line]:
+    """Return at most *height* lines of at most *width* characters.
+
+    Args:
+        history: the samples.
+        sort: one of the orders of the view.
+        scroll: so many peers (and engines, once these do not fit) are passed over.
+        now: seconds since the epoch.
+
+    """
+    width, height = max(width, 1), max(height, 1)
+    sample = history.last
+    lines = _heading(history, sample, now)
+    footer: Line = [Piece(f"q quit   s sort: {sort}   up/down scroll   rates over 10s", DIM)]
+    if sample is not None:
+        engines = [_engine_cells(row, now) for row in history.engines(sort)]
+        peers = [_peer_cells(row, now) for row in history.peers(sort)]
+        # Of each table a line before it and its title; and the footer.
+        room = max(0, height - len(lines) - 5)
+        engine_rows = min(len(engines), max(_LEAST_ROWS, room // 2, room - len(peers)))
+        lines += _table(_ENGINES, engines, "engines", scroll, engine_rows, width)
+        lines += _table(_PEERS, peers, "peers", scroll, max(room - engine_rows, 0), width)
+    body = lines[: height - 1] if height > 1 else lines[:1]
+    return [_cut(line, width) for line in (*body, *([footer] if height > 1 else []))]
+
+
+def text(lines: Sequence[Line]) -> str:
+    """Return lines without their looks."""
+    return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)
+
+
+def _heading(history: History, sample: Sample | None, now: float) -> list[Line]:
+    clock = time.strftime("%H:%M:%S", time.localtime(now))
+    if sample is None or sample.status is None:
+        waiting = history.error or "asking the agent"
+        return [[Piece(f"penstock  {clock}", HEAD)], [Piece(waiting, BAD if history.error else DIM)]]
+    connected = sum(item.connected for item in sample.engines)
+    expected = max(sample.status.engines_expected, len(sample.engines))
+    rows = history.engines("name")
+    deferred = sum(row.deferred for row in rows)
+    first: Line = [
+        Piece(f"penstock {sample.status.version}  {clock}  ", HEAD),
+        Piece(f"{connected} of {expected} engines", PLAIN if connected == expected else BAD),
+        Piece(f"  {_rate(_sum(row.transfers for row in rows))} transfers/s"),
+        Piece(f"  {_bytes(_sum(row.bytes for row in rows))}/s"),
+    ]
+    failures = _sum(row.failures for row in rows)
+    second: Line = [
+        Piece(f"{_rate(failures)} failures/s", BAD if failures else PLAIN),
+        Piece(f"  {sum(row.in_flight for row in rows)} in flight"),
+        Piece(f"  {deferred} deferred", WARN if deferred else PLAIN),
+        Piece(f"  {sum(item.counters.requests_failed for item in sample.engines)} requests failed in all"),
+    ]
+    return [first, second, *([trouble] if (trouble := _trouble(history, sample, now)) else [])]
+
+
+def _trouble(history: History, sample: Sample, now: float) -> Line:
+    """Say the worst that is wrong with what is shown; nothing if all is well."""
+    status = sample.status
+    if history.error:
+        away = words.age(now - history.error_since)
+        return [Piece(f"no answer for {away}, what is below is old: {words.one_line(history.error)}", BAD)]
+    if now - sample.now > _SLOW:
+        return [Piece(f"the agent has not answered for {words.age(now - sample.now)}", WARN)]
+    if status is not None and status.degraded:
+        return [Piece(f"agent: {words.one_line(status.degraded)}", BAD)]
+    late = sum(1 for item in sample.engines if item.connected and not item.in_sync)
+    if late:
+        return [Piece(f"policy: not in force in {late} engines; 'agentctl doctor' says why", WARN)]
+    if status is not None and status.otlp_error:
+        return [Piece(f"traces: {words.one_line(status.otlp_error)}", WARN)]
+    return []
+
+
+def _engine_cells(row: EngineRow, now: float) -> list[Piece]:
+    status = Piece("away", BAD) if not row.connected else Piece("paused", WARN) if row.paused else Piece("up")
+    policy = Piece(row.action) if row.in_sync or not row.connected else Piece(f"{row.action} (late)", WARN)
+    return [
+        Piece(row.name),
+        Piece(row.role),
+        status,
+        policy,
+        Piece(_rate(row.transfers)),
+        Piece(_bytes(row.bytes)),
+        Piece(_rate(row.failures), BAD if row.failures else PLAIN),
+        Piece(str(row.failed)),
+        Piece(str(row.in_flight)),
+        Piece(str(row.deferred), WARN if row.deferred else PLAIN),
+        Piece(_age(row.oldest_unix_nano, now)),
+    ]
+
+
+def _peer_cells(row: PeerRow, now: float) -> list[Piece]:
+    return [
+        Piece(row.address),
+        Piece(row.engine),
+        Piece(row.state, BAD if row.trouble else PLAIN),
+        Piece(_rate(row.transfers)),
+        Piece(_rate(row.failures), BAD if row.failures else PLAIN),
+        Piece(str(row.failed)),
+        Piece(words.span_of_time(row.mean_seconds) if row.mean_seconds else words.NONE),
+        Piece(str(row.in_flight)),
+        Piece(_age(row.oldest_unix_nano, now)),
+        Piece(_age(row.last_failure_unix_nano, now)),
+        Piece(row.cause or words.NONE),
+    ]
+
+
+def _table(
+    columns: Sequence[Column], cells: Sequence[list[Piece]], things: str, scroll: int, count: int, width: int
+) -> list[Line]:
+    """Return a line that tells how many of the *things* are shown if not all are, the title and *count* rows."""
+    begin = max(0, min(scroll, len(cells) - count))
+    shown = [
+        [Piece(words.printable(cell.text), cell.style) for cell in row]
+        for row in cells[begin : begin + count]
+    ]
+    which = f"{begin + 1} to {begin + len(shown)} of {len(cells)}" if shown else f"{len(cells)}"
+    lines: list[Line] = [[Piece(f"{which} {things}" if len(shown) < len(cells) else "", DIM)]]
+    kept = _fitting(columns, shown, width)
+    widths = [_width(columns[index], index, shown) for index in kept]
+    titles = [_aligned(columns[i].title, w, columns[i]) for i, w in zip(kept, widths, strict=True)]
+    lines.append([Piece(_GAP.join(titles), HEAD)])
+    for row in shown:
+        line: Line = []
+        for index, column_width in zip(kept, widths, strict=True):
+            line.append(Piece(_aligned(row[index].text, column_width, columns[index]), row[index].style))
+            line.append(Piece(_GAP))
+        lines.append(line[:-1])
+    return lines
+
+
+def _fitting(columns: Sequence[Column], shown: Sequence[list[Piece]], width: int) -> list[int]:
+    """Return the columns that fit, by their places."""
+    kept = list(range(len(columns)))
+
+    def total() -> int:
+        return sum(_width(columns[index], index, shown) for index in kept) + len(_GAP) * (len(kept) - 1)
+
+    while len(kept) > 1 and total() > width:
+        kept.remove(max(kept, key=lambda index: (columns[index].spare, index)))
+    return kept
+
+
+def _width(column: Column, index: int, shown: Sequence[list[Piece]]) -> int:
+    return max(len(column.title), *(len(row[index].text) for row in shown)) if shown else len(column.title)
+
+
+def _aligned(cell: str, width: int, column: Column) -> str:
+    return cell.rjust(width) if column.right else cell.ljust(width)
+
+
+def _cut(line: Line, width: int) -> Line:
+    cut: Line = []
+    left = width
+    for piece in line:
+        if left <= 0:
+            break
+        cut.append(Piece(piece.text[:left], piece.style))
+        left -= len(piece.text)
+    return cut
+
+
+def _sum(values: object) -> float | None:
+    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
+    return sum(known) if known else None
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return words.NONE
+    if not value:
+        return "0"
+    return f"{value:.1f}" if value < 10 else f"{value:.0f}"  # noqa: PLR2004
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return words.NONE
+    for limit, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if value >= limit:
+            return f"{value / limit:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def _age(unix_nano: int, now: float) -> str:
+    return words.age(now - unix_nano / 1e9) if unix_nano else words.NONE

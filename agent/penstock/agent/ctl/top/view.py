@@ -1,0 +1,210 @@
+"""What samples of the agent's state come to: rates over the last seconds, totals, the order of rows. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.agent.ctl import rows, words
+from penstock.proto.names import label
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.proto.v1 import admin_pb2 as admin
+
+SORTS = ("failures", "rate", "waiting", "name")
+# Seconds that a rate is taken over: long enough that rows do not jump about.
+WINDOW = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The agent's state at one moment.
+
+    Attributes:
+        at: monotonic, for rates.
+        now: seconds since the epoch, for ages.
+        error: why there is no state; empty if there is.
+
+    """
+
+    at: float
+    now: float
+    status: admin.AgentStatus | None = None
+    engines: tuple[admin.Engine, ...] = ()
+    peers: tuple[admin.PeerSummary, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """One engine. Rates are per second; None before there are two samples."""
+
+    name: str
+    role: str
+    connected: bool
+    paused: bool
+    in_sync: bool
+    action: str
+    transfers: float | None
+    bytes: float | None
+    failures: float | None
+    in_flight: int
+    deferred: int
+    oldest_unix_nano: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """One peer as one engine sees it."""
+
+    engine: str
+    address: str
+    state: str
+    trouble: bool
+    transfers: float | None
+    failures: float | None
+    failed: int
+    mean_seconds: float
+    in_flight: int
+    oldest_unix_nano: int
+    last_failure_unix_nano: int
+    cause: str
+
+
+@dataclass(slots=True)
+class History:
+    """The samples of the last seconds."""
+
+    samples: deque[Sample] = field(default_factory=deque)
+    error: str = ""
+    error_since: float = 0.0
+
+    def add(self, sample: Sample) -> None:
+        """Take a sample; one without state only tells that there is none."""
+        if sample.error:
+            self.error_since = self.error_since if self.error else sample.now
+            self.error = sample.error
+            return
+        self.error = ""
+        self.samples.append(sample)
+        while len(self.samples) > 2 and self.samples[1].at <= sample.at - WINDOW:  # noqa: PLR2004
+            self.samples.popleft()
+
+    @property
+    def last(self) -> Sample | None:
+        """The newest with state."""
+        return self.samples[-1] if self.samples else None
+
+    def engines(self, sort: str) -> list[EngineRow]:
+        """Return the engines of the newest sample, in that order."""
+        if self.last is None:
+            return []
+        before = {_key(item.key): item.counters for item in self.samples[0].engines}
+        found = [self._engine(item, before.get(_key(item.key))) for item in self.last.engines]
+        return sorted(found, key=lambda row: (*_engine_order(row, sort), row.name))
+
+    def peers(self, sort: str) -> list[PeerRow]:
+        """Return the peers of the newest sample, in that order."""
+        if self.last is None:
+            return []
+        before = {(_key(item.key), item.peer.address): item for item in self.samples[0].peers}
+        found = [
+            self._peer(item, before.get((_key(item.key), item.peer.address))) for item in self.last.peers
+        ]
+        return sorted(found, key=lambda row: (*_peer_order(row, sort), row.address, row.engine))
+
+    def _rate(self, after: int, before: int | None) -> float | None:
+        seconds = self.samples[-1].at - self.samples[0].at
+        # Less than before: the agent's state is another one.
+        if before is None or seconds <= 0 or after < before:
+            return None
+        return (after - before) / seconds
+
+    def _engine(self, item: admin.Engine, before: admin.EngineCounters | None) -> EngineRow:
+        now = item.counters
+        return EngineRow(
+            name=words.engine(item.key),
+            role=rows.role_words(item),
+            connected=item.connected,
+            paused=item.paused,
+            in_sync=item.in_sync,
+            action=item.policy.kv_action or words.NONE,
+            transfers=self._rate(_transfers(now), None if before is None else _transfers(before)),
+            bytes=self._rate(now.bytes, None if before is None else before.bytes),
+            failures=self._rate(now.failures, None if before is None else before.failures),
+            in_flight=sum(entry.count for entry in item.in_flight),
+            deferred=sum(entry.count for entry in item.deferred),
+            oldest_unix_nano=_oldest(
+                [entry.oldest_start_time_unix_nano for entry in item.deferred if entry.count]
+                + [entry.oldest_start_time_unix_nano for entry in item.in_flight if entry.count]
+            ),
+            failed=now.failures,
+        )
+
+    def _peer(self, item: admin.PeerSummary, before: admin.PeerSummary | None) -> PeerRow:
+        failed = rows.failed_attempts(item)
+        quarantined = item.status.quarantine > events.QUARANTINE_STATE_CLOSED
+        worst = max(item.failures, key=lambda entry: entry.count, default=None)
+        return PeerRow(
+            engine=words.engine(item.key),
+            address=item.peer.address,
+            state=_peer_state(item),
+            trouble=quarantined or item.status.upstream_invalid,
+            transfers=self._rate(
+                item.transfers_ok + item.transfers_failed,
+                None if before is None else before.transfers_ok + before.transfers_failed,
+            ),
+            failures=self._rate(failed, None if before is None else rows.failed_attempts(before)),
+            failed=failed,
+            mean_seconds=item.mean_duration_seconds,
+            in_flight=item.in_flight,
+            oldest_unix_nano=item.oldest_in_flight.ToNanoseconds() if item.in_flight else 0,
+            last_failure_unix_nano=item.last_failure.ToNanoseconds(),
+            cause=""
+            if worst is None
+            else f"{label(common.FailureMode, worst.mode)}/{label(common.ErrorType, worst.error_type)}",
+        )
+
+
+def _key(key: common.EngineKey) -> tuple[str, str]:
+    return key.server, key.engine
+
+
+def _transfers(counters: admin.EngineCounters) -> int:
+    return counters.transfers_ok + counters.transfers_failed
+
+
+def _oldest(starts: Iterable[int]) -> int:
+    return min((start for start in starts if start), default=0)
+
+
+def _peer_state(item: admin.PeerSummary) -> str:
+    if item.status.quarantine > events.QUARANTINE_STATE_CLOSED:
+        return f"quarantine {label(events.QuarantineState, item.status.quarantine)}"
+    if item.status.upstream_invalid:
+        return "invalid to vllm"
+    if not item.HasField("status"):
+        return words.NONE
+    return "connected" if item.status.connected else "not connected"
+
+
+def _engine_order(row: EngineRow, sort: str) -> tuple[float, ...]:
+    if sort == "failures":
+        return (row.connected, -(row.failures or 0.0), -row.failed)
+    if sort == "rate":
+        return (-(row.transfers or 0.0),)
+    return (-row.deferred, -row.in_flight) if sort == "waiting" else ()
+
+
+def _peer_order(row: PeerRow, sort: str) -> tuple[float, ...]:
+    if sort == "failures":
+        return (not row.trouble, -(row.failures or 0.0), -row.failed)
+    if sort == "rate":
+        return (-(row.transfers or 0.0),)
+    return (-row.in_flight,) if sort == "waiting" else ()

@@ -1,0 +1,107 @@
+"""Who calls the admin service, and what they may do. Pure.
+
+Over the unix socket everybody who may open it may do everything, and says
+who they are. Over TCP the client's certificate says it, and a list says what
+that name may do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from penstock.agent.errors import AccessError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# What begins an author's name that the agent vouches for.
+TLS_PREFIX = "tls:"
+_OWN_PREFIXES = (TLS_PREFIX, "file:")
+_MAX_CLAIM = 256
+# gRPC's names for a certificate's subject; the second has DNS names, URIs, addresses and e-mail.
+_NAMES = ("x509_common_name", "x509_subject_alternative_name")
+
+
+class Role(IntEnum):
+    """What a caller may do; each includes those before it."""
+
+    READ = 1
+    WRITE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls.
+
+    Attributes:
+        name: as the allow-list and the certificate have it; empty over the unix socket.
+
+    """
+
+    name: str
+    role: Role
+
+    def author(self, claimed: str) -> str:
+        """Return the author for the audit log, of a client that says it is *claimed*.
+
+        Raises:
+            AccessError: it claims a name that only the agent gives.
+
+        """
+        if self.name:
+            return f"{TLS_PREFIX}{self.name} ({claimed[:_MAX_CLAIM]})" if claimed else TLS_PREFIX + self.name
+        if claimed.startswith(_OWN_PREFIXES):
+            raise AccessError(
+                f"author {claimed[:_MAX_CLAIM]!r} cannot be claimed: names that begin with "
+                f"{' or '.join(_OWN_PREFIXES)} are the agent's to give; use another one"
+            )
+        return claimed
+
+
+# Whoever may open the unix socket.
+LOCAL = Caller("", Role.WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """Roles by the name in a client's certificate: its common name, or an alternative name."""
+
+    roles: Mapping[str, Role]
+
+    def admit(self, auth_context: Mapping[str, Iterable[bytes]]) -> Caller:
+        """Return who the certificate of a connection says it is; of several names the one that may most.
+
+        Raises:
+            AccessError: none of its names is on the list.
+
+        """
+        names = [value.decode(errors="replace") for key in _NAMES for value in auth_context.get(key) or ()]
+        known = [name for name in names if name in self.roles]
+        if not known:
+            shown = ", ".join(repr(name[:_MAX_CLAIM]) for name in names[:8]) or "no name"
+            raise AccessError(
+                f"the client's certificate ({shown}) is not on the list; "
+                "start penstock-agent with --admin-allow NAME=read or NAME=write"
+            )
+        name = max(known, key=lambda name: self.roles[name])
+        return Caller(name, self.roles[name])
+
+
+def parse_allow_list(text: str) -> AllowList:
+    """Parse ``ops.example.com=write,spiffe://cluster/grafana=read``; empty for nobody.
+
+    Raises:
+        ValueError: it is something else.
+
+    """
+    roles: dict[str, Role] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, word = entry.rpartition("=")
+        if not equals or not name or word not in ("read", "write"):
+            raise ValueError("expected NAME=read or NAME=write, with commas between them")
+        if name in roles:
+            raise ValueError(f"expected each name once, and {name!r} is there twice")
+        roles[name] = Role[word.upper()]
+    return AllowList(roles)

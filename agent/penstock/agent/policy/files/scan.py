@@ -1,0 +1,105 @@
+"""Policy files on disk: which there are, whether they have changed, what they hold.
+
+A path is one file, or a directory whose ``*.yaml`` and ``*.yml`` are read.
+Kubernetes swaps a mounted ConfigMap by moving the symlink ``..data``; what it
+points at is read, so that all files are of one version.
+"""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.policy.files.problem import FilesError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_FILES = 64
+MAX_BYTES = 512 * 1024
+_SUFFIXES = (".yaml", ".yml")
+_VERSION = "..data"
+
+
+class Mark(NamedTuple):
+    """What differs once a file has been written or replaced."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    # A tool may set the time of modification back, but never this one.
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look finds, without reading it; two that are equal found the same.
+
+    Attributes:
+        files: ordered by name.
+        problem: why they cannot be read; empty if nothing is in the way.
+
+    """
+
+    files: tuple[tuple[Path, Mark], ...] = ()
+    problem: str = ""
+
+
+def look(path: Path) -> Look:
+    """See what there is at *path*."""
+    try:
+        files = tuple((file, _mark(file)) for file in _list(path))
+    except OSError as error:
+        return Look(problem=f"{error.filename or path} cannot be read ({error.strerror})")
+    except FilesError as error:
+        return Look(problem=str(error))
+    if sum(mark.size for _, mark in files) > MAX_BYTES:
+        return Look(problem=f"{path} has more than {MAX_BYTES} bytes of policies; make them shorter")
+    return Look(files)
+
+
+def read(found: Look) -> dict[str, str]:
+    """Return the texts by the files' names.
+
+    Raises:
+        FilesError: there is a problem, or one is not UTF-8.
+        OSError: it has gone meanwhile.
+
+    """
+    if found.problem:
+        raise FilesError(found.problem)
+    return {file.name: _text(file) for file, _ in found.files}
+
+
+def _list(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    version = path / _VERSION
+    directory = version.resolve(strict=True) if version.is_symlink() else path
+    files = sorted(file for file in directory.iterdir() if file.suffix in _SUFFIXES and file.name[0] != ".")
+    if not files:
+        raise FilesError(
+            f"{path} has no file *.yaml or *.yml; to have no policies, write one with kind: List and items: []"
+        )
+    if len(files) > MAX_FILES:
+        raise FilesError(f"{path} has {len(files)} files, of at most {MAX_FILES}; put policies together")
+    return files
+
+
+def _mark(file: Path) -> Mark:
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise FilesError(f"{file} is no regular file; name a file or a directory of them")
+    return Mark(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _text(file: Path) -> str:
+    with file.open("rb") as stream:
+        content = stream.read(MAX_BYTES + 1)
+    try:
+        return content[:MAX_BYTES].decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise FilesError(f"{file.name}:{line}: this is not UTF-8; save it as UTF-8") from None

@@ -1,0 +1,104 @@
+"""From edits to what is written: new contents, audit entries, generations. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.agent.policy.audit import Change
+from penstock.agent.policy.store import IMPERATIVE, Result, StoredPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from penstock.agent.policy.model import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What somebody wants for one name; without a manifest it is deleted.
+
+    Attributes:
+        owner: who has the name afterwards.
+
+    """
+
+    name: str
+    manifest: Manifest | None
+    action: str
+    author: str
+    reason: str = ""
+    owner: str = IMPERATIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One name's part of the transaction; ``stored`` is None for a deletion."""
+
+    change: Change
+    stored: StoredPolicy | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All of it, and what it comes to."""
+
+    writes: tuple[Write, ...]
+    results: tuple[Result, ...]
+    after: Mapping[str, StoredPolicy]
+
+
+def plan(
+    present: Mapping[str, StoredPolicy],
+    last_generations: Mapping[str, int],
+    edits: Iterable[Edit],
+    unix_nano: int,
+) -> Plan:
+    """Work out *edits*, at most one of each name, on *present*.
+
+    Args:
+        last_generations: the highest that each name of *edits* ever had; absent for none.
+        unix_nano: when this happens.
+
+    """
+    after = dict(present)
+    writes, results = [], []
+    for edit in edits:
+        old = present.get(edit.name)
+        if edit.manifest is not None and old is not None and _same(old, edit):
+            results.append(Result(edit.name, "unchanged", old.generation))
+            continue
+        generation = 1 + last_generations.get(edit.name, 0)
+        writes.append(_write(edit, old, generation, unix_nano))
+        stored = writes[-1].stored
+        if stored is None:
+            after.pop(edit.name, None)
+        else:
+            after[edit.name] = stored
+        word = "deleted" if stored is None else "created" if old is None else "changed"
+        results.append(Result(edit.name, word, generation))
+    return Plan(tuple(writes), tuple(results), after)
+
+
+def _same(old: StoredPolicy, edit: Edit) -> bool:
+    return (
+        edit.manifest is not None
+        and edit.manifest.canonical == old.manifest.canonical
+        and edit.owner == old.owner
+    )
+
+
+def _write(edit: Edit, old: StoredPolicy | None, generation: int, unix_nano: int) -> Write:
+    change = Change(
+        author=edit.author,
+        action=edit.action,
+        name=edit.name,
+        reason=edit.reason,
+        old_generation=old.generation if old else 0,
+        new_generation=generation,
+        old_manifest=old.manifest.canonical if old else "",
+        new_manifest=edit.manifest.canonical if edit.manifest else "",
+    )
+    if edit.manifest is None:
+        return Write(change, None)
+    return Write(change, StoredPolicy(edit.manifest, generation, edit.owner, edit.author, unix_nano))

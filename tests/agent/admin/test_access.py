@@ -1,0 +1,295 @@
+"""Who may do what over TCP: real certificates, real TLS."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from penstock.agent.addresses import TcpAddress, UnixAddress
+from penstock.agent.admin.access import READING, AccessInterceptor
+from penstock.agent.config import AdminTls
+from penstock.agent.errors import AccessError, ConfigError
+from penstock.agent.identity import LOCAL, Caller, Role, parse_allow_list
+from penstock.agent.listen import GrpcServer
+from penstock.agent.tls import Certificates
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import admin_pb2_grpc
+from structlog.testing import capture_logs
+
+from tests.support.agent import short_directory
+from tests.support.certificates import Authority, Files
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+SERVICE = admin.DESCRIPTOR.services_by_name["Admin"]
+ALLOWED = "ops=write,grafana=read,both@example=read,both.example=write"
+
+
+class _Recorder(admin_pb2_grpc.AdminServicer):
+    """Every method of the service, as it is or will be; remembers who called what."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        for method in SERVICE.methods:
+            setattr(
+                self,
+                method.name,
+                self._streaming(method) if method.server_streaming else self._single(method),
+            )
+
+    def _note(self, method: Any, request: Any) -> Any:
+        self.calls.append((method.name, getattr(request, "author", "")))
+        return getattr(admin, method.output_type.name)()
+
+    def _single(self, method: Any) -> Any:
+        async def call(request: Any, _: Any) -> Any:
+            return self._note(method, request)
+
+        return call
+
+    def _streaming(self, method: Any) -> Any:
+        async def call(request: Any, _: Any) -> AsyncIterator[Any]:
+            yield self._note(method, request)
+
+        return call
+
+
+class _Served:
+    """A server with TLS, and the authority that both sides trust."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority(directory / "pki")
+        server = self.authority.issue("localhost", file="server")
+        self.files = AdminTls(server.cert, server.key, self.authority.cert, parse_allow_list(ALLOWED))
+        self.service = _Recorder()
+        self.server = GrpcServer(
+            TcpAddress("localhost", 0),
+            "--admin-listen",
+            0o600,
+            credentials=Certificates(self.files).credentials(),
+            interceptors=[AccessInterceptor(self.files.allow)],
+        )
+        admin_pb2_grpc.add_AdminServicer_to_server(self.service, self.server.server)
+
+    def channel(self, client: Files | None, authority: Authority | None = None) -> grpc.aio.Channel:
+        """Connect as *client*."""
+        credentials = (authority or self.authority).credentials(client)
+        return grpc.aio.secure_channel(str(self.server.address), credentials)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[_Served]:
+    """Serve."""
+    with short_directory() as directory:
+        served = _Served(directory)
+        await served.server.start()
+        yield served
+        await served.server.stop(0)
+
+
+async def _call(channel: grpc.aio.Channel, method: Any, **fields: Any) -> tuple[grpc.StatusCode, str]:
+    request = getattr(admin, method.input_type.name)(**fields)
+    call = getattr(admin_pb2_grpc.AdminStub(channel), method.name)(request, timeout=10)
+    try:
+        if method.server_streaming:
+            _ = [response async for response in call]
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
+
+
+@pytest.mark.parametrize("method", list(SERVICE.methods), ids=lambda method: method.name)
+async def test_every_method_has_its_role(served: _Served, method: Any) -> None:
+    """A reader is kept from all that changes something; a method that is new is not for readers."""
+    async with served.channel(served.authority.issue(common_name="grafana")) as channel:
+        code, details = await _call(channel, method)
+    if method.name in READING:
+        assert (code, served.service.calls) == (grpc.StatusCode.OK, [(method.name, "")])
+    else:
+        assert (code, served.service.calls) == (grpc.StatusCode.PERMISSION_DENIED, [])
+        assert details == (
+            f"'grafana' may read, and {method.name} changes something; "
+            "start penstock-agent with --admin-allow grafana=write to let it"
+        )
+    async with served.channel(served.authority.issue(common_name="ops")) as channel:
+        assert await _call(channel, method) == (grpc.StatusCode.OK, "")
+    assert served.service.calls[-1][0] == method.name
+
+
+def test_what_reads_is_what_it_says() -> None:
+    """By name; what is added to the service is to be thought about here."""
+    assert {method.name for method in SERVICE.methods} >= READING
+    assert {method.name for method in SERVICE.methods} - READING == {
+        "ApplyPolicy",
+        "DeletePolicy",
+        "RollbackPolicy",
+        "ImportPolicies",
+        "SetPaused",
+        "SetQuarantine",
+        "StartDrill",
+        "StopDrill",
+        "Backup",
+    }
+
+
+@pytest.mark.parametrize(
+    "method",
+    [method for method in SERVICE.methods if "author" in method.input_type.fields_by_name],
+    ids=lambda method: method.name,
+)
+async def test_the_author_is_who_the_certificate_says(served: _Served, method: Any) -> None:
+    """What the client says of itself stands beside it, never in its place."""
+    async with served.channel(served.authority.issue(common_name="ops")) as channel:
+        await _call(channel, method, author="tls:boss")
+        await _call(channel, method)
+    assert served.service.calls == [(method.name, "tls:ops (tls:boss)"), (method.name, "tls:ops")]
+
+
+@pytest.mark.parametrize(
+    ("names", "author"),
+    [
+        (["both@example"], None),
+        (["both.example"], "tls:both.example"),
+        (["other.example", "both.example", "both@example"], "tls:both.example"),
+    ],
+)
+async def test_alternative_names_count(served: _Served, names: list[str], author: str | None) -> None:
+    """Of several names of one certificate, the one that may most."""
+    client = served.authority.issue(*names, file="names")
+    async with served.channel(client) as channel:
+        code, _ = await _call(channel, SERVICE.methods_by_name["DeletePolicy"], name="x")
+        reading, _ = await _call(channel, SERVICE.methods_by_name["GetStatus"])
+    assert reading is grpc.StatusCode.OK
+    assert code is (grpc.StatusCode.OK if author else grpc.StatusCode.PERMISSION_DENIED)
+    assert author is None or served.service.calls[0] == ("DeletePolicy", author)
+
+
+async def test_a_name_that_is_not_on_the_list(served: _Served) -> None:
+    """The certificate is good, and what it says is shown."""
+    client = served.authority.issue("ops.example", common_name="mallory")
+    async with served.channel(client) as channel:
+        code, details = await _call(channel, SERVICE.methods_by_name["GetStatus"])
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert details == (
+        "the client's certificate ('mallory', 'ops.example') is not on the list; "
+        "start penstock-agent with --admin-allow NAME=read or NAME=write"
+    )
+    assert served.service.calls == []
+
+
+async def test_certificates_that_are_worth_nothing(served: _Served) -> None:
+    """None, an expired one, one of another authority, a plain connection: no call comes through."""
+    status = SERVICE.methods_by_name["GetStatus"]
+    with short_directory() as directory:
+        stranger = Authority(directory)
+        clients = [
+            served.channel(None),
+            served.channel(served.authority.issue(common_name="ops", expired=True, file="old")),
+            served.channel(stranger.issue(common_name="ops")),
+            # The client does not trust the server either.
+            served.channel(served.authority.issue(common_name="ops"), stranger),
+            grpc.aio.insecure_channel(str(served.server.address)),
+        ]
+        for channel in clients:
+            async with channel:
+                code, _ = await _call(channel, status)
+                assert code is grpc.StatusCode.UNAVAILABLE
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await health_pb2_grpc.HealthStub(channel).Check(
+                        health_pb2.HealthCheckRequest(), timeout=10
+                    )
+    assert served.service.calls == []
+
+
+async def test_certificates_are_renewed_while_it_runs(served: _Served) -> None:
+    """New connections get the new one; what cannot be used is not taken, and said."""
+    client = served.authority.issue(common_name="ops")
+    status = SERVICE.methods_by_name["GetStatus"]
+    renewed = Authority(served.files.cert.parent / "new")
+    server = renewed.issue("localhost", file="server")
+    with capture_logs() as logs:
+        served.files.cert.write_bytes(server.cert.read_bytes())
+        # The key is still the old one.
+        async with served.channel(client) as channel:
+            assert (await _call(channel, status))[0] is grpc.StatusCode.OK
+        served.files.key.write_bytes(server.key.read_bytes())
+        async with served.channel(client, renewed) as channel:
+            assert (await _call(channel, status))[0] is grpc.StatusCode.OK
+        async with served.channel(client) as channel:
+            assert (await _call(channel, status))[0] is grpc.StatusCode.UNAVAILABLE
+    assert {log["event"] for log in logs} == {
+        "new certificates are not taken; the present ones stay",
+        "new certificates are in use",
+    }
+
+
+async def test_whoever_opens_the_unix_socket_may_do_everything() -> None:
+    """And says who they are, but for names that only the agent gives."""
+    with short_directory() as directory:
+        service = _Recorder()
+        server = GrpcServer(
+            UnixAddress(directory / "a.sock"),
+            "--admin-listen",
+            0o600,
+            interceptors=[AccessInterceptor(None)],
+        )
+        admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)
+        await server.start()
+        async with grpc.aio.insecure_channel(str(server.address)) as channel:
+            apply = SERVICE.methods_by_name["ApplyPolicy"]
+            assert await _call(channel, apply, author="me@host") == (grpc.StatusCode.OK, "")
+            for author in ("tls:ops", "file:policies.yaml"):
+                code, details = await _call(channel, apply, author=author)
+                assert code is grpc.StatusCode.PERMISSION_DENIED
+                assert details.startswith(
+                    f"author '{author}' cannot be claimed: names that begin with tls: or"
+                )
+        assert service.calls == [("ApplyPolicy", "me@host")]
+        await server.stop(0)
+
+
+async def test_a_method_that_is_not_here(served: _Served) -> None:
+    """Refused by role first, then by name; nothing is logged as an error of ours."""
+    del served.service.Backup
+    backup = SERVICE.methods_by_name["Backup"]
+    async with served.channel(served.authority.issue(common_name="grafana")) as channel:
+        assert (await _call(channel, backup))[0] is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    """At the start, rather than at the first handshake."""
+    authority = Authority(tmp_path)
+    one, two = authority.issue("a.example", file="one"), authority.issue("b.example", file="two")
+    bad = tmp_path / "bad.pem"
+    bad.write_text("nothing")
+    for cert, key, client_ca, sentence in (
+        (tmp_path / "absent.pem", one.key, authority.cert, "--admin-tls-cert .*absent.pem' is no file; name a PEM file"),
+        (one.cert, two.key, authority.cert, "cannot be used .*name a certificate and its own key"),
+        (bad, one.key, authority.cert, "cannot be used .*name a certificate and its own key"),
+        (one.cert, one.key, bad, "--admin-tls-client-ca .*bad.pem' cannot be used .*name certificates in PEM"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=sentence):
+            Certificates(AdminTls(cert, key, client_ca, parse_allow_list("ops=read")))
+
+
+@pytest.mark.parametrize("claimed", ["", "me", "x" * 5000])
+def test_an_author_is_bounded(claimed: str) -> None:
+    """Whatever a client claims."""
+    author = Caller("ops", Role.READ).author(claimed)
+    assert author.startswith("tls:ops")
+    assert len(author) < 300
+    assert LOCAL.author(claimed) == claimed
+
+
+def test_a_certificate_without_names() -> None:
+    """Nobody."""
+    with pytest.raises(AccessError, match=r"the client's certificate \(no name\) is not on the list"):
+        parse_allow_list("ops=read").admit({})
+    with pytest.raises(AccessError):
+        parse_allow_list("").admit({"x509_common_name": [b"ops"]})

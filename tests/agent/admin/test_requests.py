@@ -1,0 +1,175 @@
+"""ListRequests: what the journal's index and the snapshots say about requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from penstock.agent.admin import requests, scanning
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.batches import PEER, TIME, deferral_end, deferral_start, transfer_failure
+from tests.support.stories import SECOND, closed, outcome
+
+if TYPE_CHECKING:
+    from tests.support.admin_server import AdminHarness
+
+_OTHER = "10.0.0.9:5600"
+
+
+def _ask(harness: AdminHarness, **fields: Any) -> admin.ListRequestsResponse:
+    response: admin.ListRequestsResponse = harness.stub.ListRequests(admin.ListRequestsRequest(**fields))
+    return response
+
+
+def _ids(response: admin.ListRequestsResponse) -> list[str]:
+    return [item.request_id for item in response.requests]
+
+
+def test_a_request_is_summed_up_from_all_that_the_log_says(harness: AdminHarness) -> None:
+    """Outcome, mode, peer, cost, and how it ended; entries of several batches and processes together."""
+    core, worker = harness.source("0"), harness.source("0", process="worker")
+    harness.append(worker, transfer_failure("r"))
+    harness.append(core, outcome("r"))
+    harness.append(core, closed("r"))
+    (item,) = _ask(harness).requests
+    assert (item.key.engine, item.request_id, item.outcome, item.mode, item.peer.address) == (
+        "0",
+        "r",
+        common.OUTCOME_RECOMPUTED,
+        common.FAILURE_MODE_HANDSHAKE,
+        PEER,
+    )
+    assert (item.tokens_recomputed, item.finish_reason, item.since.ToNanoseconds()) == (400, "stop", TIME)
+    assert item.closed.ToNanoseconds() > TIME
+    trace = harness.stub.GetTrace(admin.GetTraceRequest(request_id="r"))
+    assert item.trace_id == trace.trace_id
+
+
+def test_filters_choose_by_outcome_peer_time_and_engine(harness: AdminHarness) -> None:
+    """Each on its own and together; the newest first."""
+    first, second = harness.source("0"), harness.source("1", labels={"role": "prefill"}, role="prefill")
+    harness.append(first, outcome("a", time_ns=TIME), closed("a", arrival_time_unix_nano=TIME))
+    harness.append(
+        first, outcome("b", common.OUTCOME_FAILED), closed("b", arrival_time_unix_nano=TIME + SECOND)
+    )
+    harness.append(
+        second,
+        outcome("c", peer={"address": _OTHER}),
+        closed("c", arrival_time_unix_nano=TIME + 2 * SECOND),
+    )
+    assert _ids(_ask(harness)) == ["c", "b", "a"]
+    assert _ids(_ask(harness, sort="age")) == ["a", "b", "c"]
+    assert _ids(_ask(harness, outcome=common.OUTCOME_RECOMPUTED)) == ["c", "a"]
+    assert _ids(_ask(harness, outcome=common.OUTCOME_RECOMPUTED, peer=_OTHER)) == ["c"]
+    assert _ids(_ask(harness, peer=PEER)) == ["b", "a"]
+    assert _ids(_ask(harness, selector={"labels": "role=prefill"})) == ["c"]
+    assert _ids(_ask(harness, since={"seconds": 60})) == []
+
+
+def test_the_outcome_that_is_asked_for_is_the_one_that_is_told(harness: AdminHarness) -> None:
+    """A request with two causes has two outcomes; unasked, the weightier one counts."""
+    core = harness.source("0")
+    harness.append(
+        core, outcome("r"), outcome("r", common.OUTCOME_FAILED, attempt=2, peer={"address": _OTHER})
+    )
+    (item,) = _ask(harness).requests
+    assert (item.outcome, item.peer.address) == (common.OUTCOME_FAILED, _OTHER)
+    (item,) = _ask(harness, outcome=common.OUTCOME_RECOMPUTED).requests
+    assert (item.outcome, item.peer.address) == (common.OUTCOME_RECOMPUTED, PEER)
+
+
+def test_two_servers_may_give_the_same_id(harness: AdminHarness) -> None:
+    """They are two requests."""
+    for server in ("prefill", "decode"):
+        harness.append(harness.source("0", server=server), closed("same"))
+    assert sorted(item.key.server for item in _ask(harness).requests) == ["decode", "prefill"]
+
+
+def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its limit, by the events that were looked at, by the bytes that were parsed."""
+    core = harness.source("0")
+    for number in range(3):
+        harness.append(core, closed(f"r{number}", arrival_time_unix_nano=TIME + number))
+    response = _ask(harness, limit=2)
+    assert (_ids(response), response.truncated) == (["r2", "r1"], True)
+    response = _ask(harness, limit=3)
+    assert (len(response.requests), response.truncated) == (3, False)
+    monkeypatch.setattr(requests, "MAX_BYTES", 1)
+    response = _ask(harness)
+    assert (_ids(response), response.truncated) == (["r2"], True)
+    with harness.journal.reader() as reader:
+        rows = reader.scan(kinds=["request_closed"], limit=10)
+        scan = scanning.Scan(reader, rows, events=2)
+        assert [found.event.request_id for found in scan] == ["r2", "r1"]
+        assert scan.cut
+        rows = reader.scan(kinds=["request_closed"], limit=10)
+        scan = scanning.Scan(reader, rows, size=1)
+        assert [found.event.request_id for found in scan] == ["r2"]
+        assert scan.cut
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sort": "name"}, "sort 'name' is no order; use age (oldest first) or time (newest first)"),
+        ({"deferred": True, "outcome": 1}, "a request that is deferred has no outcome yet"),
+        ({"selector": {"labels": "("}}, "cannot be read"),
+    ],
+)
+def test_a_wrong_question_is_refused(harness: AdminHarness, fields: dict[str, Any], words: str) -> None:
+    """With the way out."""
+    with pytest.raises(grpc.RpcError) as caught:
+        _ask(harness, **fields)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert words in caught.value.details()
+
+
+def _row(count: int, oldest: int, peer: str = PEER) -> dict[str, Any]:
+    return {
+        "reason": common.DEFERRAL_REASON_REMOTE_KV,
+        "peer": {"address": peer},
+        "count": count,
+        "oldest_start_time_unix_nano": oldest,
+    }
+
+
+def test_those_that_wait_now_are_listed_with_the_longest_wait_first(harness: AdminHarness) -> None:
+    """Not those that ended, nor those of a source that is away."""
+    core, gone = harness.source("0"), harness.source("1")
+    harness.append(core, deferral_start("late", time_ns=TIME + SECOND), deferral_start("early"))
+    harness.append(core, deferral_start("over"), deferral_end("over"))
+    harness.append(core, deferral_start("other", peer=_OTHER, time_ns=TIME + 2 * SECOND))
+    harness.append(gone, deferral_start("gone"))
+
+    async def leave() -> None:
+        harness.registry.disconnect(gone.epoch)
+
+    harness.run(leave())
+    response = _ask(harness, deferred=True)
+    assert _ids(response) == ["early", "late", "other"]
+    assert response.requests[0].deferred == common.DEFERRAL_REASON_REMOTE_KV
+    assert response.requests[0].since.ToNanoseconds() == TIME
+    assert _ids(_ask(harness, deferred=True, sort="time")) == ["other", "late", "early"]
+    assert _ids(_ask(harness, deferred=True, peer=_OTHER)) == ["other"]
+    cut = _ask(harness, deferred=True, limit=1)
+    assert (_ids(cut), cut.truncated) == (["early"], True)
+
+
+def test_the_snapshot_decides_what_still_waits(harness: AdminHarness) -> None:
+    """A deferral whose end was lost is not shown for ever; one whose start was lost is counted."""
+    core = harness.source("0")
+    harness.append(core, deferral_start("leaked"), deferral_start("waits", time_ns=TIME + 10 * SECOND))
+    assert _ids(_ask(harness, deferred=True)) == ["leaked", "waits"]
+    late = TIME + 20 * SECOND
+    harness.snapshot(core, Snapshot(time_unix_nano=late, deferred=[_row(3, TIME + 10 * SECOND)]))
+    response = _ask(harness, deferred=True)
+    assert (_ids(response), response.unnamed_deferred) == (["waits"], 2)
+    # The newest may not be in the snapshot yet.
+    harness.append(core, deferral_start("new", time_ns=late))
+    harness.snapshot(core, Snapshot(time_unix_nano=late))
+    response = _ask(harness, deferred=True)
+    assert (_ids(response), response.unnamed_deferred) == (["new"], 0)

@@ -1,0 +1,105 @@
+"""agentctl apply and set-policy -f: files and directories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from tests.support.policies import action, document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+
+def _names(harness: AdminHarness) -> list[str]:
+    return [policy.manifest.name for policy in harness.store.policies()]
+
+
+def _write(path: Path, *documents: object) -> None:
+    path.write_text(yaml.safe_dump_all(documents))
+
+
+def test_a_directory_is_its_manifests(harness: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
+    """In the order of the names; what begins with a dot and what is no manifest by its name is left out."""
+    _write(tmp_path / "b.yml", document("b"))
+    _write(tmp_path / "a.yaml", document("a1"), document("a2"))
+    (tmp_path / ".hidden.yaml").write_text("{")
+    (tmp_path / "README.md").write_text("{")
+    result = agentctl("apply", "-f", str(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "policy a1 created, generation 1",
+        "policy a2 created, generation 1",
+        "policy b created, generation 1",
+    ]
+    again = agentctl("apply", "-f", str(tmp_path / "a.yaml"), "-f", str(tmp_path / "b.yml"))
+    assert [line.split()[2] for line in again.stdout.splitlines()] == ["unchanged,"] * 3
+
+
+def test_nothing_is_applied_if_one_is_wrong(
+    harness: AdminHarness, agentctl: Agentctl, tmp_path: Path
+) -> None:
+    """The file and the field are named."""
+    _write(tmp_path / "a.yaml", document("a"))
+    _write(tmp_path / "b.yaml", document("b", kvLoadFailure=action("recmpute")))
+    result = agentctl("apply", "-f", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"agentctl: {tmp_path}/b.yaml: spec.kvLoadFailure.action is 'recmpute'; "
+        "use one of recompute, fail, auto; nothing was applied\n"
+    )
+    assert _names(harness) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "holds no file that ends in .json, .yaml, .yml"),
+        ({"a.yaml": "a: ["}, "a.yaml:1: this is not YAML: "),
+        ({"a.yaml": b"\xff\xfe\xfd"}, "cannot be read"),
+        ({"a.yaml": "[" * 1500}, "a.yaml:1: this is nested too deeply"),
+        (
+            {"a.yaml": yaml.safe_dump(document("x")), "b.json": yaml.safe_dump(document("x"))},
+            "'x' is written twice",
+        ),
+    ],
+)
+def test_a_directory_that_cannot_be_used(
+    harness: AdminHarness, agentctl: Agentctl, tmp_path: Path, files: dict[str, str | bytes], words: str
+) -> None:
+    """One sentence, exit code 2, nothing applied."""
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    result = agentctl("set-policy", "-f", str(tmp_path))
+    assert (result.exit_code, _names(harness)) == (2, [])
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_if_generation_is_compare_and_set(harness: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
+    """With flags, with files and with delete; who comes too late is told so, with exit code 1."""
+    _write(tmp_path / "p.yaml", document("p"))
+    path = str(tmp_path / "p.yaml")
+    assert agentctl("apply", "-f", path, "--if-generation", "0").exit_code == 0
+    late = agentctl("set-policy", "p", "--kv-load-failure", "auto", "--if-generation", "7")
+    assert late.exit_code == 1
+    assert "generation 1" in late.stderr
+    fine = agentctl("set-policy", "p", "--kv-load-failure", "auto", "--if-generation", "1")
+    assert fine.exit_code == 0, fine.stderr
+    assert agentctl("apply", "-f", path, "--if-generation", "1").exit_code == 1
+    assert agentctl("delete", "policy", "p", "--if-generation", "1").exit_code == 1
+    assert agentctl("delete", "policy", "p", "--if-generation", "2").exit_code == 0
+    _write(tmp_path / "q.yaml", document("q"))
+    two = agentctl("apply", "-f", str(tmp_path), "--if-generation", "0")
+    assert (two.exit_code, two.stderr) == (
+        2, "agentctl: --if-generation is about one policy, and here are 2\n",
+    )  # fmt: skip

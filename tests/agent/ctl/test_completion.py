@@ -1,0 +1,82 @@
+"""The shell completes commands, and names of what the agent knows."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from penstock.agent.ctl.main import cli
+
+from tests.support.batches import PEER, transfer_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+
+def _complete(address: str, line: str) -> list[str]:
+    """Ask as bash does, with the cursor at the end of *line*."""
+    # Bash has the empty word under the cursor, which the line that click splits has not.
+    words = ["agentctl", "--address", address, *line.split(" ")]
+    environment = {
+        "_AGENTCTL_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    result = CliRunner().invoke(cli, env=environment, prog_name="agentctl")
+    assert result.stderr == ""
+    return [entry.partition(",")[2] for entry in result.stdout.split()]
+
+
+def test_commands_options_and_words(harness: AdminHarness) -> None:
+    """Without the agent's help; aliases lead on, a wrong command leads nowhere."""
+    nowhere = "/nowhere/admin.sock"
+    assert sorted(_complete(nowhere, "d")) == ["delete", "describe", "diff", "doctor", "drill"]
+    assert _complete(nowhere, "get pe") == ["peers"]
+    assert "--outcome" in _complete(nowhere, "get request --o")
+    assert _complete(nowhere, "get events --kind transfer_") == ["transfer_delayed", "transfer_failure"]
+    assert _complete(nowhere, "get engines -o ") == ["table", "wide", "json", "yaml"]
+    assert _complete(nowhere, "bogus x") == []
+
+
+def test_names_are_those_that_the_agent_knows(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Engines, peers, policies; of several servers with the server."""
+    harness.append(harness.source("0"), transfer_failure("r"))
+    harness.source("1", server="prefill")
+    agentctl("set-policy", "gold", "--kv-load-failure", "recompute")
+    for line, names in (
+        ("describe engine ", ["0", "prefill/1"]),
+        ("get policy --effective pre", ["prefill/1"]),
+        ("pause ", ["0", "prefill/1"]),
+        ("quarantine add 10.", [PEER]),
+        ("get requests --peer ", [PEER]),
+        ("rollback g", ["gold"]),
+        ("delete policy ", ["gold"]),
+        ("diff policy ", ["gold"]),
+    ):
+        assert _complete(harness.address, line) == names, line
+
+
+def test_an_agent_that_is_not_there_is_silence() -> None:
+    """Nobody wants an error in the middle of a line."""
+    assert _complete("/nowhere/admin.sock", "describe engine ") == []
+    assert _complete("not-an-address", "describe engine ") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_that_the_shell_can_read(shell: str) -> None:
+    """Checked by the shell itself where it is there."""
+    result = CliRunner().invoke(cli, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_AGENTCTL_COMPLETE" in result.stdout
+    program = shutil.which(shell)
+    if program is not None:
+        subprocess.run([program, "-n"], input=result.stdout, text=True, check=True)

@@ -1,0 +1,255 @@
+"""agentctl doctor: each thing that may be wrong is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from penstock.agent.ctl.diagnosis import examine
+from penstock.agent.ctl.findings import NOTE, OK, WRONG
+from penstock.agent.ctl.main import cli
+from penstock.agent.ctl.reach import why
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.agent import short_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+_NOW = 1_800_000_000
+
+
+def _status(**fields: Any) -> admin.AgentStatus:
+    """Return the status of an agent that is well."""
+    values = {
+        "version": "1.0",
+        "start_time": {"seconds": _NOW - 60},
+        "now": {"seconds": _NOW},
+        "state_dir": "/state",
+        "disk_free_bytes": 1 << 40,
+        "otlp_endpoint": "http://jaeger:4317",
+        "listen_address": "unix:///run/penstock/ingest.sock",
+    }
+    return admin.AgentStatus(**{**values, **fields})
+
+
+def _engine(**fields: Any) -> admin.Engine:
+    """Return an engine that is well; what is given of its source overrides."""
+    source = {
+        "hello": {"process": "engine-core", "penstock_version": "1.0", "vllm_version": "0.32.0"},
+        "epoch": 7,
+        "connected": True,
+        "hooks": [{"name": "scheduler", "installed": True}],
+        "clock_offset_nano": 1_000_000,
+        **fields.pop("source", {}),
+    }
+    values = {
+        "key": {"engine": "0"},
+        "connected": True,
+        "in_sync": True,
+        "facts": {"model": "tiny"},
+        "sources": [source],
+    }
+    return admin.Engine(**{**values, **fields})
+
+
+def test_an_installation_that_is_well() -> None:
+    """Nothing to note, and it says what was looked at."""
+    found = examine(_status(engines_expected=1), [_engine()], _NOW)
+    assert {finding.level for finding in found} == {OK}
+    text = "\n".join(finding.what for finding in found)
+    for part in (
+        "1.0 answers",
+        "1 of 1 engines",
+        "http://jaeger:4317",
+        "free",
+        "1 hooks installed, policy in force",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "level", "what", "advice"),
+    [
+        ({"degraded": "disk full"}, WRONG, "nothing is committed: disk full", "make room in /state"),
+        ({"disk_free_bytes": 1 << 20}, WRONG, "1 MiB free", "make room"),
+        ({"disk_free_bytes": 1 << 29}, NOTE, "512 MiB free", "make room"),
+        ({"otlp_endpoint": ""}, NOTE, "traces are not exported", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({"otlp_error": "refused"}, WRONG, "do not reach http://jaeger:4317: refused", "see to the backend"),
+        ({"oldest_unexported": {"seconds": _NOW - 900}}, WRONG, "15m late", "traceSampleRatio"),
+        (
+            {"messages_refused": 3, "last_refusal": "epoch"},
+            WRONG,
+            "3 messages of engines were refused",
+            "install",
+        ),
+        ({"engines_expected": 2}, WRONG, "1 of 2 engines are connected", "PENSTOCK_ENDPOINT=unix:///run"),
+        ({"now": {"seconds": _NOW - 60}}, NOTE, "its clock is 60s behind of this machine's", "synchronize"),
+        (
+            {"version": "2.0"},
+            NOTE,
+            "penstock is 2.0 here and 1.0 in 1 processes of engines",
+            "finish the upgrade",
+        ),
+        (
+            {"policy_file": "/p.yaml", "policy_file_error": "line 3"},
+            WRONG,
+            "/p.yaml is refused",
+            "correct the file",
+        ),
+    ],
+)
+def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, what: str, advice: str) -> None:
+    """One finding more than nothing, with a remedy."""
+    found = [item for item in examine(_status(**fields), [_engine()], _NOW) if item.level != OK]
+    assert [item.level for item in found] == [level]
+    assert what in found[0].what
+    assert advice in found[0].advice
+
+
+@pytest.mark.parametrize(
+    ("fields", "level", "what", "advice"),
+    [
+        ({"connected": False}, WRONG, "is not connected", "in its log"),
+        ({"facts": None}, WRONG, "no snapshot", "look again"),
+        ({"paused": True, "in_sync": False}, WRONG, "is paused", "agentctl resume 0"),
+        ({"role_guessed": True}, NOTE, "its role was guessed", "PENSTOCK_LABELS=role=decode"),
+        ({"in_sync": False, "wanted_hash": "a" * 64}, WRONG, "aaaaaaaaaaaa is not in force", "look again"),
+        ({"in_sync": False, "policy": {"last_error": "no budget"}}, WRONG, "refuses its policy", "rollback"),
+        (
+            {"source": {"hooks": [{"name": "eplb", "installed": False, "reason": "no such method"}]}},
+            WRONG, "hook eplb is not installed: no such method", "PENSTOCK_HOOKS_DISABLED=eplb",
+        ),
+        (
+            {"source": {"hooks": [{"name": "eplb", "installed": False, "reason": "disabled by PENSTOCK_HOOKS_DISABLED"}]}},
+            NOTE, "hook eplb is off", "",
+        ),
+        (
+            {"source": {"drops": [{"reason": "queue_full", "kind": "transfer_sample", "count": 3}]}},
+            WRONG, "3 transfer_sample were lost", "burst",
+        ),
+        (
+            {"source": {"guard_errors": [{"hook": "nixl.poll", "error_class": "KeyError", "count": 2}]}},
+            WRONG, "2 errors of penstock itself in nixl.poll: KeyError", "report it",
+        ),
+        ({"source": {"clock_offset_nano": -3 * 10**9}}, WRONG, "its clock is 3.0s behind the agent's", "NTP"),
+        ({"source": {"emitter": {"unacknowledged_bytes": 20 << 20}}}, WRONG, "20 MiB wait", "CPU limit"),
+    ],
+)  # fmt: skip
+def test_what_may_be_wrong_with_an_engine(fields: dict[str, Any], level: str, what: str, advice: str) -> None:
+    """Named by its key, with a remedy."""
+    found = [item for item in examine(_status(), [_engine(**fields)], _NOW) if item.level != OK]
+    assert [(item.level, item.subject) for item in found] == [(level, "engine 0")]
+    assert what in found[0].what
+    assert advice in found[0].advice
+
+
+def test_a_pause_is_not_also_a_missing_hook() -> None:
+    """Nor a policy that is late: one cause, one finding."""
+    hooks = [{"name": "scheduler", "installed": False, "reason": "uninstalled"}]
+    found = examine(_status(), [_engine(paused=True, in_sync=False, source={"hooks": hooks})], _NOW)
+    assert sum(item.level == WRONG for item in found) == 1
+
+
+def test_a_process_that_engines_share_is_looked_at_once() -> None:
+    """The API process of a server with two engines."""
+    source = {"drops": [{"reason": "queue_full", "kind": "transfer_sample", "count": 3}]}
+    engines = [_engine(key={"engine": key}, source=source) for key in ("0", "1")]
+    assert sum("lost" in item.what for item in examine(_status(), engines, _NOW)) == 1
+
+
+def test_no_engine_at_all_is_told_how_to_connect_one() -> None:
+    """With the address that this agent really listens at."""
+    (found,) = [item for item in examine(_status(), [], _NOW) if item.level == WRONG]
+    assert "PENSTOCK_ENDPOINT=unix:///run/penstock/ingest.sock" in found.advice
+
+
+def test_the_command_exits_with_what_it_found(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """0 and 1; what is wrong stands last; JSON has the same."""
+    core = harness.source("0")
+    harness.engine("0")
+    hook = {"name": "scheduler", "installed": True}
+    facts = {"model": "tiny"}
+    harness.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, hooks=[hook]))
+    well = agentctl("doctor")
+    assert (well.exit_code, well.stdout.splitlines()[-1]) == (0, "nothing is wrong")
+    bad = {"name": "eplb", "reason": "no such method"}
+    harness.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, hooks=[hook, bad]))
+    ill = agentctl("doctor")
+    assert ill.exit_code == 1
+    *_, what, advice, summary = ill.stdout.splitlines()
+    assert what == "wrong  engine 0: engine-core: hook eplb is not installed: no such method"
+    assert advice.startswith("       → ")
+    assert summary.endswith("things are wrong")
+    document = json.loads(agentctl("doctor", "-o", "json").stdout)
+    assert document["healthy"] is False
+    assert {"level", "subject", "what", "advice"} == set(document["findings"][0])
+
+
+def _doctor(address: str) -> str:
+    result = CliRunner().invoke(cli, ["doctor", "--address", address])
+    assert result.exit_code == 1
+    return result.stdout
+
+
+def test_an_agent_that_cannot_be_reached_has_a_cause() -> None:
+    """Each with a remedy of its own, from what the system says."""
+    with short_directory() as directory:
+        path = directory / "admin.sock"
+        assert f"there is no directory {directory}/none" in _doctor(f"{directory}/none/admin.sock")
+        assert f"there is no socket {path}" in _doctor(str(path))
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            # Bound and not listening, as after kill -9.
+            assert f"nobody listens at {path}: its socket is left over" in _doctor(str(path))
+            assert f"sockets there: {path}" in _doctor(f"{directory}/wrong.sock")
+        (directory / "file").write_text("")
+        assert "it is no socket" in _doctor(f"{directory}/file")
+
+
+def test_a_socket_of_another_user(harness: AdminHarness) -> None:
+    """Who may open it is named."""
+    path = Path(harness.address.removeprefix("unix://"))
+    path.parent.chmod(0o755)
+    path.chmod(0o600)
+    code = (
+        "import os, sys\n"
+        "from penstock.agent.ctl.reach import why\n"
+        "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
+        "else: os.chmod(sys.argv[1], 0)\n"
+        "print(why('unix://' + sys.argv[1]))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"may not open {path}: it belongs to " in out
+    assert "run agentctl as " in out
+
+
+def test_a_port_where_nobody_listens() -> None:
+    """And one where somebody does is no cause."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert why(f"127.0.0.1:{port}") is None
+    cause = why(f"127.0.0.1:{port}")
+    assert cause is not None
+    assert cause.what == f"nobody listens at 127.0.0.1:{port}"
+
+
+def test_somebody_else_s_socket(harness: AdminHarness) -> None:
+    """The engines' socket answers, but not as an agent does."""
+    assert "does not answer as an agent" in _doctor(harness._feed_address)

@@ -1,0 +1,110 @@
+"""YAML as JSON knows it, with lines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.documents import MAX_VALUES, DocumentError, read_documents
+
+
+def test_every_value_has_its_line() -> None:
+    """Over several documents; empty ones are left out."""
+    first, second = read_documents("a: 1\nb:\n  - x\n  - {c: d}\n---\n---\nz")
+    assert (first.value, second.value) == ({"a": 1, "b": ["x", {"c": "d"}]}, "z")
+    places = [(), ("a",), ("b",), ("b", 0), ("b", 1), ("b", 1, "c")]
+    assert [first.line_of(place) for place in places] == [1, 1, 2, 3, 4, 4]
+    assert first.line_of(("b", 1, "c", "absent", 3)) == 4
+    assert second.line_of(("absent",)) == 7
+
+
+def test_the_items_of_a_list_have_lines_of_their_own() -> None:
+    """As if each were a document."""
+    (document,) = read_documents("kind: List\nitems:\n- a: 1\n- b:\n    c: 2\n")
+    one, two = document.items()
+    assert (one.value, two.value) == ({"a": 1}, {"b": {"c": 2}})
+    assert (one.line_of(()), two.line_of(()), two.line_of(("b", "c"))) == (3, 4, 5)
+    (plain,) = read_documents("kind: Pod\n")
+    assert list(plain.items()) == [plain]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "sentence"),
+    [
+        ("a: [1\nb", 2, "this is not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("x: 1\na: *y", 2, "this is not YAML: found undefined alias 'y'"),
+        ("a: 1\nb: 2\na: 3", 3, "'a' is there twice, first in line 1; leave one"),
+        ("k:\n  a: 1\n  a: 1", 3, "'a' is there twice, first in line 2; leave one"),
+        ("on: x", 1, "True is no name of a field; quote it"),
+        ("1: x", 1, "1 is no name of a field; quote it"),
+        ("? [a]\n: b", 1, "None is no name of a field; quote it"),
+        ("b: 1\na: !!python/object/apply:os.system [ls]", 2, "tag:yaml.org,2002:python/object/apply:os.system is nothing that JSON can say; write plain values"),
+        ("a: !!python/name:os.system x", 1, "'x' is nothing that JSON can say here; quote it"),
+        ("a: !!binary aGk=", 1, "'aGk=' is nothing that JSON can say here; quote it"),
+        ("a: !!timestamp 2026-13-45", 1, "'2026-13-45' is nothing that JSON can say here; quote it"),
+        ("a: !!int x", 1, "'x' is nothing that JSON can say here; quote it"),
+        ("a: !!bool x", 1, "'x' is nothing that JSON can say here; quote it"),
+        ("a: .inf", 1, "'.inf' is nothing that JSON can say here; quote it"),
+        ("a: .nan", 1, "'.nan' is nothing that JSON can say here; quote it"),
+        ("a: 0x" + "f" * 5000, 1, "is nothing that JSON can say here; quote it"),
+        ("<<: {a: 1}", 1, "'<<' is nothing that JSON can say here; quote it"),
+        ("a: !!set {x}", 1, "tag:yaml.org,2002:set is nothing that JSON can say; write plain values"),
+        ("\ta: b", 1, "this is not YAML: found character '\\t' that cannot start any token"),
+        ("a: \x00", 1, "this is not YAML: unacceptable character #x0000"),
+        ("[" * 5000, 1, "this is nested too deeply; write it flat"),
+        ("{a: " * 33 + "1" + "}" * 33, 1, "this is more than 32 levels"),
+        ("a: &a [*a]", 1, "this is more than 32 levels"),
+        ("a: [" + "1," * MAX_VALUES + "]", 1, f"this is more than {MAX_VALUES} values"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_told_with_its_line(text: str, line: int, sentence: str) -> None:
+    """Never another kind of error."""
+    with pytest.raises(DocumentError) as caught:
+        read_documents(text)
+    assert sentence in str(caught.value)
+    assert caught.value.line == line
+
+
+@pytest.mark.parametrize("documents", [1, 400])
+def test_aliases_count_as_often_as_they_are_used(documents: int) -> None:
+    """Nine lines that stand for a billion values are refused; so are many documents of many values."""
+    bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1]\n" + "".join(
+        f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9 if documents == 1 else 3)
+    )
+    with pytest.raises(DocumentError, match="this is more than 30000 values"):
+        read_documents(f"---\n{bomb}" * documents)
+
+
+def test_moments_stay_text() -> None:
+    """A manifest's expiry is checked as it was written."""
+    assert read_documents("a: 2026-11-20T12:00:00Z")[0].value == {"a": "2026-11-20T12:00:00Z"}
+
+
+_SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(-1e9, 1e9) | st.text(max_size=9)
+)
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(_VALUES.filter(lambda value: value is not None), st.booleans())
+def test_whatever_json_can_say_reads_back(value: Any, flow: bool) -> None:
+    """Written by PyYAML, in either style."""
+    (document,) = read_documents(yaml.safe_dump(value, default_flow_style=flow))
+    assert json.dumps(document.value, sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+@given(st.text(st.sampled_from("abc:-[]{}&*!?|>'\"%@`#,\n \t0\\"), max_size=40) | st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """With a line of that text."""
+    try:
+        json.dumps([document.value for document in read_documents(text)])
+    except DocumentError as error:
+        assert 1 <= error.line <= len(text.splitlines()) + 1  # noqa: PT017

@@ -1,0 +1,342 @@
+"""Following files: real files, swaps and stores; the looks are made by hand."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from penstock.agent.policy import PolicyDatabase, PolicyStore
+from penstock.agent.policy.files import FileSource
+from penstock.agent.policy.files.source import LOOK_SECONDS, SETTLE_SECONDS
+from structlog.testing import capture_logs
+
+from tests.support.policies import NOW, action, document, manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_CLOCK = NOW.timestamp()
+
+
+def _text(*names: str, value: str = "auto") -> str:
+    return yaml.safe_dump_all([document(name, kvLoadFailure=action(value)) for name in names])
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[PolicyDatabase]:
+    """Open a database of its own."""
+    opened = PolicyDatabase.open(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(database: PolicyDatabase) -> PolicyStore:
+    """Make a store whose clock stands still."""
+    return PolicyStore(database, clock=lambda: _CLOCK)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Make a directory for policies, with one in it."""
+    path = tmp_path / "policies"
+    path.mkdir()
+    path.joinpath("a.yaml").write_text(_text("a"))
+    return path
+
+
+def _source(path: Path, store: PolicyStore) -> FileSource:
+    return FileSource(path, store, clock=lambda: _CLOCK)
+
+
+async def _settled(source: FileSource) -> None:
+    """Look until nothing new is found."""
+    for _ in range(5):
+        if await source.poll() == LOOK_SECONDS:
+            return
+    raise AssertionError("the files do not come to rest")
+
+
+def _held(store: PolicyStore) -> dict[str, str]:
+    return {
+        item.manifest.name: str(item.manifest.leaves["kvLoadFailure.action"]) for item in store.policies()
+    }
+
+
+async def test_a_change_is_taken_once_it_has_come_to_rest(directory: Path, store: PolicyStore) -> None:
+    """Found at one look, taken at the next if it is still the same; then left alone."""
+    source = _source(directory, store)
+    assert await source.poll() == SETTLE_SECONDS
+    assert _held(store) == {}
+    directory.joinpath("a.yaml").write_text(_text("a", "b"))
+    assert await source.poll() == SETTLE_SECONDS
+    assert _held(store) == {}
+    assert await source.poll() == LOOK_SECONDS
+    assert _held(store) == {"a": "auto", "b": "auto"}
+    assert await source.poll() == LOOK_SECONDS
+    assert (source.status.applied, source.status.refused, source.status.last_success) == (1, 0, _CLOCK)
+
+
+async def test_writes_moves_and_removals(directory: Path, store: PolicyStore) -> None:
+    """In place, by an atomic rename, a new file, a file that goes; each is one change of the store."""
+    source = _source(directory, store)
+    await _settled(source)
+    assert _held(store) == {"a": "auto"}
+    directory.joinpath("a.yaml").write_text(_text("a", value="fail"))
+    await _settled(source)
+    assert _held(store) == {"a": "fail"}
+    directory.joinpath("a.yaml.tmp").write_text(_text("a", value="auto"))
+    directory.joinpath("a.yaml.tmp").replace(directory / "a.yaml")
+    directory.joinpath("b.yml").write_text(_text("b"))
+    directory.joinpath(".hidden.yaml").write_text("not: read")
+    directory.joinpath("notes.txt").write_text("not read")
+    await _settled(source)
+    assert _held(store) == {"a": "auto", "b": "auto"}
+    directory.joinpath("a.yaml").unlink()
+    await _settled(source)
+    assert _held(store) == {"b": "auto"}
+    assert store.generation == 4
+
+
+async def test_a_policy_moves_from_file_to_file(directory: Path, store: PolicyStore) -> None:
+    """It is never gone, and belongs to the other one."""
+    source = _source(directory, store)
+    await _settled(source)
+    directory.joinpath("a.yaml").rename(directory / "b.yaml")
+    await _settled(source)
+    assert [(item.owner, item.generation) for item in store.policies()] == [("file:b.yaml", 2)]
+
+
+async def test_a_single_file(directory: Path, store: PolicyStore) -> None:
+    """Its removal is no intention to have no policies."""
+    file = directory / "a.yaml"
+    source = _source(file, store)
+    await _settled(source)
+    file.unlink()
+    await _settled(source)
+    assert source.status.error == f"{file} cannot be read (No such file or directory)"
+    assert _held(store) == {"a": "auto"}
+    file.write_text(_text("z"))
+    await _settled(source)
+    assert (_held(store), source.status.error) == ({"z": "auto"}, "")
+
+
+class _ConfigMap:
+    """A volume as kubelet's atomic writer makes it: ``a.yaml -> ..data/a.yaml``, ``..data -> ..VERSION``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._versions = 0
+        path.mkdir()
+
+    def stage(self, **files: str) -> Path:
+        """Write a version beside the present one."""
+        self._versions += 1
+        version = self.path / f"..2026_11_20.{self._versions}"
+        version.mkdir()
+        for name, text in files.items():
+            version.joinpath(f"{name}.yaml").write_text(text)
+        self.path.joinpath("..data_tmp").symlink_to(version.name)
+        return version
+
+    def swap(self) -> None:
+        """Make it the present one."""
+        self.path.joinpath("..data_tmp").rename(self.path / "..data")
+
+    def clean(self, version: Path, *, old: Path | None = None) -> None:
+        """Bring the links of the files up to date, and remove the old version."""
+        names = {file.name for file in version.iterdir()}
+        for link in self.path.glob("*.yaml"):
+            if link.name not in names:
+                link.unlink()
+        for name in names:
+            if not self.path.joinpath(name).is_symlink():
+                self.path.joinpath(name).symlink_to(f"..data/{name}")
+        if old is not None:
+            for file in old.iterdir():
+                file.unlink()
+            old.rmdir()
+
+
+async def test_a_configmap_is_swapped(tmp_path: Path, store: PolicyStore) -> None:
+    """At every step of kubelet's the policies are those of one version; no step is taken for a mistake."""
+    volume = _ConfigMap(tmp_path / "volume")
+    first = volume.stage(a=_text("a"), b=_text("b"))
+    volume.swap()
+    volume.clean(first)
+    source = _source(volume.path, store)
+    await _settled(source)
+    assert _held(store) == {"a": "auto", "b": "auto"}
+    second = volume.stage(a=_text("a", value="fail"), c=_text("b", value="fail"))
+    await _settled(source)
+    assert (_held(store), source.status.applied) == ({"a": "auto", "b": "auto"}, 1)
+    volume.swap()
+    # b.yaml still points at what is no longer there, and c.yaml has no link yet.
+    await _settled(source)
+    assert _held(store) == {"a": "fail", "b": "fail"}
+    volume.clean(second, old=first)
+    await _settled(source)
+    assert {item.manifest.name: item.owner for item in store.policies()} == {
+        "a": "file:a.yaml",
+        "b": "file:c.yaml",
+    }
+    assert (source.status.applied, source.status.refused) == (2, 0)
+
+
+async def test_a_file_of_a_configmap(tmp_path: Path, store: PolicyStore) -> None:
+    """``--policy-file`` may name one file of a mounted directory."""
+    volume = _ConfigMap(tmp_path / "volume")
+    first = volume.stage(a=_text("a"))
+    volume.swap()
+    volume.clean(first)
+    source = _source(volume.path / "a.yaml", store)
+    await _settled(source)
+    second = volume.stage(a=_text("a", value="fail"))
+    volume.swap()
+    volume.clean(second, old=first)
+    await _settled(source)
+    assert _held(store) == {"a": "fail"}
+
+
+async def test_a_swap_between_a_look_and_the_reading(tmp_path: Path, store: PolicyStore) -> None:
+    """The old version has gone with its files: that is looked at again, not refused."""
+    volume = _ConfigMap(tmp_path / "volume")
+    first = volume.stage(a=_text("a"))
+    volume.swap()
+    volume.clean(first)
+    source = _source(volume.path, store)
+    assert await source.poll() == SETTLE_SECONDS
+    second = volume.stage(a=_text("b"))
+    volume.swap()
+    volume.clean(second, old=first)
+    await _settled(source)
+    assert (_held(store), source.status.refused) == ({"b": "auto"}, 0)
+
+
+async def test_what_is_refused_leaves_everything_as_it_was(directory: Path, store: PolicyStore) -> None:
+    """Also what the good file beside it says; said once, until it is mended."""
+    source = _source(directory, store)
+    await _settled(source)
+    directory.joinpath("a.yaml").write_text(_text("a", value="recompute"))
+    directory.joinpath("b.yaml").write_text("spec: {}\n")
+    with capture_logs() as logs:
+        await _settled(source)
+        await _settled(source)
+    assert [(log["event"], log["log_level"], log["in_force"]) for log in logs] == [
+        ("policy files refused; the last good ones stay in force", "error", 1)
+    ]
+    sentence = "b.yaml:1: apiVersion is missing; use penstock.dev/v1alpha1"
+    assert logs[0]["error"] == source.status.error == sentence
+    assert (_held(store), source.status.applied, source.status.refused) == ({"a": "auto"}, 1, 1)
+    directory.joinpath("b.yaml").unlink()
+    with capture_logs() as logs:
+        await _settled(source)
+    assert (_held(store), source.status.error, source.status.applied) == ({"a": "recompute"}, "", 2)
+    assert [(log["event"], log["changes"]) for log in logs] == [("policy files in force", ["a changed"])]
+
+
+async def test_a_bad_file_at_the_start(tmp_path: Path, directory: Path, database: PolicyDatabase) -> None:
+    """The last good set comes from the store."""
+    before = PolicyStore(database, clock=lambda: _CLOCK)
+    await _settled(_source(directory, before))
+    directory.joinpath("a.yaml").write_text("{")
+    database.close()
+    reopened = PolicyDatabase.open(tmp_path)
+    store = PolicyStore(reopened, clock=lambda: _CLOCK)
+    source = _source(directory, store)
+    await source.start()
+    await source.stop()
+    await source.stop()
+    assert (_held(store), source.status.refused) == ({"a": "auto"}, 1)
+    assert source.status.error.startswith("a.yaml:1: this is not YAML")
+    reopened.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        ("a.yaml", b"", "a.yaml:1: there is no policy"),
+        ("a.yaml", b"x: 1\nb: \xff\n", "a.yaml:2: this is not UTF-8; save it as UTF-8"),
+        ("a.yaml", b"#" * (512 * 1024 + 1), "has more than 524288 bytes of policies"),
+        ("b.yaml", None, "is no regular file"),
+        ("only", None, "has no file *.yaml or *.yml; to have no policies, write one with kind: List and items: []"),
+    ],
+)  # fmt: skip
+async def test_what_is_no_policy_file_is_refused(
+    directory: Path, store: PolicyStore, name: str, content: bytes | None, error: str
+) -> None:
+    """Nothing of it is taken for the wish to have no policies; nothing blocks on a pipe."""
+    source = _source(directory, store)
+    await _settled(source)
+    if name == "only":
+        directory.joinpath("a.yaml").unlink()
+    elif content is None:
+        os.mkfifo(directory / name)
+    else:
+        directory.joinpath(name).write_bytes(content)
+    await _settled(source)
+    assert error in source.status.error
+    assert _held(store) == {"a": "auto"}
+
+
+async def test_too_many_files(directory: Path, store: PolicyStore) -> None:
+    """Bounded by their number, too."""
+    for number in range(64):
+        directory.joinpath(f"p{number}.yaml").write_text(_text(f"p{number}"))
+    source = _source(directory, store)
+    await _settled(source)
+    assert "has 65 files, of at most 64; put policies together" in source.status.error
+
+
+async def test_a_full_store_is_tried_again(directory: Path, store: PolicyStore) -> None:
+    """The files are not at fault: when there is room again, they come in without a change."""
+    await store.apply_all([manifest(f"p{number}") for number in range(256)], author="me")
+    source = _source(directory, store)
+    with capture_logs() as logs:
+        await _settled(source)
+        await _settled(source)
+    assert "there would be 257 policies" in source.status.error
+    assert (len(logs), source.status.refused) == (1, 1)
+    await store.delete("p0", author="me")
+    await _settled(source)
+    assert (source.status.error, store.policies()[0].manifest.name) == ("", "a")
+
+
+async def test_a_takeover_is_said_aloud(directory: Path, store: PolicyStore) -> None:
+    """The file has the name from then on; the log of changes has what it was."""
+    await store.apply(manifest("a", kvLoadFailure=action("fail")), author="me@host")
+    source = _source(directory, store)
+    with capture_logs() as logs:
+        await _settled(source)
+    assert (logs[0]["policy"], logs[0]["file"], logs[0]["author"]) == ("a", "file:a.yaml", "me@host")
+    assert "takes a policy over that was set by hand" in logs[0]["event"]
+    assert store.policies()[0].owner == "file:a.yaml"
+
+
+async def test_an_expired_policy_is_said_aloud(directory: Path, store: PolicyStore) -> None:
+    """It is out of force, and its removal from the file can wait."""
+    directory.joinpath("a.yaml").write_text(
+        yaml.safe_dump_all([document("old", expiresAt="2026-01-01T00:00:00Z"), document("b")])
+    )
+    source = _source(directory, store)
+    with capture_logs() as logs:
+        await _settled(source)
+    assert (logs[0]["log_level"], logs[0]["policy"]) == ("warning", "a.yaml:1: policy old")
+    assert _held(store) == {"b": "recompute"}
+
+
+async def test_fail_everywhere_is_said_aloud_once(directory: Path, store: PolicyStore) -> None:
+    """Files are reviewed before; agentctl would ask."""
+    directory.joinpath("a.yaml").write_text(_text("a", value="fail"))
+    source = _source(directory, store)
+    with capture_logs() as logs:
+        await _settled(source)
+        directory.joinpath("b.yaml").write_text(_text("b"))
+        await _settled(source)
+    warnings = [log for log in logs if log["log_level"] == "warning"]
+    assert [(log["event"], log["policy"]) for log in warnings] == [
+        ("a policy of a file makes every engine fail loads", "a")
+    ]
