@@ -356,7 +356,7 @@ class Engine(_message.Message):
     def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ...) -> None: ...
 
 class Source(_message.Message):
-    __slots__ = ("hello", "epoch", "watermark", "connected", "last_seen", "hooks", "emitter", "drops", "guard_errors")
+    __slots__ = ("hello", "epoch", "watermark", "connected", "last_seen", "hooks", "emitter", "drops", "guard_errors", "stored_entries", "lost_entries", "unaccounted_entries")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -366,6 +366,9 @@ class Source(_message.Message):
     EMITTER_FIELD_NUMBER: _ClassVar[int]
     DROPS_FIELD_NUMBER: _ClassVar[int]
     GUARD_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    STORED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LOST_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    UNACCOUNTED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     hello: _ingest_pb2.Hello
     epoch: int
     watermark: int
@@ -375,7 +378,10 @@ class Source(_message.Message):
     emitter: _snapshot_pb2.Emitter
     drops: _containers.RepeatedCompositeFieldContainer[_ingest_pb2.Drop]
     guard_errors: _containers.RepeatedCompositeFieldContainer[_ingest_pb2.GuardError]
-    def __init__(self, hello: _Optional[_Union[_ingest_pb2.Hello, _Mapping]] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[_snapshot_pb2.Hook, _Mapping]]] = ..., emitter: _Optional[_Union[_snapshot_pb2.Emitter, _Mapping]] = ..., drops: _Optional[_Iterable[_Union[_ingest_pb2.Drop, _Mapping]]] = ..., guard_errors: _Optional[_Iterable[_Union[_ingest_pb2.GuardError, _Mapping]]] = ...) -> None: ...
+    stored_entries: int
+    lost_entries: int
+    unaccounted_entries: int
+    def __init__(self, hello: _Optional[_Union[_ingest_pb2.Hello, _Mapping]] = ..., epoch: _Optional[int] = ..., watermark: _Optional[int] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., hooks: _Optional[_Iterable[_Union[_snapshot_pb2.Hook, _Mapping]]] = ..., emitter: _Optional[_Union[_snapshot_pb2.Emitter, _Mapping]] = ..., drops: _Optional[_Iterable[_Union[_ingest_pb2.Drop, _Mapping]]] = ..., guard_errors: _Optional[_Iterable[_Union[_ingest_pb2.GuardError, _Mapping]]] = ..., stored_entries: _Optional[int] = ..., lost_entries: _Optional[int] = ..., unaccounted_entries: _Optional[int] = ...) -> None: ...
 
 class ListPeersRequest(_message.Message):
     __slots__ = ("selector",)
