@@ -46,11 +46,14 @@ def test_a_newer_schema_is_refused(tmp_path):
         Journal.open(tmp_path)
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path):
-    """The sentence names the file."""
-    (tmp_path / "journal.db").write_bytes(b"not a database at all" * 100)
-    with pytest.raises(StateError, match=r"journal\.db' cannot be used: file is not a database"):
+def test_the_database_of_another_program_is_refused(tmp_path):
+    """It is not damaged, so it stays where it is."""
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.execute("CREATE TABLE meta (something_else)")
+    database.close()
+    with pytest.raises(StateError, match=r"journal\.db' cannot be used: table meta already exists"):
         Journal.open(tmp_path)
+    assert [path.name for path in tmp_path.glob("state.*")] == []
 
 
 def test_a_state_directory_that_is_a_file_is_refused(tmp_path):
@@ -100,11 +103,15 @@ async def test_the_state_of_another_pod_is_put_aside(tmp_path, source):
 
 async def test_the_state_is_its_owners_alone(tmp_path):
     """It names requests and peers; that holds for a file of an older agent, too."""
+    prepare_directory(tmp_path / "new" / "state")
+    assert oct((tmp_path / "new" / "state").stat().st_mode & 0o777) == "0o700"
+    tmp_path = tmp_path / "new" / "state"
     (tmp_path / "journal.db").touch(0o644)
     journal = Journal.open(tmp_path)
     assert {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == {
         "journal.db": "0o600",
         "journal.db-wal": "0o600",
         "journal.db-shm": "0o600",
+        "reserve": "0o600",
     }
     await journal.close()
