@@ -78,8 +78,12 @@ class AgentProcess:
             self.process = subprocess.Popen(
                 self.command(), env=self._env, stdin=subprocess.DEVNULL, stderr=log
             )
-        wait_until(self._ready, "the agent is ready", START_DEADLINE)
+        self.wait_ready()
         return self
+
+    def wait_ready(self) -> None:
+        """Wait until it is ready; fail if it ends before."""
+        wait_until(self._ready, "the agent is ready", START_DEADLINE)
 
     def _ready(self) -> bool:
         assert self.process is not None
