@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from penstock.agent.budget import MIB, MIN_LIMIT
 from penstock.agent.errors import ConfigError
 from penstock.agent.traces.settings import ExportSettings
 
@@ -20,6 +21,8 @@ ENVIRONMENT_PREFIX = "PENSTOCK_AGENT_"
 _UNIX_PATH_BYTES = 107
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
+_BYTES = {"MiB": MIB, "GiB": MIB << 10, "TiB": MIB << 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class Config:
     """All that the daemon is told.
 
     Attributes:
+        state_limit: bytes that all files of the state directory may have together.
+        on_fatal: ``exit`` or ``idle``: what to do when the agent cannot start or go on.
         drain_deadline: seconds from SIGTERM to the end, at most.
         source_grace: seconds that a source may be away without a goodbye before it counts as lost.
         engines_expected: how many engines the pod has; 0 if not told.
@@ -65,11 +70,13 @@ class Config:
     admin_listen: UnixAddress
     http: TcpAddress
     state_dir: Path
+    state_limit: int
     drain_deadline: float
     source_grace: float
     log_format: str
     log_level: str
     engines_expected: int
+    on_fatal: str
     export: ExportSettings
     pod_uid: str = ""
 
@@ -141,6 +148,15 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def parse_state_limit(text: str) -> int:
+    """Parse ``512MiB``, ``1GiB`` or ``1.5TiB`` into bytes."""
+    match = _SIZE.fullmatch(text)
+    size = int(float(match[1]) * _BYTES[match[2]]) if match is not None else 0
+    if size < MIN_LIMIT:
+        raise ValueError(f"expected {MIN_LIMIT // MIB}MiB or more, a number with MiB, GiB or TiB, like 1GiB")
+    return size
+
+
 def parse_count(text: str) -> int:
     """Parse a number that is not negative."""
     if not text.isascii() or not text.isdigit():
@@ -181,6 +197,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("http", "127.0.0.1:9464", parse_tcp, "Metrics and health: host:port."),
     Option("state-dir", "/var/lib/penstock", parse_directory, "Where the journal and the policies are kept."),
+    Option(
+        "state-limit",
+        "1GiB",
+        parse_state_limit,
+        "How much disk the state may take; then the oldest of the log goes.",
+    ),
     Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
     Option("source-grace", "10s", parse_duration, "How long a source may be away before it counts as lost."),
     Option("log-format", "json", one_of("json", "console"), "json or console."),
@@ -188,6 +210,12 @@ OPTIONS: tuple[Option, ...] = (
         "log-level", "info", one_of("debug", "info", "warning", "error"), "debug, info, warning or error."
     ),
     Option("engines-expected", "0", parse_count, "How many engines the pod has; 0 if not known."),
+    Option(
+        "on-fatal",
+        "exit",
+        one_of("exit", "idle"),
+        "exit, or idle: wait for SIGTERM without serving, so that the pod is not restarted in a loop.",
+    ),
 )
 
 

@@ -66,7 +66,8 @@ def without_a_table(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm", [foreign, cut, lambda path: overwrite(path, 0), lambda path: overwrite(path, 100), without_a_table]
+    "harm",
+    [foreign, cut, lambda path: overwrite(path, 0), lambda path: overwrite(path, 100), without_a_table],
 )
 async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
     """With all its files; what was in it is counted as lost by a new beginning, not by a smaller number."""

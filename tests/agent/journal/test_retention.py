@@ -7,9 +7,10 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.agent import budget
+from penstock.agent.budget import MIB, Budget
 from penstock.agent.errors import FullError
-from penstock.agent.journal import Journal, budget, retention, schema
-from penstock.agent.journal.budget import MIB, Budget
+from penstock.agent.journal import Journal, retention, schema
 from penstock.agent.journal.retention import TRACES
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
@@ -60,7 +61,7 @@ class Log:
     async def settled(self) -> None:
         """Wait until the writer has trimmed what it can."""
         async with asyncio.timeout(20):
-            while self.journal._writer._trimming or self.journal._writer._latest or self.journal.error:
+            while self.journal._writer._trimming or self.journal._writer._latest or self.journal.error:  # noqa: ASYNC110  (a thread)
                 await asyncio.sleep(0.001)
         await self.journal.open_source(self.source)
 
@@ -101,7 +102,9 @@ async def test_the_oldest_batches_go(journal, source, log):
 
 async def test_what_the_metrics_have_not_counted_stays(journal, log):
     """Then the log is full, says so and asks for a save; with that it goes on."""
-    with pytest.raises(FullError, match=r"its limit is reached, see --state-limit\); try again later") as caught:
+    with pytest.raises(
+        FullError, match=r"its limit is reached, see --state-limit\); try again later"
+    ) as caught:
         await log.add(400, folded=False)
     assert "journal cannot be written" in str(caught.value)
     assert journal.wants_fold

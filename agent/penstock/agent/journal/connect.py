@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.agent.journal.budget import Budget
+    from penstock.agent.budget import Budget
 
 _SIGN = 1 << 63
 _WRAP = 1 << 64

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from penstock.agent.budget import DEFAULT_LIMIT
 from penstock.agent.journal import schema
-from penstock.agent.journal.budget import DEFAULT_LIMIT
 from penstock.agent.journal.connect import describe
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.reserve import FILE as RESERVE_FILE
@@ -186,6 +186,11 @@ class Journal:
     def load_fold(self) -> tuple[int, bytes] | None:
         """Return the fold's last saved state and the batch it stands at."""
         return None if self._fold is None else (int(self._fold[0]), bytes(self._fold[1]))
+
+    def begin_anew(self) -> None:
+        """Say that counters begin again now, because the saved ones cannot be used and the log is not whole."""
+        now = self.created_unix_nano = time.time_ns()
+        self._writer.put_latest("created", lambda transaction: transaction.begin_anew(now))
 
     def save_cursor(self, name: str, low: int, exported: int) -> None:
         """Queue a cursor's position; a later call replaces one that waits."""

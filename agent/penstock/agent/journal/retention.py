@@ -12,7 +12,7 @@ from penstock.proto.v1.ingest_pb2 import Batch
 if TYPE_CHECKING:
     import sqlite3
 
-    from penstock.agent.journal.budget import Budget
+    from penstock.agent.budget import Budget
 
 _log = structlog.get_logger(__name__)
 

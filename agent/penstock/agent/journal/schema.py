@@ -8,9 +8,9 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.budget import MIN_LIMIT, Budget
 from penstock.agent.errors import StateError
 from penstock.agent.journal import reserve
-from penstock.agent.journal.budget import MIN_LIMIT, Budget
 from penstock.agent.journal.connect import connect, describe, limit_to
 from penstock.agent.setaside import DamagedError, archive, is_damage, set_aside, size_of, trim
 

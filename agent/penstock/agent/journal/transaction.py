@@ -140,6 +140,10 @@ class Transaction:
         """Replace a cursor."""
         self._database.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?, ?)", (name, low, exported))
 
+    def begin_anew(self, now: int) -> None:
+        """Replace the time from which the counters count."""
+        self._database.execute("INSERT OR REPLACE INTO meta VALUES ('created_unix_nano', ?)", (now,))
+
     def probe(self, now: int) -> None:
         """Write something, to see whether that works."""
         self._database.execute("INSERT OR REPLACE INTO meta VALUES ('probed_unix_nano', ?)", (now,))
