@@ -150,9 +150,15 @@ class Bench:
         books = self.books()
         self.oracle.look()
         self.oracle.check(books)
+        # None while the agent is down, or has heard of no source yet.
+        assert not self.agent.metric("penstock_unaccounted_entries")
 
     def settle(self) -> None:
         """End the traffic and check all that must hold: on the live agent, and on its next life."""
+        wait_until(
+            lambda: self.agent.metric("penstock_unaccounted_entries") is not None, "a source's account", 20.0
+        )
+        self.audit()
         for producer in self.producers:
             producer.command("stop")
         for producer in self.producers:

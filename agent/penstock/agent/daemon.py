@@ -16,7 +16,7 @@ from penstock.agent.admin import AdminService, AgentContext
 from penstock.agent.errors import StateError
 from penstock.agent.folding import FoldKeeper
 from penstock.agent.http import HttpServer
-from penstock.agent.ingest import IngestService, LossWatch
+from penstock.agent.ingest import Admission, IngestService, LossWatch
 from penstock.agent.journal import AGENT_PROCESS, Journal, prepare_directory
 from penstock.agent.listen import GrpcServer, Lock
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
@@ -114,7 +114,7 @@ class Daemon:
         keeper = FoldKeeper(journal, fold := Fold())
         replayed = await self._restore(keeper)
         policies = self._open_policies()
-        registry = Registry(time.time_ns)
+        registry = Registry(time.time_ns, fold.account)
         journal.on_commit(lambda _, source, batch: registry.committed(source.epoch, batch))
 
         exemplars = Exemplars()
@@ -123,13 +123,22 @@ class Daemon:
             self._config.engines_expected,
             commit_queue=lambda: journal.depth,
             export_backlog=lambda: max(0, keeper.at - exporter.status().position),
+            exporting=lambda: exporter.status(),  # noqa: PLW0108  (it does not exist yet)
         )
         journal.observe_commits(own.commit.observe)
         exporter = self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
         self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
 
         losses = self._watch_losses(journal, registry)
-        ingest = IngestService(journal, registry, policies.pauses, losses, own.ack.observe)
+        ingest = IngestService(
+            journal,
+            registry,
+            policies.pauses,
+            losses,
+            own.ack.observe,
+            admission=Admission(fold.known()),
+            count_refused=own.refused.count,
+        )
         admin = await self._serve_admin(
             AgentContext(
                 journal=journal,

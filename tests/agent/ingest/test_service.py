@@ -187,7 +187,7 @@ def test_a_full_journal_is_told_to_the_sender(ingest, monkeypatch):
 
 def test_too_many_streams_are_refused(ingest, monkeypatch):
     """Before anything of them is read."""
-    monkeypatch.setattr("penstock.agent.ingest.service.MAX_STREAMS", 1)
+    monkeypatch.setattr("penstock.agent.ingest.admission.MAX_STREAMS", 1)
     with FakeEngine(ingest.address):
         other = FakeEngine(ingest.address)
         with pytest.raises(grpc.RpcError, match="1 sources are connected"):

@@ -385,6 +385,23 @@ ENGINE_CONNECTED: Final = Metric(
     "1 if the engine is connected to the agent; 0 stays after the engine has gone.",
 )
 
+PENDING_ENTRIES: Final = Metric(
+    "penstock_pending_entries",
+    Kind.GAUGE,
+    "Entries that wait in the engine for the agent, those included that were given up and are not told yet.",
+)
+UNACKNOWLEDGED_BYTES: Final = Metric(
+    "penstock_unacknowledged_bytes",
+    Kind.GAUGE,
+    "Batches that wait in the engine for their acknowledgement; each process keeps at most 32 MiB.",
+)
+UNACCOUNTED_ENTRIES: Final = Metric(
+    "penstock_unaccounted_entries",
+    Kind.GAUGE,
+    "Entries that the engine's processes emitted and that are neither stored, nor counted as dropped, nor pending; "
+    "entries stored more often than emitted count too. 0 unless something is broken.",
+)
+
 # --- the agent -------------------------------------------------------------------------------------
 
 ENGINES_EXPECTED: Final = Metric(
@@ -439,6 +456,58 @@ EXPORT_BACKLOG: Final = Metric(
     "penstock_agent_export_backlog_batches",
     Kind.GAUGE,
     "Batches of the log that the trace export has not passed yet.",
+    per_engine=False,
+)
+REFUSED_MESSAGES: Final = Metric(
+    "penstock_agent_refused_messages_total",
+    Kind.COUNTER,
+    "Messages and streams of engines that were not taken: invalid, out_of_order, journal (full), memory, streams, "
+    "engines, sources (too many new ones), silent; what gRPC itself refuses is not among them.",
+    ("reason",),
+    per_engine=False,
+)
+SPANS: Final = Metric(
+    "penstock_agent_spans_total",
+    Kind.COUNTER,
+    "Spans that the backend took, those that it refused and that were given up, those left out by the sampling.",
+    ("result",),
+    per_engine=False,
+)
+OLDEST_UNEXPORTED: Final = Metric(
+    "penstock_agent_oldest_unexported_timestamp_seconds",
+    Kind.GAUGE,
+    "When the oldest batch with spans that are not delivered was received; absent if there is none.",
+    per_engine=False,
+)
+AGENT_START: Final = Metric(
+    "penstock_agent_start_timestamp_seconds",
+    Kind.GAUGE,
+    "When the agent started.",
+    per_engine=False,
+)
+AGENT_CPU: Final = Metric(
+    "penstock_agent_cpu_seconds_total",
+    Kind.COUNTER,
+    "Processor time of the agent.",
+    per_engine=False,
+)
+AGENT_MEMORY: Final = Metric(
+    "penstock_agent_resident_memory_bytes",
+    Kind.GAUGE,
+    "Memory that the agent holds.",
+    per_engine=False,
+)
+AGENT_FDS: Final = Metric(
+    "penstock_agent_open_fds",
+    Kind.GAUGE,
+    "File descriptors that the agent holds.",
+    per_engine=False,
+)
+BUILD: Final = Metric(
+    "penstock_agent_build_info",
+    Kind.INFO,
+    "What the agent is made of.",
+    ("version", "python_version", "grpc_version", "sqlite_version"),
     per_engine=False,
 )
 COLLECTOR_SUCCESS: Final = Metric(

@@ -67,7 +67,11 @@ class Exposition:
         content_type = negotiate(accept)
         families: list[Family] = []
         success = Family(c.COLLECTOR_SUCCESS)
-        for name, part in (("log", self._log), ("snapshots", self._snapshots), ("agent", self._own)):
+        for name, part in (
+            ("log", self._log),
+            ("snapshots", self._snapshots),
+            ("agent", self._agent.families),
+        ):
             try:
                 families += part()
                 worked = True
@@ -152,23 +156,6 @@ class Exposition:
                 cores = [live for live in lives if live.source.process == ENGINE_CORE]
                 connected[key] = any(live.connected for live in cores or lives)
         return connected
-
-    def _own(self) -> list[Family]:
-        agent = self._agent
-        return [
-            Family(c.STATE_CREATED, [Sample((), agent.state_created_unix_nano / NANO)]),
-            Family(c.COMMIT_QUEUE, [Sample((), agent.commit_queue())]),
-            Family(c.EXPORT_BACKLOG, [Sample((), agent.export_backlog())]),
-            *(
-                Family(
-                    latency.metric,
-                    distributions=[
-                        Distribution((), row.total / NANO, row.counts, {}) for row in latency.rows()
-                    ],
-                )
-                for latency in (agent.commit, agent.ack, agent.export)
-            ),
-        ]
 
 
 def _mark(exemplar: Exemplar, metric: Metric) -> Mark:

@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.agent.accounts import Account, Accounts
 from penstock.agent.errors import StateError
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.columns import probe_bulks, transfer_bulks
@@ -89,6 +90,7 @@ class Fold:
         self._cap = cap
         self._lock = threading.Lock()
         self._engines: dict[EngineKey, _Engine] = {}
+        self._accounts = Accounts()
 
     def apply(self, source: Source, batch: Batch) -> None:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest."""
@@ -99,6 +101,12 @@ class Fold:
             _apply_events(engine, batch)
             _apply_samples(engine, batch)
             _apply_losses(engine, batch)
+            self._accounts.apply(source.epoch, batch)
+
+    def account(self, epoch: int) -> Account | None:
+        """Return how many entries of a source were counted; None if that is not known from its first batch on."""
+        with self._lock:
+            return self._accounts.get(epoch)
 
     def engines(self) -> list[EngineRows]:
         """Return a consistent copy, ordered by engine."""
@@ -116,7 +124,8 @@ class Fold:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""
         with self._lock:
             engines = [_engine_text(key, engine) for key, engine in sorted(self._engines.items())]
-        text = f'{{"version":{self.VERSION},"engines":[{",".join(engines)}]}}'
+            accounts = _json(self._accounts.dump())
+        text = f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts}}}'
         return zlib.compress(text.encode(), 1)
 
     def load(self, blob: bytes) -> None:
@@ -134,10 +143,12 @@ class Fold:
                     f"the saved metrics have version {version}, this agent writes {self.VERSION}; replay the log instead"
                 )
             engines = {EngineKey(*row["key"]): self._load_engine(row) for row in state["engines"]}
+            # An older agent wrote none.
+            accounts = Accounts.load(state.get("accounts", ()))
         except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:
-            self._engines = engines
+            self._engines, self._accounts = engines, accounts
 
     def _load_engine(self, row: dict[str, Any]) -> _Engine:
         engine = _Engine(self._cap)
