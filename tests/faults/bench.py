@@ -128,6 +128,10 @@ class Bench:
         """Read all ledgers, those of forked children too."""
         return [read_book(path) for path in sorted(self.directory.glob("*.ledger"))]
 
+    def ended(self) -> list[Book]:
+        """Return the ledgers of those that have ended."""
+        return [book for book in self.books() if book.emitted is not None]
+
     def acknowledged(self) -> int:
         """Return how many entries have been acknowledged so far."""
         return sum(len(book.acknowledged) for book in self.books())

@@ -28,6 +28,7 @@ class Book:
         acknowledged: ids that the agent acknowledged.
         emitted: how many entries there were in all; None before the producer's end.
         settled: whether the producer saw everything acknowledged.
+        streams: how many streams it had opened, each time it opened one.
 
     """
 
@@ -36,6 +37,7 @@ class Book:
     epochs: set[int] = field(default_factory=set)
     emitted: int | None = None
     settled: bool = False
+    streams: list[int] = field(default_factory=list)
 
 
 def read_book(path: Path) -> Book:
@@ -49,6 +51,8 @@ def read_book(path: Path) -> Book:
         if "acknowledged" in entry:
             book.acknowledged.update(entry["acknowledged"])
             book.epochs.add(entry["epoch"])
+        elif "streams" in entry:
+            book.streams.append(entry["streams"])
         else:
             book.emitted, book.settled = entry["emitted"], entry["settled"]
     return book

@@ -8,6 +8,7 @@ that the agent acknowledged, and at the end what was emitted in all. Lines on st
 |---|---|
 | ``emit N`` | emits N entries at once, as fast as it can |
 | ``clock S`` | moves the process's wall clock by S seconds |
+| ``streams`` | from now on, writes down how many streams it has opened, whenever it opens one |
 | ``fork`` | forks a child that emits entries under ids of its own and ends |
 | ``stop`` | ends the traffic, waits for the last acknowledgement, says goodbye, ends |
 """
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.instrumentation import exporter
+from penstock.instrumentation.exporter import Exporter
 from penstock.instrumentation.outbox import Outbox, Watermark
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.settings import Settings
@@ -77,6 +79,21 @@ def keep(ledger: Ledger) -> type[Outbox]:
             return answer
 
     return KeptOutbox
+
+
+def watch_streams(ledger: Ledger) -> None:
+    """Write down each attempt to reach the agent, beginning with the stream that is open."""
+    connect, count = Exporter._connect, [1]
+
+    def counted(self: Exporter, now: float) -> None:
+        before = self._connections
+        connect(self, now)
+        if self._connections > before:
+            count[0] += 1
+            ledger.write(streams=count[0])
+
+    Exporter._connect = counted  # type: ignore[method-assign]
+    ledger.write(streams=1)
 
 
 def fork(word: str, path: Path) -> None:
@@ -136,6 +153,8 @@ def main() -> int:
             traffic.emit(int(argument))
         elif command == "clock":
             clock.move(float(argument))
+        elif command == "streams":
+            watch_streams(ledger)
         elif command == "fork":
             forks += 1
             fork(f"{options.word}f{forks}", options.ledger)
