@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 from penstock.proto.v1.ingest_pb2 import Batch
+
+# A producer's word, or its child's.
+_NAME = re.compile(r"p\d+(f\d+)?-\d+")
 
 
 def name(word: str, number: int) -> str:
     """Return the id of a producer's n-th entry."""
     return f"{word}-{number}"
+
+
+def is_producers(name: str) -> bool:
+    """Tell whether an id is a producer's."""
+    return _NAME.fullmatch(name) is not None
 
 
 def number(name: str) -> int:

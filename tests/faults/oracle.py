@@ -11,7 +11,7 @@ from penstock.agent.journal import AGENT_PROCESS, Reader
 from penstock.agent.journal.schema import FILE
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.faults.ids import held
+from tests.faults.ids import held, is_producers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,7 +62,8 @@ class Oracle:
     """Follows a journal's log and holds it against the ledgers.
 
     Attributes:
-        stored: how often each id is in the log.
+        stored: how often each id of a producer is in the log.
+        others: entries in the log that are nobody's whose ledger we have, those of the agent left out.
         lost: entries that the log says were given up, by source.
 
     """
@@ -72,6 +73,7 @@ class Oracle:
         self._at = 0
         self._next: dict[int, int] = defaultdict(lambda: 1)
         self.stored: Counter[str] = Counter()
+        self.others = 0
         self.lost: Counter[int] = Counter()
 
     def look(self) -> None:
@@ -87,7 +89,10 @@ class Oracle:
                     continue
                 batch = Batch.FromString(body)
                 assert (batch.epoch, batch.seq) == (epoch, seq)
-                self.stored.update(held(body))
+                names = held(body)
+                ours = [name for name in names if is_producers(name)]
+                self.stored.update(ours)
+                self.others += len(names) - len(ours)
                 self.lost[epoch] += sum(drop.count for drop in (*batch.drops, *batch.tombstone.lost))
 
     def _rows(self, reader: Reader) -> Iterator[tuple[int, int, bytes]]:

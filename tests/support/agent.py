@@ -140,13 +140,17 @@ class AgentProcess:
 
     def metric(self, name: str, **labels: str) -> float | None:
         """Return the sum of the samples of *name* that carry *labels*; None if there is none."""
-        values = [
+        values = self.samples(name, **labels)
+        return sum(values) if values else None
+
+    def samples(self, name: str, **labels: str) -> list[float]:
+        """Return the samples of *name* that carry *labels*."""
+        return [
             sample.value
             for family in text_string_to_metric_families(self.get("/metrics")[1])
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         ]
-        return sum(values) if values else None
 
 
 @contextmanager
