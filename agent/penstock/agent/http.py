@@ -49,6 +49,7 @@ class HttpServer:
         render: body and content type for an Accept header; runs on a thread. A PenstockError becomes 503.
         health: a sentence about what keeps the agent from working; empty while it works.
         readiness: likewise, for taking in engines.
+        degraded: likewise, for all that it promises; it is ready all the same.
 
     Attributes:
         address: the real one, once :meth:`start` has returned.
@@ -56,12 +57,18 @@ class HttpServer:
     """
 
     def __init__(
-        self, address: TcpAddress, render: Render, health: Callable[[], str], readiness: Callable[[], str]
+        self,
+        address: TcpAddress,
+        render: Render,
+        health: Callable[[], str],
+        readiness: Callable[[], str],
+        degraded: Callable[[], str] = str,
     ) -> None:
         self.address = address
         self._render = render
         self._health = health
         self._readiness = readiness
+        self._degraded = degraded
         # One scrape at a time: a second one would only take the same text later.
         self._turn = asyncio.Lock()
         application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_one_request])
@@ -133,7 +140,11 @@ class HttpServer:
         return _answer(self._health())
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return _answer(self._health() or self._readiness())
+        reason = self._health() or self._readiness()
+        degraded = self._degraded()
+        if not reason and degraded:
+            return web.Response(text=f"degraded: {degraded}\n")
+        return _answer(reason)
 
 
 @web.middleware

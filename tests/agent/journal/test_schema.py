@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 
 import pytest
 from penstock.agent.errors import StateError
-from penstock.agent.journal import Journal, prepare_directory
+from penstock.agent.journal import Journal
 from penstock.agent.journal.schema import MIGRATIONS, VERSION, migrate
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -56,21 +55,6 @@ def test_the_database_of_another_program_is_refused(tmp_path):
     assert [path.name for path in tmp_path.glob("state.*")] == []
 
 
-def test_a_state_directory_that_is_a_file_is_refused(tmp_path):
-    """So is one below a file."""
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StateError, match="cannot be created"):
-            prepare_directory(path)
-
-
-def test_a_state_directory_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    """Root may write anywhere, so the system's answer is replaced."""
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(StateError, match="cannot be written; give --state-dir one that can"):
-        prepare_directory(tmp_path)
-
-
 async def test_the_state_remembers_its_beginning(tmp_path):
     """Creation time and the agent's epoch come back."""
     first = Journal.open(tmp_path)
@@ -103,9 +87,6 @@ async def test_the_state_of_another_pod_is_put_aside(tmp_path, source):
 
 async def test_the_state_is_its_owners_alone(tmp_path):
     """It names requests and peers; that holds for a file of an older agent, too."""
-    prepare_directory(tmp_path / "new" / "state")
-    assert oct((tmp_path / "new" / "state").stat().st_mode & 0o777) == "0o700"
-    tmp_path = tmp_path / "new" / "state"
     (tmp_path / "journal.db").touch(0o644)
     journal = Journal.open(tmp_path)
     assert {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()} == {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.agent.admin import drills, engines, events, policies, quarantines, rollouts, status
+from penstock.agent.admin import backup, drills, engines, events, policies, quarantines, rollouts, status
 from penstock.agent.errors import PenstockError
 from penstock.agent.status import code_of
 from penstock.proto.v1 import admin_pb2 as admin
@@ -87,6 +87,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListEvents = _unary(events.list_events)
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
+
+    Backup = _unary(backup.backup)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)
         self,

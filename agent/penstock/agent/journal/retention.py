@@ -36,6 +36,7 @@ class Usage(NamedTuple):
         limit_bytes: of the file.
         pruned: batches that were deleted, over all lives of this state.
         unexported: of these, the ones that the trace export had not delivered.
+        oldest_unix_nano: when the oldest batch that is left was received; 0 if there is none.
 
     """
 
@@ -44,6 +45,7 @@ class Usage(NamedTuple):
     limit_bytes: int = 0
     pruned: int = 0
     unexported: int = 0
+    oldest_unix_nano: int = 0
 
 
 class Retention:
@@ -77,7 +79,8 @@ class Retention:
         size = self._number("PRAGMA page_size")
         pages, free = self._number("PRAGMA page_count"), self._number("PRAGMA freelist_count")
         pruned, unexported = self._database.execute("SELECT batches, unexported FROM pruned").fetchone()
-        self.usage = Usage((pages - free) * size, pages * size, self._budget.full, pruned, unexported)
+        oldest = self._number("SELECT received_unix_nano FROM batches ORDER BY id LIMIT 1")
+        self.usage = Usage((pages - free) * size, pages * size, self._budget.full, pruned, unexported, oldest)
 
     def _number(self, query: str) -> int:
         row = self._database.execute(query).fetchone()

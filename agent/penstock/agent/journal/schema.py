@@ -122,26 +122,6 @@ def migrate(database: sqlite3.Connection, steps: tuple[str, ...] = MIGRATIONS) -
             )
 
 
-def prepare_directory(state_dir: Path) -> None:
-    """Create the state directory if need be, for its owner alone.
-
-    Raises:
-        StateError: it cannot be created or written.
-
-    """
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StateError(
-            f"the state directory {str(state_dir)!r} cannot be created ({error.strerror}); "
-            "give --state-dir one that can be written"
-        ) from error
-    if not os.access(state_dir, os.R_OK | os.W_OK | os.X_OK):
-        raise StateError(
-            f"the state directory {str(state_dir)!r} cannot be written; give --state-dir one that can"
-        )
-
-
 class Opened(NamedTuple):
     """The journal's database, ready for use."""
 
@@ -159,18 +139,22 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
         StateError: one sentence, for a directory or a file that cannot be used.
 
     """
-    prepare_directory(state_dir)
     path = state_dir / FILE
     with describe(path):
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _marker(path).exists():
             set_aside(path, "an earlier life of the agent found damage in it")
             _marker(path).unlink()
         try:
             database = _open(path, pod_uid)
         except (sqlite3.DatabaseError, DamagedError) as error:
-            if not is_damage(error):
+            if is_damage(error):
+                set_aside(path, str(error))
+            elif path.with_name(reserve.FILE).exists():
+                # On a full disk even opening needs room; it is taken again when there is some.
+                path.with_name(reserve.FILE).unlink()
+            else:
                 raise
-            set_aside(path, str(error))
             database = _open(path, pod_uid)
         try:
             budget = _share(state_dir, limit)

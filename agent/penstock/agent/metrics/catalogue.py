@@ -510,6 +510,46 @@ BUILD: Final = Metric(
     ("version", "python_version", "grpc_version", "sqlite_version"),
     per_engine=False,
 )
+DEGRADED: Final = Metric(
+    "penstock_agent_degraded",
+    Kind.GAUGE,
+    "1 for each reason why the agent goes on without all that it promises; see agentctl doctor and /readyz.",
+    ("reason",),
+    per_engine=False,
+)
+SET_ASIDE: Final = Metric(
+    "penstock_agent_databases_set_aside",
+    Kind.GAUGE,
+    "Damaged databases that lie in the state directory until somebody moves them away.",
+    ("database",),
+    per_engine=False,
+)
+STATE_BYTES: Final = Metric(
+    "penstock_agent_state_bytes",
+    Kind.GAUGE,
+    "Bytes of all files of the state directory.",
+    per_engine=False,
+)
+STATE_LIMIT: Final = Metric(
+    "penstock_agent_state_limit_bytes",
+    Kind.GAUGE,
+    "Bytes that the state directory may have.",
+    per_engine=False,
+)
+LOG_OLDEST: Final = Metric(
+    "penstock_agent_log_oldest_timestamp_seconds",
+    Kind.GAUGE,
+    "When the oldest batch that is still in the log was received.",
+    per_engine=False,
+)
+PRUNED: Final = Metric(
+    "penstock_agent_pruned_batches_total",
+    Kind.COUNTER,
+    "Batches that were deleted to stay within the limit; those with exported=false had traces to deliver. "
+    "All are in the counters.",
+    ("exported",),
+    per_engine=False,
+)
 COLLECTOR_SUCCESS: Final = Metric(
     "penstock_agent_collector_success",
     Kind.GAUGE,

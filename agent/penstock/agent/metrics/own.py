@@ -19,7 +19,7 @@ from penstock.agent.traces.state import ExportStatus
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.agent.metrics.process import ProcessUse
     from penstock.agent.metrics.spec import Metric
@@ -81,6 +81,7 @@ class AgentMetrics:
         process: returns what the process uses.
         build: versions by the names of the labels of `c.BUILD`.
         started: unix seconds; now if not given.
+        state: returns the metrics of the state directory.
 
     Attributes:
         commit: durations of commits.
@@ -101,6 +102,7 @@ class AgentMetrics:
         process: Callable[[], ProcessUse] = process_use,
         build: Mapping[str, str] = BUILD,
         started: float | None = None,
+        state: Callable[[], Iterable[Family]] = tuple,
     ) -> None:
         self.engines_expected = engines_expected
         self.commit = Latency(c.COMMIT_DURATION)
@@ -114,6 +116,7 @@ class AgentMetrics:
         self._commit_queue = commit_queue
         self._export_backlog = export_backlog
         self._exporting = exporting
+        self._state = state
 
     def families(self) -> list[Family]:
         """Return all of them as they are now."""
@@ -125,6 +128,7 @@ class AgentMetrics:
             *self._durations(),
             *self._spans(),
             *self._resources(),
+            *self._state(),
         ]
 
     def _durations(self) -> Iterator[Family]:

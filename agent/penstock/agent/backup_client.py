@@ -1,0 +1,51 @@
+"""``penstock-agent backup``: asks the running agent, or does it itself where none runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+from penstock.agent.backup import back_up
+from penstock.agent.errors import ImpossibleError, StateError
+from penstock.agent.listen import Lock
+from penstock.agent.statedir import LOCK
+from penstock.proto.v1.admin_pb2 import BackupRequest
+from penstock.proto.v1.admin_pb2_grpc import AdminStub
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.agent.config import UnixAddress
+
+# A gigabyte on a slow disk.
+_DEADLINE = 600.0
+
+
+def request_backup(admin: UnixAddress, state_dir: Path, target: Path) -> int:
+    """Back up the state of the agent at *admin*, or *state_dir* if no agent runs on it; returns the bytes.
+
+    Raises:
+        PenstockError: it was not possible; one sentence.
+
+    """
+    try:
+        with grpc.insecure_channel(str(admin)) as channel:
+            stub = AdminStub(channel)  # type: ignore[no-untyped-call]
+            response = stub.Backup(BackupRequest(path=str(target)), timeout=_DEADLINE)
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            raise ImpossibleError(error.details() or error.code().name) from error
+        return _alone(admin, state_dir, target)
+    return int(response.bytes)
+
+
+def _alone(admin: UnixAddress, state_dir: Path, target: Path) -> int:
+    if not (state_dir / LOCK).exists():
+        raise StateError(
+            f"no agent answers at {admin}, and {state_dir} is no state directory; give --admin-listen or --state-dir"
+        )
+    lock = Lock(state_dir / LOCK, f"--state-dir {state_dir}, but does not answer at {admin}")
+    try:
+        return back_up(state_dir, target)
+    finally:
+        lock.release()
