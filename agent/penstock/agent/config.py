@@ -22,6 +22,7 @@ _UNIX_PATH_BYTES = 107
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
+_MIN_MEMORY = 128 * MIB
 _BYTES = {"MiB": MIB, "GiB": MIB << 10, "TiB": MIB << 20}
 
 
@@ -57,6 +58,7 @@ class Config:
 
     Attributes:
         state_limit: bytes that all files of the state directory may have together.
+        memory_limit: resident bytes above which nothing is taken from engines.
         on_fatal: ``exit`` or ``idle``: what to do when the agent cannot start or go on.
         drain_deadline: seconds from SIGTERM to the end, at most.
         source_grace: seconds that a source may be away without a goodbye before it counts as lost.
@@ -71,6 +73,7 @@ class Config:
     http: TcpAddress
     state_dir: Path
     state_limit: int
+    memory_limit: int
     drain_deadline: float
     source_grace: float
     log_format: str
@@ -148,13 +151,17 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def parse_state_limit(text: str) -> int:
-    """Parse ``512MiB``, ``1GiB`` or ``1.5TiB`` into bytes."""
-    match = _SIZE.fullmatch(text)
-    size = int(float(match[1]) * _BYTES[match[2]]) if match is not None else 0
-    if size < MIN_LIMIT:
-        raise ValueError(f"expected {MIN_LIMIT // MIB}MiB or more, a number with MiB, GiB or TiB, like 1GiB")
-    return size
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a parser of sizes (``512MiB``, ``1GiB``, ``1.5TiB``) that takes *least* bytes or more."""
+
+    def parse(text: str) -> int:
+        match = _SIZE.fullmatch(text)
+        size = int(float(match[1]) * _BYTES[match[2]]) if match is not None else 0
+        if size < least:
+            raise ValueError(f"expected {least // MIB}MiB or more, a number with MiB, GiB or TiB, like 1GiB")
+        return size
+
+    return parse
 
 
 def parse_count(text: str) -> int:
@@ -200,8 +207,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "state-limit",
         "1GiB",
-        parse_state_limit,
+        at_least(MIN_LIMIT),
         "How much disk the state may take; then the oldest of the log goes.",
+    ),
+    Option(
+        "memory-limit",
+        "512MiB",
+        at_least(_MIN_MEMORY),
+        "Above so much resident memory nothing is taken from engines, which keep it for later.",
     ),
     Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
     Option("source-grace", "10s", parse_duration, "How long a source may be away before it counts as lost."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _MAX_RECEIVE_BYTES = 2 << 20
 _MAX_SEND_BYTES = 16 << 20
 _MAX_CONNECTIONS = 2_048
+# A file for each connection, and some for the state; many systems give 1,024 unless one asks for more.
+_FILES = 4_096
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", _MAX_RECEIVE_BYTES),
     ("grpc.max_send_message_length", _MAX_SEND_BYTES),
@@ -43,6 +46,14 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
 ]
+
+
+def allow_files() -> None:
+    """Raise this process's limit of open files to what its connections may need, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Lock:
