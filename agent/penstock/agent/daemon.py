@@ -16,10 +16,11 @@ from penstock.agent.admin import AdminService, AgentContext
 from penstock.agent.condition import Condition
 from penstock.agent.errors import StateError
 from penstock.agent.folding import FoldKeeper
+from penstock.agent.housekeeping import Housekeeper
 from penstock.agent.http import HttpServer
 from penstock.agent.ingest import Admission, IngestService, LossWatch
 from penstock.agent.journal import AGENT_PROCESS, Journal
-from penstock.agent.listen import GrpcServer
+from penstock.agent.listen import GrpcServer, allow_files
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.state import StateMetrics
 from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
@@ -47,7 +48,6 @@ _RESTART_GRACES = 6
 _LAST_CALLS_SECONDS = 1.0
 _AFTER_EXPORT_SECONDS = 2.0
 _ADDRESSES = "addresses.json"
-_HOUSE_SECONDS = 1.0
 
 
 async def run(config: Config) -> None:
@@ -124,6 +124,7 @@ class Daemon:
             PenstockError: a part cannot start; :meth:`stop` undoes the rest.
 
         """
+        allow_files()
         place = self._take_place()
         journal = self._open_journal(place)
         http = self._http = await self._start_http()
@@ -153,7 +154,7 @@ class Daemon:
             policies.pauses,
             losses,
             own.ack.observe,
-            admission=Admission(fold.known()),
+            admission=Admission(fold.known(), self._config.memory_limit),
             count_refused=own.refused.count,
         )
         admin = await self._serve_admin(
@@ -170,7 +171,8 @@ class Daemon:
             )
         )
         engines = await self._serve_engines(ingest, policies.feed)
-        self._keep_house(journal, policies.database)
+        house = Housekeeper(journal, policies.database, self._condition, self.fatal)
+        self._parts.push_async_callback(house.stop)
         self._condition.phase = "serving"
         addresses = {"listen": str(engines.address), "admin": str(admin.address), "http": str(http.address)}
         self._publish(place.path, addresses)
@@ -212,22 +214,6 @@ class Daemon:
         self._parts.callback(database.close)
         store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
         return _Policies(database, store, pauses, orders, PolicyFeed(store, pauses, orders))
-
-    def _keep_house(self, journal: Journal, policies: PolicyDatabase) -> None:
-        keeping = asyncio.ensure_future(self._keep_house_on(journal, policies))
-        self._parts.push_async_callback(asyncio.wait, {keeping})
-        self._parts.callback(keeping.cancel)
-
-    async def _keep_house_on(self, journal: Journal, policies: PolicyDatabase) -> None:
-        while True:
-            try:
-                await asyncio.to_thread(policies.copy)
-                self._condition.not_copied = ""
-            except StateError as error:
-                self._condition.not_copied = str(error)
-            if journal.damage and not self.fatal.done():
-                self.fatal.set_result(StateError(journal.damage))
-            await asyncio.sleep(_HOUSE_SECONDS)
 
     def _start_export(
         self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]

@@ -68,7 +68,13 @@ def test_the_command(tmp_path, monkeypatch, capsys, state, code):
     """One line for each finding; flags may stand on both sides of the word."""
     (tmp_path / "file").touch()
     sockets = [f"--listen=unix://{tmp_path}/a.sock", f"--admin-listen=unix://{tmp_path}/b.sock"]
-    arguments = ["penstock-agent", *sockets, "check", f"--state-dir={tmp_path}/{state}", "--state-limit=32MiB"]
+    arguments = [
+        "penstock-agent",
+        *sockets,
+        "check",
+        f"--state-dir={tmp_path}/{state}",
+        "--state-limit=32MiB",
+    ]
     monkeypatch.setattr("sys.argv", arguments)
     with pytest.raises(SystemExit) as ended:
         main()

@@ -6,11 +6,15 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
+from penstock.agent.ctl.main import cli
+from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.batches import transfer_failure
@@ -27,10 +31,18 @@ POLICY = {
 }
 
 
-def agentctl(agent: AgentProcess, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run agentctl against the agent."""
-    command = [agent.command()[0], "-m", "penstock.agent.ctl", f"--address={agent.admin}", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def agentctl(agent: AgentProcess, *args: str) -> str:
+    """Run agentctl against the agent; returns what it writes."""
+    result = CliRunner().invoke(cli, ["--address", agent.admin, *args])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def with_a_policy(agent: AgentProcess) -> None:
+    """Give the agent a policy."""
+    path = agent.directory / "p.json"
+    path.write_text(json.dumps(POLICY))
+    agentctl(agent, "apply", "-f", str(path))
 
 
 def can_unshare() -> bool:
@@ -42,7 +54,9 @@ def can_unshare() -> bool:
     )
 
 
-needs_mount = pytest.mark.skipif(not can_unshare(), reason="this user may not mount in a namespace of its own")
+needs_mount = pytest.mark.skipif(
+    not can_unshare(), reason="this user may not mount in a namespace of its own"
+)
 
 
 class MountedAgent(AgentProcess):
@@ -64,9 +78,7 @@ class MountedAgent(AgentProcess):
 def test_damaged_databases_are_set_aside():
     """Both at once: the agent starts, policies are there, counters begin anew, and everything tells."""
     with running_agent() as agent:
-        (agent.directory / "p.json").write_text(json.dumps(POLICY))
-        assert agentctl(agent, "apply", "-f", str(agent.directory / "p.json")).returncode == 0
-        wait_until((agent.state_dir / "policy-copy.db").exists, "a copy of the policies")
+        with_a_policy(agent)
         with FakeEngine(agent.listen) as engine:
             engine.publish(transfer_failure("r"))
             created = agent.metric("penstock_state_created_timestamp_seconds")
@@ -84,8 +96,8 @@ def test_damaged_databases_are_set_aside():
         status, text = agent.get("/readyz")
         assert (status, text.split(":")[0]) == (200, "degraded")
         assert agent.get("/healthz") == (200, "ok\n")
-        assert "p " in agentctl(agent, "get", "policy").stdout
-        assert "recover" in agentctl(agent, "get", "audit").stdout
+        assert "p " in agentctl(agent, "get", "policy")
+        assert "recover" in agentctl(agent, "get", "audit")
 
 
 def test_damage_that_shows_while_it_runs():
@@ -106,19 +118,11 @@ def test_damage_that_shows_while_it_runs():
         process = agent.process
         assert process is not None
         with FakeEngine(agent.listen) as engine:
-            engine.sent = 0
-            engine.send(next(iter(batches(engine))))
+            engine.send(Batch(epoch=engine.epoch, seq=1, events=[transfer_failure("r")]))
             assert process.wait(30) == 2
         assert "penstock-agent: the journal is damaged (" in agent.log()
         agent.start()
         assert agent.metric("penstock_agent_databases_set_aside", database="journal") == 1
-
-
-def batches(engine: FakeEngine):
-    """Yield the first batch of a source."""
-    from penstock.proto.v1.ingest_pb2 import Batch
-
-    yield Batch(epoch=engine.epoch, seq=1, events=[transfer_failure("r")])
 
 
 class ReadOnly(MountedAgent):
@@ -137,8 +141,7 @@ class ReadOnly(MountedAgent):
 def test_a_read_only_state_directory():
     """Degraded, not dead: metrics and policies are there, acknowledgements are given, and it says what they are worth."""
     with running_agent() as first:
-        (first.directory / "p.json").write_text(json.dumps(POLICY))
-        assert agentctl(first, "apply", "-f", str(first.directory / "p.json")).returncode == 0
+        with_a_policy(first)
         with FakeEngine(first.listen) as engine:
             engine.publish(transfer_failure("r"))
         first.kill()
@@ -150,7 +153,7 @@ def test_a_read_only_state_directory():
             with FakeEngine(agent.listen) as engine:
                 engine.publish(transfer_failure("a"), transfer_failure("b"))
             assert agent.metric("penstock_transfer_failures_total") == 2
-            assert "p " in agentctl(agent, "get", "policy").stdout
+            assert "p " in agentctl(agent, "get", "policy")
         finally:
             assert agent.stop() == 0
         first.start()
@@ -159,7 +162,7 @@ def test_a_read_only_state_directory():
 
 @pytest.mark.parametrize("mistake", ["--http=nowhere", "--state-dir=/proc/nowhere"])
 def test_idle_instead_of_a_crash_loop(mistake):
-    """It stays, says why once, and ends at SIGTERM with the code of the failure or of a wish."""
+    """It stays, says why, and ends at SIGTERM."""
     with short_directory() as directory:
         agent = AgentProcess(directory, ["--on-fatal=idle", mistake])
         with (directory / "agent.log").open("ab") as log:
@@ -178,9 +181,12 @@ def test_idle_health():
     """Health answers, and says what is wrong; a scrape fails, which is what alerts on it."""
     with running_agent() as owner:
         with short_directory() as directory:
-            agent = IdleAgent(directory, ["--on-fatal=idle", f"--state-dir={owner.state_dir}"])
-            agent.http = owner_port()
-            agent._args.append(f"--http={agent.http}")
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                http = f"127.0.0.1:{free.getsockname()[1]}"
+            agent = IdleAgent(
+                directory, ["--on-fatal=idle", f"--state-dir={owner.state_dir}", f"--http={http}"]
+            )
+            agent.http = http
             try:
                 agent.start()
                 status, text = agent.get("/healthz")
@@ -198,14 +204,6 @@ class IdleAgent(AgentProcess):
         return "agent idle" in self.log() and self.get("/healthz")[0] != 0
 
 
-def owner_port() -> str:
-    """Return an address that was free a moment ago."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
-
-
 def agent_command(agent: AgentProcess, *words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a subcommand of penstock-agent with the flags of *agent*."""
     command = [*agent.command()[:3], *words, *agent.command()[3:]]
@@ -215,8 +213,7 @@ def agent_command(agent: AgentProcess, *words: Sequence[str]) -> subprocess.Comp
 def test_a_backup_is_a_state_directory():
     """Taken from a running agent and from a stopped one; an agent started on it has counters and policies."""
     with running_agent() as agent:
-        (agent.directory / "p.json").write_text(json.dumps(POLICY))
-        assert agentctl(agent, "apply", "-f", str(agent.directory / "p.json")).returncode == 0
+        with_a_policy(agent)
         with FakeEngine(agent.listen) as engine:
             engine.publish(transfer_failure("a"))
             first = agent.directory / "first"
@@ -238,7 +235,7 @@ def test_a_backup_is_a_state_directory():
             try:
                 copy.start()
                 assert copy.metric("penstock_transfer_failures_total") == count
-                assert "p " in agentctl(copy, "get", "policy").stdout
+                assert "p " in agentctl(copy, "get", "policy")
             finally:
                 copy.stop()
 

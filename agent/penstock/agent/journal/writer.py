@@ -230,15 +230,16 @@ class Writer:
         return [(command, failure) for command in group]
 
     def _make_room(self, latest: dict[str, Write], error: Exception) -> bool:
-        """On a full disk, give up some of the log's past; True if that is done and another try is worth it."""
+        """On a full disk, give up some of the log's past; True if another try is worth it."""
         if not isinstance(error, sqlite3.Error) or error.sqlite_errorcode & 0xFF not in (_IO_ERROR, _FULL):
             return False
         self._reserve.give_up()
         try:
             self._write([], latest)
             made = self._retention.make_room()
-            # What was deleted is free only once the write-ahead log can begin again at its start.
-            self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+            # The write-ahead log can begin again at its start then, and what was deleted is free.
+            busy, pages, _ = self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            made = made or (not busy and pages > 0)
         except sqlite3.Error:
             made = False
         self._reserve.take()
