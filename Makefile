@@ -25,8 +25,8 @@ test-fast: setup prometheus ## The same without engines.
 test-engine: setup ## Only the tests that start vLLM.
 	@$(PYTEST) -m engine
 
-chaos: setup ## The fault suite, and 200 random kills of the agent under traffic (KILLS=n, SEED=n to repeat a run).
-	@$(PYTEST) tests/faults
+chaos: setup ## The fault suite at full length, and 200 random kills of the agent under traffic (KILLS=n, SEED=n repeats a run).
+	@FAULTS=long $(PYTEST) tests/faults
 	@$(PYTHON_IN_VENV) -m tests.faults.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it finds stays below .cache/fuzz.

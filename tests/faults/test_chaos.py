@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.faults.bench import bench
 from tests.faults.chaos import Chaos
+from tests.faults.extent import KILLS
 
-KILLS = 20
 # Any seed must do; this one freezes, moves the clock and terminates too.
 SEED = 4
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.faults.bench import FaultyAgent, bench
+from tests.faults.extent import STANDSTILL
 from tests.support.agent import wait_until
 
 # Both sides send a ping after 2 seconds of silence and give 3 for its answer; the rest is for a machine that is busy.
@@ -74,7 +75,7 @@ def test_an_agent_that_stops_for_longer_than_anyone_waits():
     """Streams break and are opened again, batches are sent twice; nothing is lost or doubled."""
     with bench() as stand:
         stand.traffic()
-        for seconds in (0.5, 6.0):
+        for seconds in (0.5, STANDSTILL):
             stand.agent.process.send_signal(signal.SIGSTOP)
             time.sleep(seconds)
             stand.agent.process.send_signal(signal.SIGCONT)
