@@ -5,7 +5,7 @@ PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-engine lint format types proto check-proto check schema prometheus clean
+.PHONY: help setup demo test test-fast test-engine chaos fuzz lint format types proto check-proto check schema prometheus clean
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -24,6 +24,15 @@ test-fast: setup prometheus ## The same without engines.
 
 test-engine: setup ## Only the tests that start vLLM.
 	@$(PYTEST) -m engine
+
+chaos: setup ## The fault suite at full length, and 200 random kills of the agent under traffic (KILLS=n, SEED=n repeats a run).
+	@FAULTS=long $(PYTEST) tests/faults
+	@$(PYTHON_IN_VENV) -m tests.faults.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
+
+fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it finds stays below .cache/fuzz.
+	@mkdir -p .cache/fuzz/corpus .cache/fuzz/found
+	@$(PYTHON_IN_VENV) -m tests.fuzz.ingest -max_total_time=$$(($(or $(MINUTES),10) * 60)) \
+		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/corpus tests/fuzz/corpus
 
 check: lint types check-proto ## Lint, types, generated code.
 

@@ -78,8 +78,12 @@ class AgentProcess:
             self.process = subprocess.Popen(
                 self.command(), env=self._env, stdin=subprocess.DEVNULL, stderr=log
             )
-        wait_until(self._ready, "the agent is ready", START_DEADLINE)
+        self.wait_ready()
         return self
+
+    def wait_ready(self) -> None:
+        """Wait until it is ready; fail if it ends before."""
+        wait_until(self._ready, "the agent is ready", START_DEADLINE)
 
     def _ready(self) -> bool:
         assert self.process is not None
@@ -136,13 +140,17 @@ class AgentProcess:
 
     def metric(self, name: str, **labels: str) -> float | None:
         """Return the sum of the samples of *name* that carry *labels*; None if there is none."""
-        values = [
+        values = self.samples(name, **labels)
+        return sum(values) if values else None
+
+    def samples(self, name: str, **labels: str) -> list[float]:
+        """Return the samples of *name* that carry *labels*."""
+        return [
             sample.value
             for family in text_string_to_metric_families(self.get("/metrics")[1])
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         ]
-        return sum(values) if values else None
 
 
 @contextmanager

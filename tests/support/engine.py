@@ -151,9 +151,14 @@ class FakeEngine:
             fields: further fields of the Batch.
 
         """
-        batch = Batch(epoch=self.epoch, seq=self.sent + 1, events=events, **fields)
+        batch = Batch(events=events, **fields)
         if transfers:
             add_transfers(batch, transfers)
+        return self.publish_batch(batch)
+
+    def publish_batch(self, batch: Batch) -> int:
+        """Send *batch* under the next number and wait for its acknowledgement; returns the number."""
+        batch.epoch, batch.seq = self.epoch, self.sent + 1
         self.sent += 1
         self.unacknowledged[batch.seq] = batch
         self._deliver(batch)

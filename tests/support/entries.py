@@ -22,6 +22,12 @@ def emit_failure(runtime: Runtime, request_id: str, text: str = "refused") -> No
     runtime.emit_event("transfer_failure", fields, component=COMPONENT_SCHEDULER, request_id=request_id)
 
 
+def emit_closed(runtime: Runtime, request_id: str) -> None:
+    """Emit the end of a request, which completes its trace."""
+    fields = {"finish_reason": "stop", "prompt_tokens": 7}
+    runtime.emit_event("request_closed", fields, component=COMPONENT_SCHEDULER, request_id=request_id)
+
+
 def emit_transfer(runtime: Runtime, request_id: str) -> None:
     """Emit a completed transfer."""
     runtime.emit_transfer(

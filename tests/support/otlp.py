@@ -7,9 +7,11 @@ import time
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
 
@@ -78,6 +80,36 @@ def _received(resource: dict[str, Any], scope: str, span: trace_pb2.Span) -> Rec
     )
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """An error that tells more than its code; ``retry_after`` in seconds goes into a RetryInfo."""
+
+    code: grpc.StatusCode
+    retry_after: float | None = None
+    details: str = "told to refuse"
+
+    def trailers(self) -> tuple[tuple[str, bytes], ...]:
+        """Return the trailing metadata."""
+        if self.retry_after is None:
+            return ()
+        info = RetryInfo()
+        info.retry_delay.FromNanoseconds(int(self.retry_after * 1e9))
+        status = Status(code=self.code.value[0], message=self.details)
+        status.details.add().Pack(info)
+        return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A partial success: *rejected* spans were not taken. The spans of the call are not kept here."""
+
+    rejected: int
+    message: str = "too long"
+
+
+Answer: TypeAlias = "grpc.StatusCode | Refusal | Partial | None"
+
+
 class OtlpBackend(trace_service_pb2_grpc.TraceServiceServicer):
     """Takes spans over OTLP/gRPC.
 
@@ -90,7 +122,7 @@ class OtlpBackend(trace_service_pb2_grpc.TraceServiceServicer):
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._spans: list[ReceivedSpan] = []
-        self._refuse: Callable[[list[ReceivedSpan]], grpc.StatusCode | None] = lambda _spans: None
+        self._refuse: Callable[[list[ReceivedSpan]], Answer] = lambda _spans: None
         self._server: grpc.Server | None = None
         self._port = 0
         self.calls = 0
@@ -115,8 +147,8 @@ class OtlpBackend(trace_service_pb2_grpc.TraceServiceServicer):
             self._server.stop(grace=None).wait(5)
             self._server = None
 
-    def refuse(self, decide: Callable[[list[ReceivedSpan]], grpc.StatusCode | None]) -> None:
-        """Let *decide* answer each call: a status to refuse its spans with, None to take them."""
+    def refuse(self, decide: Callable[[list[ReceivedSpan]], Answer]) -> None:
+        """Let *decide* answer each call: an error to refuse its spans with, None to take them."""
         with self._condition:
             self._refuse = decide
 
@@ -132,13 +164,20 @@ class OtlpBackend(trace_service_pb2_grpc.TraceServiceServicer):
         ]
         with self._condition:
             self.calls += 1
-            status = self._refuse(spans)
-            if status is None:
+            answer = self._refuse(spans)
+            if answer is None:
                 self._spans.extend(spans)
             self._condition.notify_all()
-        if status is not None:
-            context.abort(status, "told to refuse")
-        return trace_service_pb2.ExportTraceServiceResponse()
+        response = trace_service_pb2.ExportTraceServiceResponse()
+        if isinstance(answer, grpc.StatusCode):
+            answer = Refusal(answer)
+        if isinstance(answer, Refusal):
+            context.set_trailing_metadata(answer.trailers())
+            context.abort(answer.code, answer.details)
+        if isinstance(answer, Partial):
+            response.partial_success.rejected_spans = answer.rejected
+            response.partial_success.error_message = answer.message
+        return response
 
     @property
     def spans(self) -> list[ReceivedSpan]:

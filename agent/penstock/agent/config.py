@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.addresses import Address, TcpAddress, parse_address, parse_admin, parse_tcp
+from penstock.agent.budget import MIB, MIN_LIMIT
 from penstock.agent.errors import ConfigError
 from penstock.agent.identity import AllowList, parse_allow_list
 from penstock.agent.traces.settings import ExportSettings
@@ -20,6 +21,9 @@ ENVIRONMENT_PREFIX = "PENSTOCK_AGENT_"
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
+_MIN_MEMORY = 128 * MIB
+_BYTES = {"MiB": MIB, "GiB": MIB << 10, "TiB": MIB << 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,9 @@ class Config:
     Attributes:
         policy_file: a file or a directory of policies; None for none.
         admin_tls: there if, and only if, one address of *admin_listen* is TCP.
+        state_limit: bytes that all files of the state directory may have together.
+        memory_limit: resident bytes above which nothing is taken from engines.
+        on_fatal: ``exit`` or ``idle``: what to do when the agent cannot start or go on.
         drain_deadline: seconds from SIGTERM to the end, at most.
         source_grace: seconds that a source may be away without a goodbye before it counts as lost.
         engines_expected: how many engines the pod has; 0 if not told.
@@ -58,11 +65,14 @@ class Config:
     http: TcpAddress
     state_dir: Path
     policy_file: Path | None
+    state_limit: int
+    memory_limit: int
     drain_deadline: float
     source_grace: float
     log_format: str
     log_level: str
     engines_expected: int
+    on_fatal: str
     export: ExportSettings
     pod_uid: str = ""
 
@@ -98,6 +108,19 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise ValueError("expected a number with ms, s, m or h, like 10s")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a parser of sizes (``512MiB``, ``1GiB``, ``1.5TiB``) that takes *least* bytes or more."""
+
+    def parse(text: str) -> int:
+        match = _SIZE.fullmatch(text)
+        size = int(float(match[1]) * _BYTES[match[2]]) if match is not None else 0
+        if size < least:
+            raise ValueError(f"expected {least // MIB}MiB or more, a number with MiB, GiB or TiB, like 1GiB")
+        return size
+
+    return parse
 
 
 def parse_count(text: str) -> int:
@@ -169,6 +192,18 @@ OPTIONS: tuple[Option, ...] = (
         parse_optional_path,
         "A file of policies, or a directory of *.yaml and *.yml, that is followed as it changes.",
     ),
+    Option(
+        "state-limit",
+        "1GiB",
+        at_least(MIN_LIMIT),
+        "How much disk the state may take; then the oldest of the log goes.",
+    ),
+    Option(
+        "memory-limit",
+        "512MiB",
+        at_least(_MIN_MEMORY),
+        "Above so much resident memory nothing is taken from engines, which keep it for later.",
+    ),
     Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
     Option("source-grace", "10s", parse_duration, "How long a source may be away before it counts as lost."),
     Option("log-format", "json", one_of("json", "console"), "json or console."),
@@ -176,6 +211,12 @@ OPTIONS: tuple[Option, ...] = (
         "log-level", "info", one_of("debug", "info", "warning", "error"), "debug, info, warning or error."
     ),
     Option("engines-expected", "0", parse_count, "How many engines the pod has; 0 if not known."),
+    Option(
+        "on-fatal",
+        "exit",
+        one_of("exit", "idle"),
+        "exit, or idle: wait for SIGTERM without serving, so that the pod is not restarted in a loop.",
+    ),
 )
 
 # Options that come to Config.admin_tls.

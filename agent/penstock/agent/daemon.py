@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.addresses import TcpAddress
 from penstock.agent.admin import AccessInterceptor, AdminService, AgentContext
+from penstock.agent.condition import Condition
 from penstock.agent.errors import StateError
 from penstock.agent.folding import FoldKeeper
+from penstock.agent.housekeeping import Housekeeper
 from penstock.agent.http import HttpServer
-from penstock.agent.ingest import IngestService, LossWatch, Refusals
-from penstock.agent.journal import AGENT_PROCESS, Journal, prepare_directory
-from penstock.agent.listen import GrpcServer, Lock
+from penstock.agent.ingest import Admission, IngestService, LossWatch, Refusals
+from penstock.agent.journal import AGENT_PROCESS, Journal
+from penstock.agent.listen import GrpcServer, allow_files
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
+from penstock.agent.metrics.state import StateMetrics
 from penstock.agent.policy import (
     OrderBook,
     Pauses,
@@ -32,6 +35,7 @@ from penstock.agent.policy import (
 from penstock.agent.policy.files import FileSource
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
+from penstock.agent.statedir import StateDirectory
 from penstock.agent.tls import Certificates
 from penstock.agent.traces.export import TraceExporter
 from penstock.proto import __version__
@@ -39,6 +43,7 @@ from penstock.proto.v1 import admin_pb2_grpc, policy_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from penstock.agent.config import Config
     from penstock.proto.v1.admin_pb2 import AgentStatus
@@ -59,7 +64,7 @@ async def run(config: Config) -> None:
     """Run the agent until SIGTERM or SIGINT.
 
     Raises:
-        PenstockError: it cannot start; one sentence.
+        PenstockError: it cannot start, or cannot go on; one sentence.
 
     """
     stop = asyncio.Event()
@@ -73,7 +78,11 @@ async def run(config: Config) -> None:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
+            # Whichever comes first.
+            daemon.fatal.add_done_callback(lambda _: stop.set())
             await stopping
+            if daemon.fatal.done():
+                raise daemon.fatal.result()
         _log.info("agent stopping")
     finally:
         stopping.cancel()
@@ -86,6 +95,7 @@ async def run(config: Config) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Policies:
+    database: PolicyDatabase
     store: PolicyStore
     pauses: Pauses
     orders: OrderBook
@@ -94,15 +104,20 @@ class _Policies:
 
 
 class Daemon:
-    """All parts of one agent; each puts its own end on a stack when it begins."""
+    """All parts of one agent; each puts its own end on a stack when it begins.
+
+    Attributes:
+        fatal: gets the error that the agent cannot go on after.
+
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._parts = AsyncExitStack()
-        self._phase = "starting"
+        self._condition = Condition()
         self._stop_at: float | None = None
         self._started_unix_nano = time.time_ns()
-        self._journal: Journal | None = None
+        self.fatal: asyncio.Future[StateError] = asyncio.get_running_loop().create_future()
         self._http: HttpServer | None = None
         self._exporter: TraceExporter | None = None
         self._exposition: Exposition | None = None
@@ -122,12 +137,14 @@ class Daemon:
             PenstockError: a part cannot start; :meth:`stop` undoes the rest.
 
         """
-        journal = self._journal = self._open_journal()
+        allow_files()
+        place = self._take_place()
+        journal = self._open_journal(place)
         http = self._http = await self._start_http()
         keeper = FoldKeeper(journal, fold := Fold())
         replayed = await self._restore(keeper)
-        policies = await self._open_policies()
-        registry = Registry(time.time_ns)
+        policies = await self._open_policies(place)
+        registry = Registry(time.time_ns, fold.account)
         journal.on_commit(lambda _, source, batch: registry.committed(source.epoch, batch))
 
         exemplars = Exemplars()
@@ -137,13 +154,23 @@ class Daemon:
             commit_queue=lambda: journal.depth,
             export_backlog=lambda: max(0, keeper.at - exporter.status().position),
             policy_files=lambda: None if policies.files is None else policies.files.status,
+            exporting=lambda: exporter.status(),  # noqa: PLW0108  (it does not exist yet)
+            state=StateMetrics(place, journal, self._condition).families,
         )
         journal.observe_commits(own.commit.observe)
         exporter = self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
         self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
 
         losses = self._watch_losses(journal, registry)
-        ingest = IngestService(journal, registry, policies.pauses, losses, own.ack.observe)
+        ingest = IngestService(
+            journal,
+            registry,
+            policies.pauses,
+            losses,
+            own.ack.observe,
+            admission=Admission(fold.known(), self._config.memory_limit),
+            count_refused=own.refused.count,
+        )
         admin = await self._serve_admin(
             AgentContext(
                 journal=journal,
@@ -153,32 +180,40 @@ class Daemon:
                 pauses=policies.pauses,
                 orders=policies.orders,
                 feed=policies.feed,
-                state_dir=self._config.state_dir,
+                state_dir=place.path,
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
         self._refused = ingest.refused
         engines = await self._serve_engines(ingest, policies.feed)
+        house = Housekeeper(journal, policies.database, self._condition, self.fatal)
+        self._parts.push_async_callback(house.stop)
         self._listen_address = str(engines.address)
-        self._phase = "serving"
+        self._condition.phase = "serving"
         addresses = {"listen": str(engines.address), **admin, "http": str(http.address)}
-        self._publish(addresses)
+        self._publish(place.path, addresses)
         _log.info("agent ready", version=__version__, pid=os.getpid(), replayed=replayed, **addresses)
 
-    def _open_journal(self) -> Journal:
-        """Open the state; its directory has one owner at a time."""
-        state_dir = self._config.state_dir
-        prepare_directory(state_dir)
-        lock = Lock(state_dir / "lock", f"--state-dir {state_dir}")
-        self._parts.callback(lock.release)
-        state_dir.joinpath(_ADDRESSES).unlink(missing_ok=True)
-        journal = Journal.open(state_dir, self._config.pod_uid)
+    def _take_place(self) -> StateDirectory:
+        place = self._condition.place = StateDirectory(self._config.state_dir, self._config.state_limit)
+        self._parts.callback(place.release)
+        place.path.joinpath(_ADDRESSES).unlink(missing_ok=True)
+        return place
+
+    def _open_journal(self, place: StateDirectory) -> Journal:
+        journal = self._condition.journal = Journal.open(place.path, self._config.pod_uid, place.limit)
         self._parts.push_async_callback(journal.close)
         return journal
 
     async def _start_http(self) -> HttpServer:
         """Health answers before the log is replayed."""
-        http = HttpServer(self._config.http, self._render, self._health, self._readiness)
+        http = HttpServer(
+            self._config.http,
+            self._render,
+            self._condition.health,
+            self._condition.readiness,
+            self._condition.degraded,
+        )
         self._parts.push_async_callback(http.stop)
         await http.start()
         return http
@@ -190,12 +225,12 @@ class Daemon:
         self._parts.callback(saving.cancel)
         return replayed
 
-    async def _open_policies(self) -> _Policies:
-        database = PolicyDatabase.open(self._config.state_dir)
+    async def _open_policies(self, place: StateDirectory) -> _Policies:
+        database = PolicyDatabase.open(place.path)
         self._parts.callback(database.close)
         store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
         files = await self._follow_files(store)
-        return _Policies(store, pauses, orders, PolicyFeed(store, pauses, orders), files)
+        return _Policies(database, store, pauses, orders, PolicyFeed(store, pauses, orders), files)
 
     async def _follow_files(self, store: PolicyStore) -> FileSource | None:
         """Have the files' policies in the store before the first engine asks."""
@@ -277,16 +312,20 @@ class Daemon:
         self._parts.push_async_callback(lambda: server.stop(min(_LAST_CALLS_SECONDS, self._remaining())))
         await server.start()
 
-    def _publish(self, addresses: dict[str, str]) -> None:
-        path = self._config.state_dir / _ADDRESSES
+    def _publish(self, state_dir: Path, addresses: dict[str, str]) -> None:
+        path = state_dir / _ADDRESSES
         written = path.with_suffix(".tmp")
-        written.write_text(json.dumps({"pid": os.getpid(), **addresses}))
-        written.replace(path)
+        try:
+            written.write_text(json.dumps({"pid": os.getpid(), **addresses}))
+            written.replace(path)
+        except OSError as error:
+            # A full disk: the addresses are in the log, too.
+            _log.warning("the addresses could not be written", path=str(path), error=str(error))
         self._parts.callback(path.unlink, missing_ok=True)
 
     async def _drain(self, ingest: IngestService, feed: PolicyFeed, engines: GrpcServer) -> None:
         """Take nothing new; commit and acknowledge what is in hand."""
-        self._phase = "draining"
+        self._condition.phase = "draining"
         await engines.set_serving(False)
         feed.close()
         await ingest.drain(self._remaining() / 2)
@@ -308,6 +347,7 @@ class Daemon:
         status.messages_refused, status.last_refusal = self._refused.count, self._refused.last
         if self._refused.count:
             status.last_refused.FromNanoseconds(self._refused.last_unix_nano)
+        status.degraded = self._condition.degraded()
         if self._http is not None:
             status.metrics_address = str(self._http.address)
         if self._exporter is not None:
@@ -317,12 +357,3 @@ class Daemon:
             status.export_cursor = export.exported
             if export.oldest_unexported_unix_nano:
                 status.oldest_unexported.FromNanoseconds(export.oldest_unexported_unix_nano)
-
-    def _health(self) -> str:
-        journal = self._journal
-        return "" if journal is None or journal.alive else "the journal's writer has ended"
-
-    def _readiness(self) -> str:
-        if self._phase != "serving":
-            return f"the agent is {self._phase}"
-        return self._journal.error if self._journal is not None else ""

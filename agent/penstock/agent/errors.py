@@ -60,3 +60,16 @@ class GapError(PenstockError):
 
 class FullError(PenstockError):
     """A limit is reached; the sender may try again later."""
+
+
+class LimitError(FullError):
+    """A limit of what clients may hold is reached.
+
+    Attributes:
+        limit: which one, in a word, as metrics count it.
+
+    """
+
+    def __init__(self, message: str, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit

@@ -21,6 +21,8 @@ _log = structlog.get_logger(__name__)
 
 SAVE_SECONDS = 30.0
 SAVE_BATCHES = 10_000
+# A replay counts 100,000 entries a second at worst; a restart is to take less than two.
+SAVE_ENTRIES = 100_000
 POLL_SECONDS = 1.0
 # Batches that are committed while the fold is dumped; with more, the loop waits for the dump's end.
 MAX_WAITING = 1_024
@@ -51,6 +53,7 @@ class FoldKeeper:
         self._journal = journal
         self._fold = fold
         self._saved = 0
+        self._entries = 0
         self._dump: Future[bytes] | None = None
         self._waiting: list[tuple[int, Source, Batch]] = []
         self.at = 0
@@ -72,6 +75,9 @@ class FoldKeeper:
         replayed = 0
         sources: dict[int, Source | None] = {}
         with self._journal.reader() as reader:
+            if not self.at and reader.first() > 1:
+                # The beginning of the log is gone: what it alone can tell is a genuine reset.
+                self._journal.begin_anew()
             while rows := reader.batches(self.at):
                 for row in rows:
                     if row.epoch not in sources:
@@ -97,6 +103,7 @@ class FoldKeeper:
     def _apply(self, batch_id: int, source: Source, batch: Batch) -> None:
         # First, so that a batch that the fold cannot take is not tried for ever.
         self.at = batch_id
+        self._entries += len(batch.events) + len(batch.transfers.result) + len(batch.probes.result)
         try:
             self._fold.apply(source, batch)
         except Exception:  # noqa: BLE001  (one batch that cannot be counted must not stop the others)
@@ -111,6 +118,7 @@ class FoldKeeper:
     def _put(self, blob: bytes) -> None:
         self._journal.save_fold(self.at, blob)
         self._saved = self.at
+        self._entries = 0
 
     def _take_dump(self) -> None:
         """Wait for the dump that is under way, if there is one, and apply what was committed meanwhile."""
@@ -133,12 +141,17 @@ class FoldKeeper:
                 self._take_dump()
 
     async def keep_saving(self) -> None:
-        """Save every 30 seconds, or after 10,000 batches, beside the loop; for ever."""
+        """Save beside the loop, for ever: every 30 seconds, after so much that a replay stays short, on demand."""
         last = time.monotonic()
         with ThreadPoolExecutor(1, "penstock-fold") as pool:
             while True:
                 await asyncio.sleep(POLL_SECONDS)
-                if self.at - self._saved >= SAVE_BATCHES or time.monotonic() - last >= SAVE_SECONDS:
+                if (
+                    self.at - self._saved >= SAVE_BATCHES
+                    or self._entries >= SAVE_ENTRIES
+                    or self._journal.wants_fold
+                    or time.monotonic() - last >= SAVE_SECONDS
+                ):
                     last = time.monotonic()
                     try:
                         await self._save_beside(pool)

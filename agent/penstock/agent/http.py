@@ -1,22 +1,45 @@
-"""The HTTP port: metrics and health."""
+"""The HTTP port: metrics and health.
+
+One request a connection, which ends after 15 seconds in any case: whoever scrapes comes four times a minute, and a
+client that dawdles holds nothing for long.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from penstock.agent.addresses import TcpAddress
+from penstock.agent.connections import Connections
 from penstock.agent.errors import PenstockError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiohttp.typedefs import Handler
+
     Render = Callable[[str], tuple[bytes, str]]
 
 _UNAVAILABLE = 503
 _RENDER_DEADLINE = 10.0
+# From the connection to its last byte.
+_CONNECTION_SECONDS = 15.0
+_MAX_CONNECTIONS = 128
+_MAX_BODY_BYTES = 1024
+
+_logger = logging.getLogger("penstock.agent.http")
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """Keep bytes that are no HTTP out of the log: anyone can send them, and they get their 400."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_logger.addFilter(_worth_a_line)
 
 
 class HttpServer:
@@ -26,6 +49,7 @@ class HttpServer:
         render: body and content type for an Accept header; runs on a thread. A PenstockError becomes 503.
         health: a sentence about what keeps the agent from working; empty while it works.
         readiness: likewise, for taking in engines.
+        degraded: likewise, for all that it promises; it is ready all the same.
 
     Attributes:
         address: the real one, once :meth:`start` has returned.
@@ -33,15 +57,21 @@ class HttpServer:
     """
 
     def __init__(
-        self, address: TcpAddress, render: Render, health: Callable[[], str], readiness: Callable[[], str]
+        self,
+        address: TcpAddress,
+        render: Render,
+        health: Callable[[], str],
+        readiness: Callable[[], str],
+        degraded: Callable[[], str] = str,
     ) -> None:
         self.address = address
         self._render = render
         self._health = health
         self._readiness = readiness
+        self._degraded = degraded
         # One scrape at a time: a second one would only take the same text later.
         self._turn = asyncio.Lock()
-        application = web.Application()
+        application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_one_request])
         application.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -49,7 +79,10 @@ class HttpServer:
                 web.get("/readyz", self._readyz),
             ]
         )
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            application, access_log=None, shutdown_timeout=1.0, logger=_logger, lingering_time=0.0
+        )
+        self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Bind and serve.
@@ -59,17 +92,25 @@ class HttpServer:
 
         """
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.address.host, self.address.port)
+        server = self._runner.server
+        assert server is not None  # noqa: S101  (after the set-up there is one)
         try:
-            await site.start()
+            self._server = await asyncio.get_running_loop().create_server(
+                Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS),
+                self.address.host,
+                self.address.port,
+                backlog=_MAX_CONNECTIONS,
+            )
         except OSError as error:
             await self._runner.cleanup()
             reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
             raise StateError(f"--http {self.address} cannot be bound: {reason}") from error
-        self.address = TcpAddress(self.address.host, self._runner.addresses[0][1])
+        self.address = TcpAddress(self.address.host, self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Stop serving."""
+        if self._server is not None:
+            self._server.close()
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -99,7 +140,18 @@ class HttpServer:
         return _answer(self._health())
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return _answer(self._health() or self._readiness())
+        reason = self._health() or self._readiness()
+        degraded = self._degraded()
+        if not reason and degraded:
+            return web.Response(text=f"degraded: {degraded}\n")
+        return _answer(reason)
+
+
+@web.middleware
+async def _one_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+    response = await handler(request)
+    response.force_close()
+    return response
 
 
 def _answer(reason: str) -> web.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -19,23 +20,43 @@ if TYPE_CHECKING:
 # The ingest's own check answers with a sentence up to here; gRPC itself refuses what is larger.
 _MAX_RECEIVE_BYTES = 2 << 20
 _MAX_SEND_BYTES = 16 << 20
+_MAX_CONNECTIONS = 2_048
+# A file for each connection, and some for the state; many systems give 1,024 unless one asks for more.
+_FILES = 4_096
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", _MAX_RECEIVE_BYTES),
     ("grpc.max_send_message_length", _MAX_SEND_BYTES),
-    ("grpc.max_concurrent_streams", 8_192),
+    ("grpc.max_concurrent_streams", 4_096),
+    # Two for each of some hundred processes, and scrapers of health; each costs memory before it says a word.
+    ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
+    # From the connection to HTTP/2's first frame; the default is two minutes.
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    # A connection without a call: engines have one always.
+    ("grpc.max_connection_idle_ms", 60_000),
+    # Only "identity": nothing that swells is unpacked.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     # Two servers on one port would each get half of the engines.
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    # A peer that has stopped is noticed within 5 seconds: 2 of silence, 3 without an answer.
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # Without it a stopped peer is noticed only after a minute.
-    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),
     # Engines ping as often: never answer that with GOAWAY.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
     # Who connects over TLS and says nothing holds a connection for two minutes otherwise.
     ("grpc.server_handshake_timeout_ms", 10_000),
 ]
+
+
+def allow_files() -> None:
+    """Raise this process's limit of open files to what its connections may need, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Lock:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.config import OPTIONS, resolve
+from penstock.agent.config import ENVIRONMENT_PREFIX, OPTIONS, resolve
 from penstock.agent.errors import PenstockError
 from penstock.proto import __version__
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.agent.config import Config
+
 _WRONG_USE = 2
+_HELP = {"help_option_names": ["-h", "--help"]}
 
 
-def _command() -> click.Command:
-    parameters: list[click.Parameter] = [
+def _options() -> list[click.Parameter]:
+    options: list[click.Parameter] = [
         click.Option(
             [f"--{option.name}"],
             metavar="VALUE",
@@ -25,19 +32,51 @@ def _command() -> click.Command:
         )
         for option in OPTIONS
     ]
-    parameters.append(click.Option(["--config"], metavar="FILE", help="A TOML file with these options."))
-    command = click.Command(
+    return [*options, click.Option(["--config"], metavar="FILE", help="A TOML file with these options.")]
+
+
+def _resolve(flags: dict[str, Any]) -> Config:
+    return resolve({name.replace("_", "-"): _text(value) for name, value in flags.items()}, os.environ)
+
+
+def _command() -> click.Command:
+    group = click.Group(
         "penstock-agent",
-        params=parameters,
+        params=_options(),
         callback=_run,
+        invoke_without_command=True,
         help="The daemon beside vLLM. Flags win over PENSTOCK_AGENT_* variables, those over the file.",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=_HELP,
     )
-    return click.version_option(__version__, message="penstock-agent %(version)s")(command)
+    group.add_command(
+        click.Command(
+            "check",
+            params=_options(),
+            callback=_check,
+            help="Check the configuration: flags, variables, file, places, trace endpoint. Starts nothing.",
+            context_settings=_HELP,
+        )
+    )
+    group.add_command(
+        click.Command(
+            "backup",
+            params=[click.Argument(["path"]), *_options()],
+            callback=_backup,
+            help="Copy journal and policies to PATH, a directory that is not there yet, from the running agent "
+            "or, if none runs, from --state-dir. An agent can be started on it.",
+            context_settings=_HELP,
+        )
+    )
+    return click.version_option(__version__, message="penstock-agent %(version)s")(group)
 
 
-def _run(**flags: Any) -> None:
-    config = resolve({name.replace("_", "-"): _text(value) for name, value in flags.items()}, os.environ)
+@click.pass_context
+def _run(context: click.Context, /, **flags: Any) -> None:
+    if context.invoked_subcommand is not None:
+        # Flags may stand before the word and after it.
+        context.obj = flags
+        return
+    config = _resolve(flags)
     # gRPC's C core writes its own lines to standard error, between ours; whoever needs them can ask for them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
@@ -45,7 +84,55 @@ def _run(**flags: Any) -> None:
     from penstock.agent.log import configure  # noqa: PLC0415
 
     configure(config.log_format, config.log_level)
-    asyncio.run(run(config))
+    try:
+        asyncio.run(run(config))
+    except Exception as error:
+        if config.on_fatal != "idle":
+            raise
+        _idle(error, config)
+
+
+def _merged(context: click.Context, flags: dict[str, Any]) -> Config:
+    given = {name: value for name, value in flags.items() if value}
+    return _resolve({**(context.obj or {}), **given})
+
+
+@click.pass_context
+def _check(context: click.Context, /, **flags: Any) -> int:
+    from penstock.agent.check import check  # noqa: PLC0415
+
+    findings = check(_merged(context, flags))
+    for finding in findings:
+        click.echo(f"{'wrong' if finding.wrong else 'ok':>5}  {finding.text}")
+    return _WRONG_USE if any(finding.wrong for finding in findings) else 0
+
+
+@click.pass_context
+def _backup(context: click.Context, /, path: str, **flags: Any) -> None:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from penstock.agent.backup_client import request_backup  # noqa: PLC0415
+
+    config = _merged(context, flags)
+    target = Path(path).absolute()
+    size = request_backup(config.admin_listen, config.state_dir, target)
+    click.echo(f"{target}: {size} bytes")
+
+
+def _idle(error: BaseException, config: Config | None) -> None:
+    from penstock.agent.idle import idle  # noqa: PLC0415
+
+    reason = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    asyncio.run(idle(reason, None if config is None else config.http))
+
+
+def _wants_idle(arguments: Sequence[str]) -> bool:
+    """Tell whether a start that ends before its configuration is known is to idle."""
+    flags = " ".join(arguments).replace("--on-fatal ", "--on-fatal=").split()
+    given = [flag for flag in flags if flag.startswith("--on-fatal=")]
+    if given:
+        return given[-1] == "--on-fatal=idle"
+    serves = not {"check", "backup"} & set(arguments)
+    return serves and os.environ.get(f"{ENVIRONMENT_PREFIX}ON_FATAL") == "idle"
 
 
 def _text(value: str | tuple[str, ...] | None) -> str | None:
@@ -58,9 +145,16 @@ def main() -> None:
     try:
         code = _command().main(standalone_mode=False)
     except click.ClickException as error:
-        sys.stderr.write(f"penstock-agent: {error.format_message().rstrip('.')}; see penstock-agent --help\n")
-        sys.exit(_WRONG_USE)
+        text = f"{error.format_message().rstrip('.')}; see penstock-agent --help"
+        _fail(text, error)
     except PenstockError as error:
-        sys.stderr.write(f"penstock-agent: {error}\n")
-        sys.exit(_WRONG_USE)
+        _fail(str(error), error)
     sys.exit(code or 0)
+
+
+def _fail(text: str, error: Exception) -> None:
+    sys.stderr.write(f"penstock-agent: {text}\n")
+    sys.stderr.flush()
+    if _wants_idle(sys.argv[1:]):
+        _idle(error, None)
+    sys.exit(_WRONG_USE)

@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.agent.accounts import Account
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -32,6 +34,9 @@ class LiveSource:
         clock_offset_nano: its clock minus ours when its last snapshot came; None before the first.
         drops: entries lost in the source, by (reason, kind), since the agent started.
         guard_errors: contained errors, by (hook, error class), since the agent started.
+        account: its entries in the log; None if they are not known from its first batch on.
+        unaccounted: entries that its last snapshot speaks of, and that are neither in the log, nor lost, nor pending;
+            negative if the log has more than it emitted. None before a snapshot has told.
 
     """
 
@@ -43,6 +48,8 @@ class LiveSource:
     clock_offset_nano: int | None = None
     drops: Counter[tuple[str, str]] = field(default_factory=Counter)
     guard_errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    account: Account | None = None
+    unaccounted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,18 @@ class EngineView:
 class Registry:
     """Live sources by epoch. A new epoch of the same process takes the place of the one that is away."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, clock: Callable[[], int], account: Callable[[int], Account | None] = lambda _: None
+    ) -> None:
+        """Make an empty one.
+
+        Args:
+            clock: unix nanoseconds.
+            account: returns what the log held of a source before it was added here.
+
+        """
         self._clock = clock
+        self._account = account
         self._sources: dict[int, LiveSource] = {}
         self._changed: list[Callable[[], None]] = []
 
@@ -91,14 +108,21 @@ class Registry:
 
     def restore(self, source: Source, watermark: int, last_seen_unix_nano: int) -> None:
         """Add a source that an earlier life of the agent left open; it is away until it connects."""
-        self._add(LiveSource(source, False, last_seen_unix_nano, watermark))
+        self._add(
+            LiveSource(
+                source, False, last_seen_unix_nano, watermark, account=self._opening(source.epoch, watermark)
+            )
+        )
+
+    def _opening(self, epoch: int, watermark: int) -> Account | None:
+        return self._account(epoch) if watermark else Account()
 
     def connect(self, source: Source, watermark: int) -> None:
         """Take in a source whose stream has begun."""
         live = self._sources.get(source.epoch)
         if live is None:
-            live = self._add(LiveSource(source))
-        live.source, live.connected, live.snapshot = source, True, None
+            live = self._add(LiveSource(source, account=self._opening(source.epoch, watermark)))
+        live.source, live.connected, live.snapshot, live.unaccounted = source, True, None, None
         live.watermark, live.last_seen_unix_nano = watermark, self._clock()
         self._notify()
 
@@ -121,16 +145,17 @@ class Registry:
         """Let go of a source whose stream has ended, one way or another."""
         live = self._sources.get(epoch)
         if live is not None:
-            live.connected, live.snapshot = False, None
+            live.connected, live.snapshot, live.unaccounted = False, None, None
             self._notify()
 
     def snapshot(self, epoch: int, snapshot: Snapshot) -> None:
-        """Take the source's gauges as they are now."""
+        """Take the source's gauges as they are now, after all batches that it sent before them were committed."""
         live = self._sources.get(epoch)
         if live is not None:
             live.snapshot, live.last_seen_unix_nano = snapshot, self._clock()
             if snapshot.time_unix_nano:
                 live.clock_offset_nano = snapshot.time_unix_nano - live.last_seen_unix_nano
+            live.unaccounted = _unaccounted(live.account, snapshot)
 
     def committed(self, epoch: int, batch: Batch) -> None:
         """Take what a committed batch says about its sender."""
@@ -138,6 +163,8 @@ class Registry:
         if live is None:
             return
         live.watermark, live.last_seen_unix_nano = batch.seq, self._clock()
+        if live.account is not None:
+            live.account = live.account.plus(batch)
         for drop in (*batch.drops, *batch.tombstone.lost):
             _count(live.drops, (drop.reason, drop.kind), drop.count)
         for error in batch.guard_errors:
@@ -161,6 +188,13 @@ class Registry:
             else:
                 shared[live.source.key.server].append(live)
         return [_view(key, by_key[key], shared[key.server]) for key in sorted(by_key)]
+
+
+def _unaccounted(account: Account | None, snapshot: Snapshot) -> int | None:
+    emitter = snapshot.emitter
+    if account is None or not emitter.HasField("produced_entries"):
+        return None
+    return emitter.produced_entries - emitter.pending_entries - account.stored - account.lost
 
 
 def _place(source: Source) -> tuple[EngineKey, str, int]:

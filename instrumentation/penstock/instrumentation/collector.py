@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation.emitter import QUEUE_FULL
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.outbox import Sealed
 from penstock.instrumentation.tally import OTHER
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.instrumentation.emitter import Emitter
 
@@ -28,6 +30,7 @@ class Collector:
 
     Attributes:
         flush_at: when the waiting entries are to be sealed if the link is free; ``NEVER`` with none.
+        taken: entries that were taken from the queues, and those that a full queue gave up, as far as reported.
 
     """
 
@@ -36,6 +39,7 @@ class Collector:
         self._emitter = emitter
         self._ring = ring
         self.flush_at = NEVER
+        self.taken = 0
 
     def collect(self, now: float, *, free: bool, accounts: bool) -> list[Sealed]:
         """Return what is to be sent, oldest first, and set the mark at which the emitter rings again.
@@ -77,16 +81,23 @@ class Collector:
         emitter = self._emitter
         self.flush_at = NEVER
         events, transfers, probes = _take(emitter.events), _take(emitter.transfers), _take(emitter.probes)
+        self.taken += len(events) + len(transfers) + len(probes)
         try:
             batches = seal(events, transfers, probes, emitter.drops)
         except Exception:
             emitter.drops.add("encode_error", OTHER, len(events) + len(transfers) + len(probes))
             raise
         drops, errors = emitter.drops.take(), guard.counts.take()
+        self.taken += overflowed(drops)
         if drops or errors:
             first = batches.pop(0) if batches else Sealed()
-            batches.insert(0, Sealed(first.content, first.held, drops=drops, guard_errors=errors))
+            batches.insert(0, replace(first, drops=drops, guard_errors=errors))
         return batches
+
+
+def overflowed(drops: Mapping[tuple[str, str], int]) -> int:
+    """Return how many of *drops* a full queue gave up: those were emitted and never taken from it."""
+    return sum(count for (reason, _), count in drops.items() if reason == QUEUE_FULL)
 
 
 def _take(queue: deque[Any]) -> list[Any]:

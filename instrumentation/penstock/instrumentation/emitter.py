@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 CAPACITY: Final = 16_384
 """Entries of each kind that wait for the exporter; at 50 ms a round this is 327,000 a second."""
 
+QUEUE_FULL: Final = "queue_full"
+"""The reason of a drop for want of room here."""
+
+ID_MAX: Final = 1024
+"""Characters of a request id that are kept. A client chooses a part of it, and what waits here must stay small."""
+
 _EVENT_KIND: Final = 1
 
 
@@ -73,6 +79,8 @@ class Emitter:
             time_ns: wall clock in nanoseconds; None for now.
 
         """
+        if len(request_id) > ID_MAX:
+            request_id = request_id[:ID_MAX]
         queue = self.events
         queue.append(
             (
@@ -106,6 +114,8 @@ class Emitter:
         request_id: str,
     ) -> None:
         """Queue one completed transfer. Positional arguments are cheapest; times in nanoseconds."""
+        if len(request_id) > ID_MAX:
+            request_id = request_id[:ID_MAX]
         queue = self.transfers
         queue.append((
             end_ns, duration_ns, bytes, descriptors, post_ns, channel, direction, result, component, rank,
@@ -118,6 +128,8 @@ class Emitter:
         self, end_ns: int, duration_ns: int, result: int, connector: str, peer: str, request_id: str
     ) -> None:
         """Queue one question to a remote cache and its answer (``PROBE_RESULT_*``)."""
+        if len(request_id) > ID_MAX:
+            request_id = request_id[:ID_MAX]
         queue = self.probes
         queue.append((end_ns, duration_ns, result, connector, peer, request_id))
         if len(queue) > self.mark:
@@ -156,4 +168,4 @@ class Emitter:
             kind = lost[_EVENT_KIND]
         else:
             kind = KIND_TRANSFER if queue is self.transfers else KIND_PROBE
-        self.drops.add("queue_full", kind)
+        self.drops.add(QUEUE_FULL, kind)

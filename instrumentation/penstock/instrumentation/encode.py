@@ -76,7 +76,7 @@ def frame(epoch: int, seq: int, batch: Sealed) -> bytes:
     )
     if batch.lost:
         head.tombstone.CopyFrom(Tombstone(lost=_drops(batch.lost)))
-    return head.SerializeToString() + batch.content
+    return head.SerializeToString() + batch.body
 
 
 def text(value: str, limit: int = TEXT_MAX) -> str:
@@ -94,8 +94,9 @@ def _seal(
     drops: Tally,
     sealed: list[Sealed],
 ) -> None:
-    batch = Batch()
+    batch, samples = Batch(), Batch()
     held: dict[str, int] = {}
+    sampled: dict[str, int] = {}
     refused = Tally()
     parts = _Parts()
     for record in events:
@@ -105,21 +106,21 @@ def _seal(
             kind = record[1]
             held[kind] = held.get(kind, 0) + 1
     table = {"": 0}
-    rows = _columns(batch.transfers, TRANSFER_COLUMNS, TRANSFER_TEXT, transfers, table)
-    _account(KIND_TRANSFER, len(transfers), rows, held, refused)
-    rows = _columns(batch.probes, PROBE_COLUMNS, PROBE_TEXT, probes, table)
-    _account(KIND_PROBE, len(probes), rows, held, refused)
-    if len(table) > 1 or KIND_TRANSFER in held or KIND_PROBE in held:
-        batch.strings.extend(table)
-    content = batch.SerializeToString()
-    if len(content) <= BATCH_BYTES and parts.count + len(table) <= BATCH_PARTS:
+    rows = _columns(samples.transfers, TRANSFER_COLUMNS, TRANSFER_TEXT, transfers, table)
+    _account(KIND_TRANSFER, len(transfers), rows, sampled, refused)
+    rows = _columns(samples.probes, PROBE_COLUMNS, PROBE_TEXT, probes, table)
+    _account(KIND_PROBE, len(probes), rows, sampled, refused)
+    if sampled:
+        samples.strings.extend(table)
+    found = Sealed(batch.SerializeToString(), held, samples.SerializeToString() if sampled else b"", sampled)
+    if found.size <= BATCH_BYTES and parts.count + len(table) <= BATCH_PARTS:
         for (reason, kind), count in refused.take().items():
             drops.add(reason, kind, count)
-        if held:
-            sealed.append(Sealed(content, held))
+        if found:
+            sealed.append(found)
         return
     if len(events) + len(transfers) + len(probes) == 1:
-        for kind in held:
+        for kind in (*held, *sampled):
             drops.add(OVERSIZE, kind)
         return
     # Both halves account for themselves.

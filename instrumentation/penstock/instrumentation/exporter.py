@@ -12,17 +12,20 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.backoff import Backoff
-from penstock.instrumentation.collector import BATCH_ENTRIES, NEVER, Collector
+from penstock.instrumentation.collector import BATCH_ENTRIES, NEVER, Collector, overflowed
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.outbox import Outbox, Sealed, Watermark
 from penstock.instrumentation.service import Message, Service, Tag
+from penstock.instrumentation.tally import entries_in
 
 if TYPE_CHECKING:
+    from penstock.instrumentation.outbox import Counts
     from penstock.instrumentation.runtime import Runtime
     from penstock.instrumentation.settings import Settings
     from penstock.instrumentation.transport import Ended, Stream
     from penstock.proto.v1.ingest_pb2 import Ack
+    from penstock.proto.v1.snapshot_pb2 import Emitter as EmitterMessage
 
 METHOD: Final = "/penstock.v1.Ingest/Publish"
 
@@ -69,6 +72,8 @@ class Exporter(Service):
         self._stopping = False
         self._stop_by = NEVER
         self._sent = 0
+        # Entries that were settled in epochs before this one.
+        self._forgotten = 0
         self._connections = 0
         self._complain_at = time.monotonic() + PATIENCE
 
@@ -197,6 +202,8 @@ class Exporter(Service):
         if self._outbox.acknowledge(ack.durable_watermark) is Watermark.FOREIGN:
             self._outbox.restart()
             self._runtime.renew_epoch()
+            self._in_flight = 0
+            self._forgotten = self._settled(self._emitter.drops.look())
             self._fail("the agent has lost what it had committed; a new epoch begins")
             return
         now = time.monotonic()
@@ -244,11 +251,7 @@ class Exporter(Service):
         snapshot = batch.snapshot
         snapshot.time_unix_nano = time.time_ns()
         snapshot.paused = self._runtime.paused
-        snapshot.emitter.queued_entries = self._emitter.queued()
-        snapshot.emitter.unacknowledged_batches = len(self._outbox)
-        snapshot.emitter.unacknowledged_bytes = self._outbox.size
-        snapshot.emitter.sent_batches = self._sent
-        snapshot.emitter.reconnects = max(0, self._connections - 1)
+        self._describe(snapshot.emitter)
         registry.fill(snapshot)
         self._runtime.snapshots.collect(snapshot)
         lost = bound(snapshot)
@@ -259,6 +262,27 @@ class Exporter(Service):
             self._emitter.drops.add("oversize", "snapshot")
             return
         self._stream.send(content)
+
+    def _describe(self, emitter: EmitterMessage) -> None:
+        emitter.queued_entries = self._emitter.queued()
+        emitter.unacknowledged_batches = len(self._outbox)
+        emitter.unacknowledged_bytes = self._outbox.size
+        emitter.sent_batches = self._sent
+        emitter.reconnects = max(0, self._connections - 1)
+        # One look for both numbers: entries are given up meanwhile.
+        untold = self._emitter.drops.look()
+        emitter.pending_entries = emitter.queued_entries + self._waiting(untold)
+        emitter.produced_entries = emitter.pending_entries + self._settled(untold) - self._forgotten
+
+    def _settled(self, untold: Counts) -> int:
+        """Return how many entries the agent has or was told of, what is in flight on this stream included."""
+        return self._collector.taken + overflowed(untold) - self._waiting(untold)
+
+    def _waiting(self, untold: Counts) -> int:
+        """Return how many of the entries that were taken from the queues, or given up, are in no batch that was sent."""
+        in_flight = self._outbox.in_flight() if self._in_flight else None
+        sent = in_flight[1].entries if in_flight is not None else 0
+        return entries_in(untold) + self._outbox.entries - sent
 
     def _collect(self, now: float) -> None:
         free = self._greeted and not self._in_flight and not len(self._outbox)

@@ -1,11 +1,10 @@
 """What has been sealed and not yet acknowledged: pure, without clock or wire.
 
-A batch gets its sequence number when it is first sent. One is in flight at a time,
-so at most one entry, the head, is numbered; whatever is given up behind it leaves no
-gap and costs no number. When more than the bound waits, the oldest batch becomes a
-tombstone: what it held, by kind, and its number if it had one. Neighbouring
-tombstones without a number are merged, so an agent that is away for a day leaves
-two of them.
+A batch gets its sequence number when it is first sent. One is in flight at a time and stays as it is until it is
+acknowledged, so whatever is given up behind it leaves no gap and costs no number. When more than the bound waits,
+the oldest samples go first, then the oldest events: a sample is one of many, an event may be the only word about a
+request. What was given up is counted by kind and told with the next batch, so an agent that is away for a day leaves
+one tombstone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from penstock.instrumentation.tally import OTHER
+from penstock.instrumentation.tally import OTHER, entries_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,9 +37,11 @@ class Sealed:
     """A batch without its number.
 
     Attributes:
-        content: its entries, serialized as a ``Batch``; empty in a tombstone.
-        held: how many entries of which kind are in the content.
-        lost: of a tombstone: what was given up, by (reason, kind).
+        content: its events, serialized as a ``Batch``.
+        samples: its samples and their strings, likewise.
+        held: how many events of which kind are in the content.
+        sampled: how many samples of which kind are in the samples.
+        lost: what was given up before this batch, by (reason, kind): ``Batch.tombstone``.
         drops: ``Batch.drops``, by (reason, kind).
         guard_errors: ``Batch.guard_errors``, by (hook, error class).
 
@@ -48,28 +49,55 @@ class Sealed:
 
     content: bytes = b""
     held: Mapping[str, int] = field(default_factory=dict)
+    samples: bytes = b""
+    sampled: Mapping[str, int] = field(default_factory=dict)
     lost: Counts = field(default_factory=dict)
     drops: Counts = field(default_factory=dict)
     guard_errors: Counts = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self.content or self.samples or self.lost or self.drops or self.guard_errors)
+
+    @property
+    def body(self) -> bytes:
+        """All its entries: serialized messages that follow one another are one message."""
+        return self.content + self.samples
+
+    @property
+    def size(self) -> int:
+        """Bytes of its entries."""
+        return len(self.content) + len(self.samples)
+
+    @property
+    def entries(self) -> int:
+        """How many entries it accounts for, there or lost."""
+        return (
+            sum(self.held.values())
+            + sum(self.sampled.values())
+            + entries_in(self.lost)
+            + entries_in(self.drops)
+        )
+
     def tombstone(self, reason: str) -> Sealed:
-        """Return what is left when the content is given up; drops and guard errors are still reported."""
-        lost = {(reason, kind): count for kind, count in self.held.items()}
+        """Return what is left when its entries are given up; drops and guard errors are still reported."""
+        lost = {(reason, kind): count for kind, count in (*self.held.items(), *self.sampled.items())}
         return Sealed(lost=_sum(self.lost, lost), drops=self.drops, guard_errors=self.guard_errors)
 
-    def merged(self, other: Sealed) -> Sealed:
-        """Return one tombstone for two."""
+    def joined(self, other: Sealed) -> Sealed:
+        """Return one batch for two, of which at most one has events and at most one has samples."""
         return Sealed(
+            content=self.content or other.content,
+            held=self.held or other.held,
+            samples=self.samples or other.samples,
+            sampled=self.sampled or other.sampled,
             lost=_sum(self.lost, other.lost),
             drops=_sum(self.drops, other.drops),
             guard_errors=_sum(self.guard_errors, other.guard_errors),
         )
 
 
-@dataclass(slots=True)
-class _Entry:
-    batch: Sealed
-    seq: int = 0
+NOTHING: Final = Sealed()
 
 
 class Watermark(Enum):
@@ -84,75 +112,101 @@ class Outbox:
     """Batches in the order of their sealing.
 
     Attributes:
-        size: bytes of content held, at most the limit.
+        size: bytes of entries held, at most the limit, and one batch in flight on top.
+        entries: how many entries all that it holds accounts for, there or lost.
 
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        self._entries: deque[_Entry] = deque()
+        # The batch to send next, once it was looked at, and its number: 0 while it has none.
+        self._head: Sealed | None = None
+        self._seq = 0
         self._last = 0
+        # The two halves of what waits behind it, each with the number of the append that it came with.
+        self._appended = 0
+        self._events: deque[tuple[int, Sealed]] = deque()
+        self._samples: deque[tuple[int, Sealed]] = deque()
+        self._given_up = NOTHING
         self.size = 0
+        self.entries = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        waiting = max(len(self._events), len(self._samples))
+        return waiting + (self._head is not None) + bool(self._given_up)
 
     @property
     def acknowledged(self) -> int:
         """The highest sequence number that the agent has committed."""
-        return self._last - (1 if self._entries and self._entries[0].seq else 0)
+        return self._last - bool(self._seq)
 
     def append(self, batch: Sealed) -> None:
-        """Add a batch at the end; the oldest ones make room for it."""
-        self._entries.append(_Entry(batch))
-        self.size += len(batch.content)
-        while self.size > self._limit:
-            self._evict()
+        """Add a batch at the end; the oldest entries make room for it."""
+        self._appended += 1
+        events = Sealed(
+            batch.content, batch.held, lost=batch.lost, drops=batch.drops, guard_errors=batch.guard_errors
+        )
+        if events:
+            self._events.append((self._appended, events))
+        if batch.samples:
+            self._samples.append((self._appended, Sealed(samples=batch.samples, sampled=batch.sampled)))
+        self.size += batch.size
+        self.entries += batch.entries
+        while self.size > self._limit and (self._samples or self._events):
+            self._give_up((self._samples or self._events).popleft()[1])
 
     def head(self) -> tuple[int, Sealed] | None:
         """Return the batch to send next and its number, the same until it is acknowledged; None if there is none."""
-        if not self._entries:
+        if self._head is None:
+            self._head = self._next()
+        if self._head is None:
             return None
-        entry = self._entries[0]
-        if not entry.seq:
+        if not self._seq:
             self._last += 1
-            entry.seq = self._last
-        return entry.seq, entry.batch
+            self._seq = self._last
+        return self._seq, self._head
+
+    def in_flight(self) -> tuple[int, Sealed] | None:
+        """Return the batch that has a number, and it; None if none has."""
+        return (self._seq, self._head) if self._seq and self._head is not None else None
 
     def acknowledge(self, watermark: int) -> Watermark:
         """Take in the agent's watermark: in a greeting, or after a batch."""
         if watermark > self._last or watermark < self.acknowledged:
             return Watermark.FOREIGN
-        if self._entries and 0 < self._entries[0].seq <= watermark:
-            self.size -= len(self._entries.popleft().batch.content)
+        if self._head is not None and 0 < self._seq <= watermark:
+            self.size -= self._head.size
+            self.entries -= self._head.entries
+            self._head, self._seq = None, 0
         return Watermark.GOOD
 
     def reject(self) -> None:
         """Give up the batch in flight, which the agent will never take: it becomes a tombstone of the same number."""
-        if self._entries and self._entries[0].seq:
-            self._bury(0, REJECTED)
+        if self._head is not None and self._seq:
+            self.size -= self._head.size
+            self._head = self._head.tombstone(REJECTED)
 
     def restart(self) -> None:
         """Begin a new epoch: what is held has no number yet."""
-        self._last = 0
-        if self._entries:
-            self._entries[0].seq = 0
+        self._last = self._seq = 0
 
-    def _evict(self) -> None:
-        index = next(index for index, entry in enumerate(self._entries) if entry.batch.content)
-        self._bury(index, OVERFLOW)
-        if index and not self._entries[index - 1].seq:
-            merged = self._entries[index - 1].batch.merged(self._entries[index].batch)
-            self._entries[index - 1].batch = merged
-            del self._entries[index]
+    def _next(self) -> Sealed | None:
+        """Take the two halves of the oldest append, or the one that is left, and what is to be told with it."""
+        turn = min((queue[0][0] for queue in (self._events, self._samples) if queue), default=0)
+        batch, self._given_up = self._given_up, NOTHING
+        for queue in (self._events, self._samples):
+            if queue and queue[0][0] == turn:
+                batch = batch.joined(queue.popleft()[1])
+        return batch or None
 
-    def _bury(self, index: int, reason: str) -> None:
-        entry = self._entries[index]
-        self.size -= len(entry.batch.content)
-        entry.batch = entry.batch.tombstone(reason)
+    def _give_up(self, batch: Sealed) -> None:
+        self.size -= batch.size
+        self._given_up = self._given_up.joined(batch.tombstone(OVERFLOW))
 
 
 def _sum(left: Counts, right: Counts) -> Counts:
+    if not right:
+        return left
     total = dict(left)
     for key, count in right.items():
         place = key if key in total or len(total) < KEYS_MAX else (OTHER, OTHER)

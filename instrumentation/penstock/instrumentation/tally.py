@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 OTHER: Final = "other"
+
+NO_ENTRIES: Final = frozenset({"snapshot", "snapshot_row"})
+"""Kinds of a drop account that are no entries: a gauge that is lost comes again within a second."""
+
+
+def entries_in(counts: Mapping[tuple[str, str], int]) -> int:
+    """Return how many entries a drop account, by (reason, kind), counts."""
+    return sum(count for (_, kind), count in counts.items() if kind not in NO_ENTRIES)
 
 
 class Tally:
@@ -34,6 +45,11 @@ class Tally:
         with self._lock:
             counts, self._counts = self._counts, {}
         return counts
+
+    def look(self) -> dict[tuple[str, str], int]:
+        """Return a copy of the counts."""
+        with self._lock:
+            return dict(self._counts)
 
     def __bool__(self) -> bool:
         return bool(self._counts)

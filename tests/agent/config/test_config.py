@@ -30,6 +30,8 @@ def test_defaults_are_those_of_the_design():
     assert config.state_dir == Path("/var/lib/penstock")
     assert config.policy_file is None
     assert (config.log_format, config.log_level, config.engines_expected) == ("json", "info", 0)
+    assert (config.state_limit, config.on_fatal) == (1 << 30, "exit")
+    assert config.memory_limit == 512 << 20
 
 
 def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path):
@@ -80,6 +82,10 @@ def test_the_admin_service_over_tcp_has_certificates_and_a_list(tmp_path):
         ({"engines-expected": "-1"}, {}, "", "--engines-expected '-1' is wrong: expected a whole number, 0 or more"),
         ({"policy-file": "a\0b"}, {}, "", "is wrong: expected a path"),
         ({"state-dir": ""}, {}, "", "--state-dir '' is wrong: expected the path of a directory"),
+        ({"state-limit": "31MiB"}, {}, "", "--state-limit '31MiB' is wrong: expected 32MiB or more, a number with MiB, GiB or TiB, like 1GiB"),
+        ({"memory-limit": "64MiB"}, {}, "", "--memory-limit '64MiB' is wrong: expected 128MiB or more, a number with MiB, GiB or TiB"),
+        ({"state-limit": "1G"}, {}, "", "--state-limit '1G' is wrong: expected 32MiB or more"),
+        ({"on-fatal": "panic"}, {}, "", "--on-fatal 'panic' is wrong: expected one of exit, idle"),
         ({}, {}, 'htp = "x"', "'htp' in {file} is not an option; the options are listen, admin-listen, admin-tls-cert, "),
         ({}, {}, "http = true", "http in {file} is True; write it as a string, as you would after --http"),
         ({}, {}, 'http = "x"', "http in {file} 'x' is wrong: expected host:port"),

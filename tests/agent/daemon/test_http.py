@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 
 import aiohttp
@@ -104,3 +106,89 @@ async def test_a_scrape_that_takes_too_long_is_given_up(served, monkeypatch):
     monkeypatch.setattr(agent, "hold", None)
     go_on.set()
     assert (await get("/metrics", Accept="x/y"))[:2] == (200, "for x/y")
+
+
+async def exchange(address, data):
+    """Send bytes, and return all that comes until the server ends the connection."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        writer.write(data)
+        with contextlib.suppress(ConnectionError):
+            return await asyncio.wait_for(reader.read(), 10)
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.fixture
+async def bare():
+    """Serve an agent; yields its address."""
+    server = HttpServer(TcpAddress("127.0.0.1", 0), Agent().render, lambda: "", lambda: "")
+    await server.start()
+    yield server.address
+    await server.stop()
+
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x00\xff no HTTP at all\r\n\r\n",
+        b"\0" * 100,
+        b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n",
+        GET + b"X: " + b"x" * 10_000 + b"\r\n\r\n",
+        GET + b"X: y\r\n" * 10_000 + b"\r\n",
+        GET + b"Content-Length: -5\r\n\r\n",
+        b"GET /healthz HTTP/9.9\r\n\r\n",
+    ],
+)
+async def test_bytes_that_are_no_request(bare, data, caplog):
+    """They are refused and end their connection; the log says nothing, and the next request is served."""
+    answer = await exchange(bare, data)
+    assert answer.startswith(b"HTTP/1.0 400") or not answer
+    assert caplog.records == []
+    assert (await exchange(bare, GET + b"\r\n")).endswith(b"\r\n\r\nok\n")
+
+
+async def test_a_connection_has_one_request(bare):
+    """It is closed behind the answer, so that nobody keeps one for nothing."""
+    answer = await exchange(bare, GET + b"\r\n" + GET + b"\r\n")
+    assert answer.count(b"HTTP/1.1 200") == 1
+    assert b"Connection: close" in answer
+
+
+async def test_a_connection_that_dawdles_is_cut_off(monkeypatch):
+    """Whether it says nothing or a byte now and then; others are served meanwhile."""
+    monkeypatch.setattr("penstock.agent.http._CONNECTION_SECONDS", 0.3)
+    server = HttpServer(TcpAddress("127.0.0.1", 0), Agent().render, lambda: "", lambda: "")
+    await server.start()
+    try:
+        silent, slow, good = await asyncio.gather(
+            exchange(server.address, b""),
+            exchange(server.address, GET),
+            exchange(server.address, GET + b"\r\n"),
+        )
+    finally:
+        await server.stop()
+    assert (silent, slow) == (b"", b"")
+    assert good.startswith(b"HTTP/1.1 200")
+
+
+async def test_connections_are_counted(monkeypatch):
+    """One too many is closed at once; when another has ended there is room again."""
+    monkeypatch.setattr("penstock.agent.http._MAX_CONNECTIONS", 1)
+    server = HttpServer(TcpAddress("127.0.0.1", 0), Agent().render, lambda: "", lambda: "")
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+        writer.write(GET)
+        await writer.drain()
+        assert await exchange(server.address, GET + b"\r\n") == b""
+        writer.write(b"\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        assert (await exchange(server.address, GET + b"\r\n")).startswith(b"HTTP/1.1 200")
+    finally:
+        await server.stop()

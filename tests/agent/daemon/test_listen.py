@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -75,3 +78,16 @@ async def test_a_server_that_is_refused_leaves_the_others_socket_alone():
         assert address.path.exists()
         await first.stop(0)
         assert not address.path.exists()
+
+
+def test_files_for_all_connections():
+    """A process that may have more open files than it has asks for them."""
+    script = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 3000));"
+        "from penstock.agent.listen import allow_files; allow_files();"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout == "(3000, 3000)\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from penstock.agent.errors import FullError
+from penstock.agent.errors import ContractError, FullError, GapError, LimitError, StateError
+from penstock.agent.ingest import Admission
+from penstock.agent.ingest.service import _reason
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, Goodbye
 from penstock.proto.v1.ingest_pb2_grpc import IngestStub
@@ -187,12 +189,70 @@ def test_a_full_journal_is_told_to_the_sender(ingest, monkeypatch):
 
 def test_too_many_streams_are_refused(ingest, monkeypatch):
     """Before anything of them is read."""
-    monkeypatch.setattr("penstock.agent.ingest.service.MAX_STREAMS", 1)
+    monkeypatch.setattr("penstock.agent.ingest.admission.MAX_STREAMS", 1)
     with FakeEngine(ingest.address):
         other = FakeEngine(ingest.address)
         with pytest.raises(grpc.RpcError, match="1 sources are connected"):
             other.connect()
         other.disconnect()
+
+
+def test_too_many_engines_are_refused(ingest, monkeypatch):
+    """A client that makes up names; engines that are known come in, and what was refused is counted by its reason."""
+    refused = []
+    monkeypatch.setattr("penstock.agent.ingest.admission.MAX_ENGINES", 1)
+    monkeypatch.setattr(ingest.service, "_count_refused", refused.append)
+    with FakeEngine(ingest.address):
+        other = FakeEngine(ingest.address, engine="1")
+        with pytest.raises(grpc.RpcError, match="1 engines are known and '1' is none of them") as caught:
+            other.connect()
+        other.disconnect()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with FakeEngine(ingest.address) as again:
+            assert again.publish(transfer_failure("r")) == 1
+    assert refused == ["engines"]
+
+
+def test_without_memory_nothing_is_taken(ingest, monkeypatch):
+    """Neither batches nor streams; the sender keeps them and is told to come again."""
+    with FakeEngine(ingest.address) as engine:
+        engine.publish(transfer_failure("a"))
+        monkeypatch.setattr(ingest.service, "_admission", Admission(memory_limit=1))
+        for attempt in (lambda: engine.publish(transfer_failure("b")), engine.connect):
+            with pytest.raises(grpc.RpcError, match="its limit is 0 MiB") as caught:
+                attempt()
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        monkeypatch.setattr(ingest.service, "_admission", Admission())
+        assert engine.connect() == 1
+    assert seqs(ingest) == [1, 2]
+
+
+def test_a_source_that_floods_waits(ingest, monkeypatch):
+    """Above its rate the next message is read later; another source does not notice."""
+    monkeypatch.setattr("penstock.agent.ingest.service.SOURCE_BYTES_PER_SECOND", 0.001)
+    monkeypatch.setattr("penstock.agent.ingest.service.SOURCE_BURST_BYTES", 100)
+    with FakeEngine(ingest.address, engine="0") as flood, FakeEngine(ingest.address, engine="1") as other:
+        flood.publish(transfer_failure("r" * 200))
+        flood.send(Batch(epoch=flood.epoch, seq=2, events=[transfer_failure("late")]))
+        other.publish()
+        other.publish()
+        assert flood.acknowledged == 1
+    assert seqs(ingest) == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (ContractError("x"), "invalid"),
+        (GapError("x"), "out_of_order"),
+        (FullError("x"), "journal"),
+        (LimitError("x", "memory"), "memory"),
+        (StateError("x"), "error"),
+    ],
+)
+def test_reasons_of_refusals(error, word):
+    """Each error has one word in the metrics."""
+    assert _reason(error) == word
 
 
 def test_a_silent_stream_is_ended(ingest, monkeypatch):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 
 import pytest
 from penstock.agent.errors import StateError
-from penstock.agent.journal import Journal, prepare_directory
+from penstock.agent.journal import Journal
 from penstock.agent.journal.schema import MIGRATIONS, VERSION, migrate
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -46,26 +45,14 @@ def test_a_newer_schema_is_refused(tmp_path):
         Journal.open(tmp_path)
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path):
-    """The sentence names the file."""
-    (tmp_path / "journal.db").write_bytes(b"not a database at all" * 100)
-    with pytest.raises(StateError, match=r"journal\.db' cannot be used: file is not a database"):
+def test_the_database_of_another_program_is_refused(tmp_path):
+    """It is not damaged, so it stays where it is."""
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.execute("CREATE TABLE meta (something_else)")
+    database.close()
+    with pytest.raises(StateError, match=r"journal\.db' cannot be used: table meta already exists"):
         Journal.open(tmp_path)
-
-
-def test_a_state_directory_that_is_a_file_is_refused(tmp_path):
-    """So is one below a file."""
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StateError, match="cannot be created"):
-            prepare_directory(path)
-
-
-def test_a_state_directory_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    """Root may write anywhere, so the system's answer is replaced."""
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(StateError, match="cannot be written; give --state-dir one that can"):
-        prepare_directory(tmp_path)
+    assert [path.name for path in tmp_path.glob("state.*")] == []
 
 
 async def test_the_state_remembers_its_beginning(tmp_path):
@@ -106,5 +93,6 @@ async def test_the_state_is_its_owners_alone(tmp_path):
         "journal.db": "0o600",
         "journal.db-wal": "0o600",
         "journal.db-shm": "0o600",
+        "reserve": "0o600",
     }
     await journal.close()

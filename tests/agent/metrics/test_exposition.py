@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.catalogue import METRICS
+from penstock.agent.metrics.own import BUILD
+from penstock.agent.metrics.process import ProcessUse
 from penstock.agent.metrics.text import OPENMETRICS, PLAIN
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.files.source import FileStatus
 from penstock.agent.samples import transfer_samples
+from penstock.agent.traces.state import ExportStatus
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
@@ -131,6 +135,7 @@ SNAPSHOT = Snapshot(
         "changed_time_unix_nano": TIME - MINUTE,
         "expires_time_unix_nano": TIME + MINUTE,
     },
+    emitter={"pending_entries": 12, "produced_entries": 90, "unacknowledged_bytes": 4096},
     hooks=[
         {"name": "scheduler", "component": common.COMPONENT_SCHEDULER, "installed": True},
         {"name": "ec", "component": common.COMPONENT_SCHEDULER, "reason": 'no "ec" connector'},
@@ -152,14 +157,19 @@ def golden_exposition() -> Exposition:
         commit_queue=lambda: 3,
         export_backlog=lambda: 17,
         policy_files=lambda: files,
+        exporting=lambda: ExportStatus("http://collector:4317", "", 1, 2, 3, TIME - MINUTE, 70, 1, 5),
+        process=lambda: ProcessUse(90 << 20, 1.5, 40),
+        build=dict.fromkeys(BUILD, "1.2.3"),
+        started=TIME / SECOND - 30,
     )
+    agent.refused.count("invalid")
     agent.commit.observe(0.0008)
     agent.ack.observe(0.004)
     agent.export.observe(12)
     return Exposition(
         fold,
         lambda: [
-            live(DECODE, SNAPSHOT),
+            replace(live(DECODE, SNAPSHOT), unaccounted=-2),
             live(WORKER, Snapshot(leases={"count": 4, "blocks": 8})),
             live(FRONT),
         ],

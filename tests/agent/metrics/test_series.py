@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.series import IDLE_NANO, Series
+from penstock.agent.metrics.series import IDLE_NANO, RESERVED, Room, Series
 
 from tests.support.metrics import UNTIMED
 
@@ -42,6 +42,35 @@ def test_known_label_sets_go_on_at_the_cap() -> None:
     for peer in ("a", "b", "a"):
         series.add((peer,), 1, time=1)
     assert totals(series) == {("a",): 2, ("__other__",): 1}
+
+
+def test_a_peer_that_calls_itself_other() -> None:
+    """Clients name peers: it is counted with the rest, and there is one series of that name."""
+    series = Series(c.LATE_READS, cap=2)
+    for peer in ("__other__", "a", "b", "c"):
+        series.add((peer,), 1, time=1)
+    assert sorted(row.labels for row in series.rows()) == [("__other__",), ("a",), ("b",)]
+    assert totals(series)["__other__",] == 2
+
+
+def test_series_share_a_room() -> None:
+    """When it is used up new label sets fold, but for a few of each metric; metrics without free text never do."""
+    room = Room(20)
+    flood, other, words = (Series(metric, 1000, room) for metric in (c.LATE_READS, c.LATE_READS, c.EVENTS))
+    for number in range(100):
+        flood.add((f"peer-{number}",), 1, time=1)
+        words.add((f"kind-{number}",), 1, time=1)
+    for number in range(RESERVED + 5):
+        other.add((f"peer-{number}",), 1, time=1)
+    assert sum(totals(flood).values()) == 100
+    assert len(totals(flood)) <= 20 + 1
+    assert len(totals(words)) == 100
+    assert len(totals(other)) == RESERVED + 1
+    assert totals(other)["__other__",] == 5
+    again = Room(20)
+    loaded = Series.load(c.LATE_READS, flood.dump(), 1000, again)
+    assert totals(loaded) == totals(flood)
+    assert again.left == 20 - len(totals(flood))
 
 
 def test_an_idle_label_set_gives_way_and_resumes_when_it_returns() -> None:

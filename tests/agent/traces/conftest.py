@@ -60,5 +60,5 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpBackend]:
     """Run a trace backend and point the environment to it."""
     with otlp_backend() as backend:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", backend.endpoint)
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1000")
         yield backend

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
 import threading
+import time
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from penstock.agent.errors import ConfigError
 from penstock.agent.traces import names
 from penstock.agent.traces.export import CURSOR, TraceExporter
@@ -20,6 +25,7 @@ from penstock.agent.traces.state import Limits
 from penstock.proto.v1 import common_pb2
 
 from tests.support.batches import deferral_start
+from tests.support.otlp import Partial, Refusal
 from tests.support.stories import (
     DECODE,
     DECODE_CORE,
@@ -304,70 +310,237 @@ def test_stop_without_start(book, backend):
     assert backend.spans == []
 
 
-def test_a_wrong_variable_is_a_sentence(book, monkeypatch):
-    """The SDK's complaint comes at start-up, as one sentence."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
-    with pytest.raises(ConfigError, match=r"no trace exporter for .* over grpc: .*'soon'.*; check the OTEL_"):
-        exporter_of(book, "http://127.0.0.1:1")
+@pytest.mark.parametrize(("protocol", "path"), [("grpc", ""), ("http/protobuf", "/v1/traces")])
+def test_a_certificate_that_is_not_there_is_a_sentence(book, protocol, path):
+    """It comes at start-up and names the place."""
+    settings = ExportSettings(f"https://127.0.0.1:1{path}", protocol, certificate="/nowhere/ca.pem")
+    with pytest.raises(
+        ConfigError, match=rf"no trace export to .* over {protocol}: .*No such file.*; check the OTEL_"
+    ):
+        TraceExporter(book.journal, settings)
+
+
+async def test_the_backend_asks_for_time(book, backend):
+    """Its RetryInfo is honoured: the next try is not made before; RESOURCE_EXHAUSTED with one is no refusal."""
+    calls = []
+
+    def decide(_spans):
+        calls.append(time.monotonic())
+        return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after=0.8) if len(calls) == 1 else None
+
+    backend.refuse(decide)
+    await book.tell(prefill_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await asyncio.to_thread(backend.wait_for, 2)
+        await until(lambda: exporter.status().spans_exported == 2, "all is exported")
+        assert exporter.status().spans_refused == 0
+    assert calls[1] - calls[0] >= 0.8
+
+
+async def test_a_partial_success_is_not_sent_again(book, backend):
+    """What the backend rejects of a call is counted; which spans it does not say, so none gets an exemplar."""
+    told = []
+    backend.refuse(lambda _spans: Partial(1))
+    await book.tell(prefill_story())
+    async with exporting(book, backend.endpoint, on_exported=lambda *args: told.append(args)) as exporter:
+        await until(lambda: exporter.status().low == 3, "everything is done with")
+        status = exporter.status()
+    assert (status.spans_exported, status.spans_refused, status.error) == (1, 1, "")
+    assert (backend.calls, told) == (1, [])
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED])
+async def test_a_refusal_of_doubtful_origin(book, backend, monkeypatch, code):
+    """It is the backend's trouble at first; a span that fails every time is given up, and holds up no other."""
+    monkeypatch.setattr("penstock.agent.traces.delivery._FIRST_BACKOFF", 0.001)
+    backend.refuse(
+        lambda spans: code if any(span.name == names.KV_LOAD for span in spans) else None,
+    )
+    await book.tell(prefill_story(), decode_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await until(lambda: exporter.status().low == 9, "everything is done with")
+        status = exporter.status()
+    assert (status.spans_refused, status.spans_exported) == (1, GOOD_SPANS - 1)
+    assert backend.calls > 5
+
+
+async def test_a_message_that_is_too_large_is_halved(book, backend):
+    """Though the code is that of a busy backend; nothing is given up."""
+    backend.refuse(
+        lambda spans: (
+            Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, details="Received message larger than max (9 vs. 4)")
+            if len(spans) > 2
+            else None
+        )
+    )
+    await book.tell(prefill_story(), decode_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await until(lambda: exporter.status().low == 9, "everything is done with")
+        assert exporter.status().spans_refused == 0
+    assert len(backend.spans) == GOOD_SPANS
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+async def test_a_backend_that_never_answers(book, protocol):
+    """Each call ends at its deadline; commits do not wait for it, and a stop ends a call that is under way."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as hole:
+        endpoint = f"http://127.0.0.1:{hole.getsockname()[1]}"
+        exporter = TraceExporter(book.journal, ExportSettings(endpoint, protocol, timeout=0.3), limits=LIMITS)
+        exporter.start()
+        await book.tell(prefill_story())
+        await until(lambda: exporter.status().error, "the failure shows")
+        await asyncio.wait_for(book.tell(decode_story()), 5)
+        await asyncio.to_thread(exporter.stop, 0.1)
+        assert not exporter._thread.is_alive()
+    status = exporter.status()
+    assert status.spans_exported == status.spans_refused == 0
+    assert status.oldest_unexported_unix_nano > 0
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+async def test_a_stop_interrupts_a_call(book, protocol):
+    """A time-out of minutes does not keep the agent from ending."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as hole:
+        endpoint = f"http://127.0.0.1:{hole.getsockname()[1]}"
+        exporter = TraceExporter(book.journal, ExportSettings(endpoint, protocol, timeout=600), limits=LIMITS)
+        exporter.start()
+        await book.tell(prefill_story())
+        connection, _ = await asyncio.to_thread(hole.accept)
+        with connection:
+            await asyncio.to_thread(exporter.stop, 0.2)
+            assert not exporter._thread.is_alive()
+            exporter.stop(0.1)
+
+
+class HttpBackend:
+    """Takes spans over HTTP, as *decide* says: status, headers and body for the names of a call's spans."""
+
+    def __init__(self, decide) -> None:
+        self.decide = decide
+        self.taken: list[str] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        self.url = ""
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer one call."""
+        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        if handler.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        found = [
+            span.name
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+        self.requests.append((handler.path, dict(handler.headers)))
+        status, headers, content = self.decide(found)
+        self.taken.extend(found if status == 200 else [])
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content)
 
 
 @contextmanager
-def http_backend() -> Iterator[tuple[str, list[str]]]:
-    """Take spans over HTTP, but for kv.load, which is refused; yields the URL and the spans' names."""
-    taken: list[str] = []
+def http_backend(decide=lambda _found: (200, {}, b"")) -> Iterator[HttpBackend]:
+    """Run one."""
+    backend = HttpBackend(decide)
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 5
+
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            found = [
-                span.name
-                for resource in ExportTraceServiceRequest.FromString(body).resource_spans
-                for scope in resource.scope_spans
-                for span in scope.spans
-            ]
-            refused = names.KV_LOAD in found or self.path != "/v1/traces"
-            taken.extend([] if refused else found)
-            self.send_response(400 if refused else 200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            backend.answer(self)
 
         def log_message(self, *args: object) -> None:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
+        backend.url = f"http://127.0.0.1:{server.server_port}"
         try:
-            yield f"http://127.0.0.1:{server.server_port}", taken
+            yield backend
         finally:
             server.shutdown()
             thread.join()
 
 
-async def test_http_protobuf(book, monkeypatch):
-    """The other protocol of OTLP: what is taken and what is refused is told apart there, too."""
-    await book.tell(prefill_story(), decode_story())
-    with http_backend() as (endpoint, taken):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-        exporter = TraceExporter(book.journal, ExportSettings(endpoint, "http/protobuf"), limits=LIMITS)
-        exporter.start()
-        await until(lambda: exporter.status().low == 9, "everything is done with")
+@asynccontextmanager
+async def exporting_http(book, url, **more):
+    """Run an exporter over HTTP, configured by the environment's variables; it is stopped at the end."""
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", **more}
+    exporter = TraceExporter(book.journal, ExportSettings.from_environment(environment), limits=LIMITS)
+    exporter.start()
+    try:
+        yield exporter
+    finally:
         await asyncio.to_thread(exporter.stop, STOP_SECONDS)
-    assert sorted(taken) == sorted(
+
+
+async def test_http_protobuf(book):
+    """The other protocol of OTLP: its path, its headers, its compression; what is refused is told apart, too."""
+    await book.tell(prefill_story(), decode_story())
+    with http_backend(lambda found: (400 if names.KV_LOAD in found else 200, {}, b"")) as http:
+        async with exporting_http(
+            book,
+            http.url,
+            OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20x",
+            OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
+        ) as exporter:
+            await until(lambda: exporter.status().low == 9, "everything is done with")
+    assert sorted(http.taken) == sorted(
         [names.REQUEST, names.REQUEST, names.KV_LEASE, names.DEFERRAL, names.HANDSHAKE]
     )
-    assert exporter.status().spans_refused == 1
+    assert (exporter.status().spans_refused, exporter.status().spans_exported) == (1, GOOD_SPANS - 1)
+    path, headers = http.requests[0]
+    headers = {name.lower(): value for name, value in headers.items()}
+    assert path == "/v1/traces"
+    assert headers["authorization"] == "Bearer x"
+    assert headers["content-type"] == "application/x-protobuf"
+    assert headers["user-agent"].startswith("penstock-agent/")
 
 
-async def test_http_without_an_answer(book, monkeypatch):
+async def test_http_partial_success(book):
+    """As over gRPC."""
+    answer = ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans = 1
+    await book.tell(prefill_story())
+    headers = {"Content-Type": "application/x-protobuf"}
+    with http_backend(lambda _found: (200, headers, answer.SerializeToString())) as http:
+        async with exporting_http(book, http.url) as exporter:
+            await until(lambda: exporter.status().low == 3, "everything is done with")
+    assert (exporter.status().spans_refused, exporter.status().spans_exported) == (1, 1)
+    assert len(http.requests) == 1
+
+
+async def test_http_asks_for_time(book):
+    """Retry-After is honoured; an answer that nobody can read is one all the same."""
+    calls = []
+
+    def decide(_found):
+        calls.append(time.monotonic())
+        return (429, {"Retry-After": "1"}, b"slow down") if len(calls) == 1 else (200, {}, b"\xff\xff")
+
+    await book.tell(prefill_story())
+    with http_backend(decide) as http:
+        async with exporting_http(book, http.url) as exporter:
+            await until(lambda: exporter.status().error, "the failure shows")
+            assert exporter.status().error == "HTTP 429: slow down"
+            await until(lambda: exporter.status().spans_exported == 2, "all is exported")
+    assert calls[1] - calls[0] >= 1
+
+
+async def test_http_without_an_answer(book):
     """A backend that is not there shows as an error, and nothing is given up."""
     with socket.create_server(("127.0.0.1", 0)) as closed_soon:
         endpoint = f"http://127.0.0.1:{closed_soon.getsockname()[1]}"
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     await book.tell(prefill_story())
-    exporter = TraceExporter(book.journal, ExportSettings(endpoint, "http/protobuf"), limits=LIMITS)
-    exporter.start()
-    await until(lambda: exporter.status().error, "the failure shows")
-    await asyncio.to_thread(exporter.stop, 0.1)
+    async with exporting_http(book, endpoint) as exporter:
+        await until(lambda: exporter.status().error, "the failure shows")
+        assert exporter.status().error.startswith(f"{endpoint}/v1/traces: ClientConnectorError: ")
     assert (exporter.status().spans_exported, exporter.status().spans_refused) == (0, 0)

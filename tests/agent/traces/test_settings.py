@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from opentelemetry.util.re import parse_env_headers
 from penstock.agent.errors import ConfigError
+from penstock.agent.traces.endpoint import grpc_target
 from penstock.agent.traces.settings import ExportSettings
 
 URL = "http://collector:4317"
@@ -25,7 +26,37 @@ URL = "http://collector:4317"
                 "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
                 "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
             },
-            ExportSettings(URL, "http/protobuf"),
+            ExportSettings(f"{URL}/v1/traces", "http/protobuf"),
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{URL}/here",
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            },
+            ExportSettings(f"{URL}/here", "http/protobuf"),
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317",
+                "OTEL_EXPORTER_OTLP_INSECURE": "True",
+                "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "2500",
+                "OTEL_EXPORTER_OTLP_TIMEOUT": "1000",
+                "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+                "OTEL_EXPORTER_OTLP_HEADERS": "a=b",
+                "OTEL_EXPORTER_OTLP_CERTIFICATE": "/ca",
+                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": "/own",
+                "OTEL_EXPORTER_OTLP_CLIENT_KEY": "/key",
+            },
+            ExportSettings(
+                "collector:4317",
+                headers="a=b",
+                timeout=2.5,
+                gzip=True,
+                insecure=True,
+                certificate="/ca",
+                client_certificate="/own",
+                client_key="/key",
+            ),
         ),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_EXPORTER_OTLP_PROTOCOL": ""}, ExportSettings(URL)),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_TRACES_EXPORTER": "otlp"}, ExportSettings(URL)),
@@ -44,12 +75,62 @@ def test_settings(environment, expected):
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "GRPC"),
         ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10"),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "soon"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "600001"),
     ],
 )
 def test_what_there_is_not(variable, value):
     """One sentence names the variable, the value and what is expected."""
     with pytest.raises(ConfigError, match=f"{variable} '{value}' is wrong: expected"):
         ExportSettings.from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, variable: value})
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "target", "secure"),
+    [
+        ("http://collector:4317", "collector:4317", False),
+        ("https://collector:4317/ignored", "collector:4317", True),
+        ("http://collector", "collector:80", False),
+        ("https://collector", "collector:443", True),
+        ("collector:4317", "collector:4317", True),
+        ("http://user:p%40ss@[::1]:4317", "[::1]:4317", False),
+        ("unix:///run/otlp.sock", "unix:///run/otlp.sock", False),
+    ],
+)
+def test_where_grpc_connects(endpoint, target, secure):
+    """The scheme decides about TLS; without one the variable does, and without that it is on."""
+    assert grpc_target(endpoint, insecure=None) == (target, secure)
+    if "://" not in endpoint:
+        assert grpc_target(endpoint, insecure=True) == (target, False)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize(
+    "text", ["http://", "ftp://collector:1", "http://collector:99999", "http://collector:x", "http://a b", "http://[::1", "http://collector:0", "unix:x", "http://c\n"]
+)  # fmt: skip
+def test_an_endpoint_that_is_none(text, protocol):
+    """One sentence at the start, instead of an export that never works."""
+    variable = "OTEL_EXPORTER_OTLP_ENDPOINT"
+    environment = {variable: text, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    with pytest.raises(
+        ConfigError, match=rf"^{variable} '.*' is wrong for {protocol}: expected http"
+    ) as caught:
+        ExportSettings.from_environment(environment)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_http_endpoint_needs_its_scheme():
+    """And a password in a wrong one is not shown."""
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "ftp://user:s3cret@collector:4318",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    with pytest.raises(ConfigError, match="'ftp://collector:4318' is wrong") as caught:
+        ExportSettings.from_environment(environment)
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in repr(ExportSettings(headers="authorization=s3cret"))
 
 
 @pytest.mark.parametrize(

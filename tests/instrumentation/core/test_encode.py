@@ -213,7 +213,7 @@ def test_every_entry_is_encoded_or_counted(events: Any, probes: Any) -> None:
     sealed = seal(events, [], probes, drops)
     found = batches(sealed)
     encoded = sum(len(one.events) + len(one.probes.result) for one in found)
-    assert encoded == sum(sum(one.held.values()) for one in sealed)
+    assert encoded == sum(one.entries for one in sealed)
     assert encoded + sum(drops.take().values()) == len(events) + len(probes)
     for one in found:
         assert {len(getattr(one.probes, name)) for name in records.PROBE_COLUMNS} == {len(one.probes.result)}

@@ -59,23 +59,60 @@ def test_foreign_watermarks(watermark: int) -> None:
 
 
 def test_oldest_becomes_a_tombstone() -> None:
-    """Over the bound the batch in flight keeps its number; those behind it merge into one without."""
+    """Over the bound the batch in flight stays as it is; those behind it go, and the next one tells."""
     outbox = Outbox(LIMIT)
     for index in range(5):
         outbox.append(Sealed(b"x" * 50, {"event": 1}, drops={("queue_full", "event"): index}))
         outbox.head()
     assert outbox.size == 100
-    assert outbox.head() == (
-        1,
-        Sealed(lost={("outbox_full", "event"): 1}, drops={("queue_full", "event"): 0}),
-    )
+    assert outbox.head() == (1, Sealed(b"x" * 50, {"event": 1}, drops={("queue_full", "event"): 0}))
     outbox.acknowledge(1)
     assert outbox.head() == (
         2,
-        Sealed(lost={("outbox_full", "event"): 2}, drops={("queue_full", "event"): 3}),
+        Sealed(
+            b"x" * 50, {"event": 1}, lost={("outbox_full", "event"): 3}, drops={("queue_full", "event"): 10}
+        ),
     )
     outbox.acknowledge(2)
-    assert len(outbox) == 2
+    assert (len(outbox), outbox.entries) == (0, 0)
+
+
+def test_samples_go_before_events() -> None:
+    """However old the events are: every sample that waits goes first, then the oldest events."""
+    outbox = Outbox(LIMIT)
+    for index in range(8):
+        outbox.append(Sealed(b"e" * 10, {f"event-{index}": 1}, b"s" * 10, {"transfer_sample": 7}))
+    assert outbox.size == LIMIT
+    lost = {("outbox_full", "transfer_sample"): 42}
+    assert outbox.head() == (1, Sealed(b"e" * 10, {"event-0": 1}, lost=lost))
+    kept = []
+    while (head := outbox.head()) is not None:
+        kept.append((*head[1].held, *head[1].sampled))
+        outbox.acknowledge(head[0])
+    assert kept == [(f"event-{n}",) for n in range(6)] + [(f"event-{n}", "transfer_sample") for n in (6, 7)]
+    for index in range(12):
+        outbox.append(Sealed(b"e" * 10, {f"event-{index}": 1}, b"s" * 10, {"transfer_sample": 7}))
+    _, oldest = outbox.head()
+    assert oldest.held == {"event-2": 1}
+    assert oldest.lost == {
+        ("outbox_full", "transfer_sample"): 84,
+        ("outbox_full", "event-0"): 1,
+        ("outbox_full", "event-1"): 1,
+    }
+
+
+def test_halves_of_one_append_are_one_batch() -> None:
+    """Nothing is joined that was not sealed together: the agent counts what a message holds."""
+    outbox = Outbox()
+    both = Sealed(b"e", {"event": 1}, b"s", {"transfer_sample": 1})
+    outbox.append(both)
+    outbox.append(Sealed(samples=b"s", sampled={"probe_sample": 1}))
+    outbox.append(Sealed(b"e", {"event": 1}))
+    found = []
+    while (head := outbox.head()) is not None:
+        found.append(head[1])
+        outbox.acknowledge(head[0])
+    assert found == [both, Sealed(samples=b"s", sampled={"probe_sample": 1}), Sealed(b"e", {"event": 1})]
 
 
 def test_rejected_batch_keeps_number_and_account() -> None:
@@ -92,10 +129,10 @@ def test_rejected_batch_keeps_number_and_account() -> None:
 
 def test_tombstones_stay_small() -> None:
     """However many kinds are lost, a tombstone holds a bounded number of counts and loses none."""
-    outbox = Outbox(1)
+    outbox = Outbox(0)
     for index in range(KEYS_MAX * 2):
         outbox.append(batch(1, f"kind-{index}"))
-    outbox.append(batch(1))
+    assert len(outbox) == 1
     _, tombstone = outbox.head()
     assert len(tombstone.lost) == KEYS_MAX + 1
     assert sum(tombstone.lost.values()) == KEYS_MAX * 2
@@ -113,13 +150,21 @@ class AgentAndOutbox(RuleBasedStateMachine):
         self.archived: list[Sealed] = []
         self.in_flight: tuple[int, Sealed] | None = None
 
-    @rule(size=st.integers(1, LIMIT), entries=st.integers(1, 5), dropped=st.integers(0, 3))
-    def seal(self, size: int, entries: int, dropped: int) -> None:
+    @rule(
+        size=st.integers(0, LIMIT),
+        samples=st.integers(0, LIMIT),
+        entries=st.integers(1, 5),
+        dropped=st.integers(0, 3),
+    )
+    def seal(self, size: int, samples: int, entries: int, dropped: int) -> None:
         """Seal a batch with its accounts."""
         kind = f"kind-{next(self.serial) % 3}"
         drops = {("queue_full", kind): dropped} if dropped else {}
-        self.outbox.append(Sealed(b"x" * size, {kind: entries}, drops=drops))
-        self.produced[kind] += entries + dropped
+        held = {kind: entries} if size else {}
+        sampled = {"sample": entries} if samples else {}
+        self.outbox.append(Sealed(b"e" * size, held, b"s" * samples, sampled, drops=drops))
+        for counts in (held, sampled, {kind: dropped}):
+            self.produced.update(counts)
 
     @rule()
     def send(self) -> None:
@@ -146,7 +191,7 @@ class AgentAndOutbox(RuleBasedStateMachine):
     def reject(self) -> None:
         """Refuse what is in flight, unless it is a tombstone."""
         seq, content = self.in_flight
-        if seq == len(self.log) + 1 and content.content:
+        if seq == len(self.log) + 1 and content.size:
             self.in_flight = None
             self.outbox.reject()
 
@@ -174,25 +219,31 @@ class AgentAndOutbox(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
         """Delivered, reported as lost and still held make up what was produced."""
-        held = [entry.batch for entry in self.outbox._entries]
         # In flight and committed, but not acknowledged: the outbox holds it still.
-        delivered = self.log[: self.outbox.acknowledged]
+        delivered = [*self.archived, *self.log[: self.outbox.acknowledged]]
         total: Counter[str] = Counter()
-        for sealed in (*self.archived, *delivered, *held):
-            total.update(sealed.held if sealed.content else {})
+        for sealed in (*delivered, *self.held()):
+            total.update(sealed.held)
+            total.update(sealed.sampled)
             for counts in (sealed.lost, sealed.drops):
                 for (_, kind), number in counts.items():
                     total[kind] += number
-        assert total == self.produced
+        assert +total == +self.produced
+        assert self.outbox.entries == self.produced.total() - sum(sealed.entries for sealed in delivered)
+
+    def held(self) -> list[Sealed]:
+        """Return all that the outbox holds, the head first."""
+        outbox = self.outbox
+        waiting = [sealed for queue in (outbox._events, outbox._samples) for _, sealed in queue]
+        return [sealed for sealed in (outbox._head, outbox._given_up, *waiting) if sealed]
 
     @invariant()
     def bounded(self) -> None:
-        """Hold no more than the bound, number nothing but the head."""
-        assert self.outbox.size == sum(len(entry.batch.content) for entry in self.outbox._entries)
-        assert self.outbox.size <= LIMIT
-        assert all(entry.seq == 0 for entry in list(self.outbox._entries)[1:])
-        tombstones = [entry for entry in self.outbox._entries if not entry.batch.content]
-        assert len(tombstones) <= 2
+        """Hold no more than the bound behind the batch in flight, and give up no event while a sample waits."""
+        outbox = self.outbox
+        assert outbox.size == sum(sealed.size for sealed in self.held())
+        assert outbox.size - (outbox._head.size if outbox._head else 0) <= LIMIT
+        assert len(outbox) <= 2 + len(outbox._events) + len(outbox._samples)
 
 
 AgentAndOutbox.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -124,6 +124,9 @@ def _source(live: LiveSource) -> admin.Source:
         hooks=snapshot.hooks if snapshot is not None else (),
         emitter=snapshot.emitter if snapshot is not None and snapshot.HasField("emitter") else None,
         clock_offset_nano=live.clock_offset_nano,
+        stored_entries=live.account.stored if live.account is not None else 0,
+        lost_entries=live.account.lost if live.account is not None else 0,
+        unaccounted_entries=live.unaccounted,
     )
     message.drops.extend(_drops(live.drops.items()))
     message.guard_errors.extend(

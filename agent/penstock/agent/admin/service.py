@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.admin import (
+    backup,
     bundles,
     drills,
     engines,
@@ -100,6 +101,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListEvents = _unary(events.list_events)
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
+
+    Backup = _unary(backup.backup)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)
         self,

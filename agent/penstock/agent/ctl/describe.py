@@ -160,7 +160,23 @@ def _source(source: admin.Source, now: float) -> Iterator[str]:
     if source.hooks:
         installed = sum(hook.installed for hook in source.hooks)
         yield f"{_INDENT}{installed} of {len(source.hooks)} hooks installed"
+    if source.HasField("unaccounted_entries"):
+        yield from _entries(source)
     for drop in source.drops:
         yield click.style(f"{_INDENT}lost: {drop.count} {drop.kind} ({drop.reason})", fg="yellow")
     for error in source.guard_errors:
         yield click.style(f"{_INDENT}own errors: {error.count} {error.error_class} in {error.hook}", fg="red")
+
+
+def _entries(source: admin.Source) -> Iterator[str]:
+    """Yield where a source's entries are: at its last snapshot, but for those that were stored or lost since."""
+    emitter = source.emitter
+    yield (
+        f"{_INDENT}entries: {emitter.produced_entries} produced, {source.stored_entries} stored, "
+        f"{emitter.pending_entries} pending, {source.lost_entries} dropped"
+    )
+    if source.unaccounted_entries:
+        yield click.style(
+            f"{_INDENT}{source.unaccounted_entries} entries are not accounted for; please report this",
+            fg="red",
+        )

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import structlog
-from penstock.agent.errors import ContractError, FullError, GapError, PenstockError
+from penstock.agent.errors import ContractError, FullError, GapError, LimitError, PenstockError
+from penstock.agent.ingest.admission import Admission
 from penstock.agent.ingest.limits import check_batch, check_hello, parse
+from penstock.agent.ingest.pace import Bucket
 from penstock.agent.ingest.stream import Ending, Stream
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.status import code_of
@@ -27,10 +29,19 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-MAX_STREAMS = 4_096
+# What one source may send in the long run, and at once: several times what an engine can emit. Above it the next
+# message is read later, so that one source that floods does not take the others' turn.
+SOURCE_BYTES_PER_SECOND = 32 << 20
+SOURCE_BURST_BYTES = 64 << 20
 # For a Hello to come and for an acknowledgement to be taken; a live sender does both at once.
 _PEER_DEADLINE = 10.0
 _SILENT = f"the sender did not say hello, or take an acknowledgement, within {_PEER_DEADLINE:g} s"
+
+_REASONS: dict[type[PenstockError], str] = {
+    ContractError: "invalid",
+    GapError: "out_of_order",
+    FullError: "journal",
+}
 
 
 class Pauses(Protocol):
@@ -72,6 +83,7 @@ class IngestService:
     Args:
         journal: where batches are committed before they are acknowledged.
         observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
+        count_refused: takes the reason, in a word, why a message or a stream was not taken.
 
     Attributes:
         refused: messages that broke the contract.
@@ -85,6 +97,9 @@ class IngestService:
         pauses: Pauses,
         losses: Losses,
         observe_ack: Callable[[float], None],
+        *,
+        admission: Admission | None = None,
+        count_refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._journal = journal
         self._registry = registry
@@ -92,7 +107,11 @@ class IngestService:
         self._losses = losses
         self._observe_ack = observe_ack
         self.refused = Refusals()
+        self._admission = admission or Admission()
+        self._count_refused = count_refused
         self._streams: dict[int, Stream] = {}
+        # Streams whose Hello has not been taken yet.
+        self._entering = 0
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -125,11 +144,13 @@ class IngestService:
             finally:
                 self._leave(stream)
         except PenstockError as error:
+            self._count_refused(_reason(error))
             if isinstance(error, ContractError):
                 _log.warning("message refused", error=str(error))
                 self.refused.note(str(error))
             await context.abort(code_of(error), str(error))
         except TimeoutError:
+            self._count_refused("silent")
             await context.abort(grpc.StatusCode.UNAVAILABLE, _SILENT)
         if stream.ending is Ending.REPLACED:
             await context.abort(grpc.StatusCode.ABORTED, stream.ending.value)
@@ -140,8 +161,14 @@ class IngestService:
         """Take the Hello, take over from an older stream of the source, answer with the watermark."""
         if self._draining:
             await context.abort(grpc.StatusCode.UNAVAILABLE, Ending.DRAINING.value)
-        if len(self._streams) >= MAX_STREAMS:
-            raise FullError(f"{MAX_STREAMS} sources are connected; try again later")
+        self._admission.check_stream(self._entering + len(self._streams))
+        self._entering += 1
+        try:
+            return await self._greet(context)
+        finally:
+            self._entering -= 1
+
+    async def _greet(self, context: Context) -> Stream:
         body = await asyncio.wait_for(context.read(), _PEER_DEADLINE)
         if not isinstance(body, bytes):
             raise GapError("the stream ended before its Hello")
@@ -151,6 +178,7 @@ class IngestService:
         check_batch(batch, len(body))
         check_hello(batch.hello)
         source = Source.from_hello(batch.epoch, batch.hello)
+        self._admission.check_source(source.key, new=self._registry.get(source.epoch) is None)
         stream = Stream(source)
         older = self._streams.get(source.epoch)
         self._streams[source.epoch] = stream
@@ -195,6 +223,7 @@ class IngestService:
     async def _serve(self, stream: Stream, context: Context) -> None:
         read: asyncio.Future[Any] = asyncio.ensure_future(context.read())
         wake: asyncio.Future[Any] = asyncio.ensure_future(stream.wake.wait())
+        pace = Bucket(SOURCE_BYTES_PER_SECOND, SOURCE_BURST_BYTES)
         try:
             while True:
                 await asyncio.wait({read, wake}, return_when=asyncio.FIRST_COMPLETED)
@@ -210,6 +239,8 @@ class IngestService:
                     if not isinstance(body, bytes):
                         return
                     await self._take(stream, context, body)
+                    if (pause := pace.owe(len(body))) > 0:
+                        await asyncio.sleep(pause)
                     read = asyncio.ensure_future(context.read())
         finally:
             read.cancel()
@@ -217,6 +248,7 @@ class IngestService:
 
     async def _take(self, stream: Stream, context: Context, body: bytes) -> None:
         arrived = time.monotonic()
+        self._admission.check_memory()
         batch = parse(body)
         check_batch(batch, len(body))
         epoch = stream.source.epoch
@@ -242,3 +274,10 @@ class IngestService:
     def _pauses_changed(self) -> None:
         for stream in self._streams.values():
             stream.wake.set()
+
+
+def _reason(error: PenstockError) -> str:
+    """Return why a message or a stream was not taken, in a word, for the metrics."""
+    if isinstance(error, LimitError):
+        return error.limit
+    return next((word for kind, word in _REASONS.items() if isinstance(error, kind)), "error")

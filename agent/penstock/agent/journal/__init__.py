@@ -2,7 +2,6 @@
 
 from penstock.agent.journal.journal import Journal
 from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.schema import prepare_directory
 from penstock.agent.journal.transaction import AGENT_PROCESS
 
-__all__ = ["AGENT_PROCESS", "Journal", "Reader", "prepare_directory"]
+__all__ = ["AGENT_PROCESS", "Journal", "Reader"]

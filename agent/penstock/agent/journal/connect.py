@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from penstock.agent.budget import Budget
+
 _SIGN = 1 << 63
 _WRAP = 1 << 64
 
@@ -26,27 +28,46 @@ def unsigned(epoch: int) -> int:
     return epoch + _WRAP if epoch < 0 else epoch
 
 
-def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open a connection in autocommit mode; a transaction begins where the code says so.
-
-    WAL with ``synchronous = NORMAL``: a commit survives the death of the process; the death of the machine may
-    cost the last commits but never the file. One thread at a time may use a connection.
-    """
-    # The path as URI, so that a reader never creates the file. Path.as_uri quotes it.
-    database = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}",
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    # As URI, so that a reader never creates the file. Path.as_uri quotes it.
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         isolation_level=None,
         check_same_thread=False,
         timeout=10.0,
     )
-    if not read_only:
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a connection for writing in autocommit mode; a transaction begins where the code says so.
+
+    WAL with ``synchronous = NORMAL``: a commit survives the death of the process; the death of the machine may
+    cost the last commits but never the file. One thread at a time may use a connection.
+    """
+    database = _open(path, "rwc")
+    try:
+        # Takes effect in a file that is still empty: pages that are free can be given back to the system.
+        database.execute("PRAGMA auto_vacuum = INCREMENTAL")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
-        database.execute("PRAGMA wal_autocheckpoint = 4000")
-        # Bounds what the log keeps on disk after a burst.
-        database.execute("PRAGMA journal_size_limit = 67108864")
+    except BaseException:
+        database.close()
+        raise
     return database
+
+
+def limit_to(database: sqlite3.Connection, budget: Budget) -> None:
+    """Hold the database's file and its write-ahead log to *budget*."""
+    database.execute(f"PRAGMA wal_autocheckpoint = {budget.checkpoint_pages}")
+    # What the write-ahead log keeps on disk after a burst.
+    database.execute(f"PRAGMA journal_size_limit = {budget.wal}")
+    database.execute(f"PRAGMA max_page_count = {budget.max_pages}")
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """Open a connection for reading what is there."""
+    return _open(path, "ro")
 
 
 @contextmanager

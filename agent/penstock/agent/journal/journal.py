@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from penstock.agent.budget import DEFAULT_LIMIT
 from penstock.agent.journal import schema
 from penstock.agent.journal.connect import describe
 from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.reserve import FILE as RESERVE_FILE
+from penstock.agent.journal.reserve import Reserve
+from penstock.agent.journal.retention import Retention, Usage
 from penstock.agent.journal.transaction import Appended, Transaction
 from penstock.agent.journal.writer import Writer
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
     from pathlib import Path
     from typing import TypeAlias
@@ -65,30 +68,45 @@ class Journal:
         path: the database's file.
         created_unix_nano: when this state was created; counters count from there.
         agent_epoch: random identity of this state, for what the agent itself writes into the log.
+        damage: a sentence, once the database has turned out to be damaged: nothing is appended any more.
 
     """
 
-    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, opened: schema.Opened) -> None:
         self.path = path
+        self.damage = ""
+        database, budget = opened
         meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
         self.created_unix_nano = int(meta["created_unix_nano"])
         self.agent_epoch = int(meta["agent_epoch"])
         self._on_commit: list[OnCommit] = []
         self._fold = database.execute("SELECT batch, body FROM folds WHERE name = 'metrics'").fetchone()
-        self._writer = Writer(database, self._done)
+        self._retention = Retention(database, budget)
+        reserve = Reserve(path.with_name(RESERVE_FILE), budget.reserve)
+        reserve.take()
+        self._writer = Writer(
+            database,
+            self._done,
+            retention=self._retention,
+            reserve=reserve,
+            group_bytes=budget.transaction,
+            damaged=self._note_damage,
+        )
 
     @classmethod
-    def open(cls, state_dir: Path, pod_uid: str = "") -> Journal:
+    def open(cls, state_dir: Path, pod_uid: str = "", limit: int = DEFAULT_LIMIT) -> Journal:
         """Open or create the journal in *state_dir*; its state belongs to the pod *pod_uid*, where that is known.
+
+        All files in *state_dir* together have *limit* bytes.
 
         Raises:
             StateError: one sentence, for a directory or a file that cannot be used.
 
         """
         path = state_dir / schema.FILE
-        database = schema.open_database(state_dir, pod_uid)
+        opened = schema.open_database(state_dir, pod_uid, limit)
         with describe(path):
-            return cls(path, database)
+            return cls(path, opened)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call *callback* (batch id, source, batch) on the loop for each new batch.
@@ -169,6 +187,11 @@ class Journal:
         """Return the fold's last saved state and the batch it stands at."""
         return None if self._fold is None else (int(self._fold[0]), bytes(self._fold[1]))
 
+    def begin_anew(self) -> None:
+        """Say that counters begin again now, because the saved ones cannot be used and the log is not whole."""
+        now = self.created_unix_nano = time.time_ns()
+        self._writer.put_latest("created", lambda transaction: transaction.begin_anew(now))
+
     def save_cursor(self, name: str, low: int, exported: int) -> None:
         """Queue a cursor's position; a later call replaces one that waits."""
         self._writer.put_latest(
@@ -179,6 +202,26 @@ class Journal:
     def error(self) -> str:
         """Why nothing can be written at present; empty while all is well."""
         return self._writer.error
+
+    @property
+    def usage(self) -> Usage:
+        """What it holds, of what it may, and what it has given up."""
+        return self._retention.usage
+
+    @property
+    def wants_fold(self) -> bool:
+        """Whether a save of the fold would let the log be trimmed, which is at its limit."""
+        return self._retention.blocked
+
+    def _note_damage(self, text: str) -> None:
+        """Remember that the database is damaged; on the writer's thread."""
+        if not self.damage:
+            _log.critical("the journal is damaged; the next start sets it aside", error=text)
+            try:
+                schema.mark_damaged(self.path)
+            except OSError as error:
+                _log.warning("the damage could not be marked", error=str(error))
+        self.damage = f"the journal is damaged ({text}); the next start sets it aside and counts from 0"
 
     @property
     def alive(self) -> bool:

@@ -6,7 +6,7 @@ import heapq
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.journal.connect import connect, describe, signed, unsigned
+from penstock.agent.journal.connect import connect_reader, describe, signed, unsigned
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids
 from penstock.agent.journal.sources import source_from_blob
 from penstock.agent.model import LoggedBatch
@@ -46,7 +46,7 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         with describe(path):
-            self._database = connect(path, read_only=True)
+            self._database = connect_reader(path)
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.budget import MIN_LIMIT, Budget
 from penstock.agent.errors import StateError
-from penstock.agent.journal.connect import connect, describe
+from penstock.agent.journal import reserve
+from penstock.agent.journal.connect import connect, describe, limit_to
+from penstock.agent.setaside import DamagedError, archive, is_damage, set_aside, size_of, trim
 
 if TYPE_CHECKING:
-    import sqlite3
     from pathlib import Path
 
 FILE = "journal.db"
@@ -81,6 +84,20 @@ MIGRATIONS: tuple[str, ...] = (
         exported INTEGER NOT NULL
     ) WITHOUT ROWID;
     """,
+    """
+    -- The newest batch of the source: when that is gone from the log, the source may be forgotten.
+    ALTER TABLE sources ADD COLUMN last_batch INTEGER NOT NULL DEFAULT 0;
+    UPDATE sources SET last_batch = newest.id
+        FROM (SELECT epoch, max(id) AS id FROM batches GROUP BY epoch) AS newest
+        WHERE newest.epoch = sources.epoch;
+
+    -- The batch of the start.
+    ALTER TABLE open_deferrals ADD COLUMN batch INTEGER NOT NULL DEFAULT 0;
+
+    -- What was deleted to stay within the limit; one row.
+    CREATE TABLE pruned (batches INTEGER NOT NULL, unexported INTEGER NOT NULL);
+    INSERT INTO pruned VALUES (0, 0);
+    """,
 )
 VERSION = len(MIGRATIONS)
 
@@ -105,61 +122,108 @@ def migrate(database: sqlite3.Connection, steps: tuple[str, ...] = MIGRATIONS) -
             )
 
 
-def prepare_directory(state_dir: Path) -> None:
-    """Create the state directory if need be.
+class Opened(NamedTuple):
+    """The journal's database, ready for use."""
 
-    Raises:
-        StateError: it cannot be created or written.
-
-    """
-    try:
-        state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StateError(
-            f"the state directory {str(state_dir)!r} cannot be created ({error.strerror}); "
-            "give --state-dir one that can be written"
-        ) from error
-    if not os.access(state_dir, os.R_OK | os.W_OK | os.X_OK):
-        raise StateError(
-            f"the state directory {str(state_dir)!r} cannot be written; give --state-dir one that can"
-        )
+    database: sqlite3.Connection
+    budget: Budget
 
 
-def open_database(state_dir: Path, pod_uid: str) -> sqlite3.Connection:
-    """Open or create the journal's database for writing.
+def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
+    """Open or create the journal's database for writing; all of the state directory has *limit* bytes.
 
-    The state of another pod (*pod_uid* differs) is kept beside it as ``journal-<time>.db``; counting starts anew.
+    A damaged one is set aside (``state.corrupt-<time>``). The state of another pod (*pod_uid* differs) is kept
+    beside it as ``journal-<time>.db``. In both cases counting starts anew.
 
     Raises:
         StateError: one sentence, for a directory or a file that cannot be used.
 
     """
-    prepare_directory(state_dir)
     path = state_dir / FILE
     with describe(path):
-        _make_private(path)
-        database = connect(path)
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _marker(path).exists():
+            set_aside(path, "an earlier life of the agent found damage in it")
+            _marker(path).unlink()
         try:
-            migrate(database)
-            if _belongs_to_another(database, pod_uid):
-                # Folds the write-ahead log into the file, so that one rename moves all of it.
-                database.execute("PRAGMA journal_mode = DELETE")
-                database.close()
-                path.rename(state_dir / f"journal-{time.time_ns()}.db")
-                _make_private(path)
-                database = connect(path)
-                migrate(database)
-            database.execute("INSERT OR IGNORE INTO meta VALUES ('created_unix_nano', ?)", (time.time_ns(),))
-            if pod_uid:
-                database.execute("INSERT OR REPLACE INTO meta VALUES ('pod_uid', ?)", (pod_uid,))
-            database.execute(
-                "INSERT OR IGNORE INTO meta VALUES ('agent_epoch', ?)",
-                (int.from_bytes(os.urandom(7), "big") + 1,),
-            )
+            database = _open(path, pod_uid)
+        except (sqlite3.DatabaseError, DamagedError) as error:
+            if is_damage(error):
+                set_aside(path, str(error))
+            elif path.with_name(reserve.FILE).exists():
+                # On a full disk even opening needs room; it is taken again when there is some.
+                path.with_name(reserve.FILE).unlink()
+            else:
+                raise
+            database = _open(path, pod_uid)
+        try:
+            budget = _share(state_dir, limit)
+            limit_to(database, budget)
         except BaseException:
             database.close()
             raise
+    return Opened(database, budget)
+
+
+def mark_damaged(path: Path) -> None:
+    """Let the next start set the journal aside: the damage may lie where a start does not look."""
+    _marker(path).touch(_MODE)
+
+
+def _marker(path: Path) -> Path:
+    return path.with_name(path.name + ".damaged")
+
+
+def _share(state_dir: Path, limit: int) -> Budget:
+    """Give the journal what the limit leaves it beside all other files."""
+    trim(state_dir, limit // 2)
+    own = {FILE, f"{FILE}-wal", f"{FILE}-shm", reserve.FILE}
+    others = sum(size_of(place) for place in state_dir.iterdir() if place.name not in own)
+    return Budget(max(MIN_LIMIT, limit - others))
+
+
+def _open(path: Path, pod_uid: str) -> sqlite3.Connection:
+    _make_private(path)
+    database = connect(path)
+    try:
+        migrate(database)
+        if _belongs_to_another(database, pod_uid):
+            # Folds the write-ahead log into the file, so that one rename moves all of it.
+            database.execute("PRAGMA journal_mode = DELETE")
+            database.close()
+            archive(path)
+            _make_private(path)
+            database = connect(path)
+            migrate(database)
+        database.execute("INSERT OR IGNORE INTO meta VALUES ('created_unix_nano', ?)", (time.time_ns(),))
+        if pod_uid:
+            database.execute("INSERT OR REPLACE INTO meta VALUES ('pod_uid', ?)", (pod_uid,))
+        database.execute(
+            "INSERT OR IGNORE INTO meta VALUES ('agent_epoch', ?)",
+            (int.from_bytes(os.urandom(7), "big") + 1,),
+        )
+        _probe(database)
+    except BaseException:
+        database.close()
+        raise
     return database
+
+
+def _probe(database: sqlite3.Connection) -> None:
+    """Read what every start needs: a check of the whole file would take seconds a gigabyte.
+
+    Raises:
+        DamagedError: something is there that the agent never wrote.
+
+    """
+    try:
+        for table in ("meta", "folds", "cursors", "sources", "pruned"):
+            database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608  (constants)
+        database.execute("SELECT * FROM batches ORDER BY id DESC LIMIT 1").fetchall()
+    except sqlite3.OperationalError as error:
+        if "no such" in str(error):
+            raise DamagedError(str(error)) from error
+        raise
 
 
 def _make_private(path: Path) -> None:

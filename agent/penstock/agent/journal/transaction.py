@@ -29,6 +29,7 @@ class Transaction:
     """A transaction on *database*, begun by the caller and finished by :meth:`finish` and the caller's commit.
 
     ``watermarks`` are the committed ones; this transaction's stay apart in ``staged`` until it has committed.
+    ``opened`` counts the sources that were seen for the first time in this life of the agent.
     """
 
     def __init__(self, database: sqlite3.Connection, watermarks: dict[int, int]) -> None:
@@ -36,11 +37,14 @@ class Transaction:
         self._committed = watermarks
         self.staged: dict[int, int] = {}
         self._seen: dict[int, int] = {}
+        self._batches: dict[int, int] = {}
+        self.opened = 0
 
     def open_source(self, source: Source, now: int) -> int:
         """Note that *source* has connected; returns its watermark."""
+        self.opened += source.epoch not in self._committed
         self._database.execute(
-            "INSERT INTO sources VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL)"
+            "INSERT INTO sources VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, 0)"
             " ON CONFLICT (epoch) DO UPDATE SET hello = excluded.hello,"
             " last_seen_unix_nano = excluded.last_seen_unix_nano, closed_unix_nano = NULL",
             (signed(source.epoch), source_to_blob(source), *source.key, source.process, now, now),
@@ -88,19 +92,26 @@ class Transaction:
             "INSERT INTO requests VALUES (?, ?)",
             [(request_id, batch_id) for request_id in sorted(request_ids(batch))],
         )
-        self._follow(source, batch, now)
+        self._follow(source, batch, batch_id, now)
+        self._batches[source.epoch] = batch_id
         self.staged[source.epoch] = batch.seq
         return Appended(batch.seq, batch_id)
 
-    def _follow(self, source: Source, batch: Batch, now: int) -> None:
+    def _follow(self, source: Source, batch: Batch, batch_id: int, now: int) -> None:
         """Keep the open deferrals and the lost sources in step with the events."""
         epoch = signed(source.epoch)
         for event in batch.events:
             kind = event.WhichOneof("body")
             if kind == "deferral_start":
                 self._database.execute(
-                    "INSERT OR REPLACE INTO open_deferrals VALUES (?, ?, ?, ?)",
-                    (epoch, event.request_id, event.deferral_start.reason, event.SerializeToString()),
+                    "INSERT OR REPLACE INTO open_deferrals VALUES (?, ?, ?, ?, ?)",
+                    (
+                        epoch,
+                        event.request_id,
+                        event.deferral_start.reason,
+                        event.SerializeToString(),
+                        batch_id,
+                    ),
                 )
             elif kind == "deferral_end":
                 self._database.execute(
@@ -129,9 +140,21 @@ class Transaction:
         """Replace a cursor."""
         self._database.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?, ?)", (name, low, exported))
 
+    def begin_anew(self, now: int) -> None:
+        """Replace the time from which the counters count."""
+        self._database.execute("INSERT OR REPLACE INTO meta VALUES ('created_unix_nano', ?)", (now,))
+
+    def probe(self, now: int) -> None:
+        """Write something, to see whether that works."""
+        self._database.execute("INSERT OR REPLACE INTO meta VALUES ('probed_unix_nano', ?)", (now,))
+
     def finish(self) -> None:
         """Write what is written once per source; the caller commits next."""
         self._database.executemany(
-            "UPDATE sources SET watermark = ?, last_seen_unix_nano = ? WHERE epoch = ?",
-            [(self._watermark(epoch), seen, signed(epoch)) for epoch, seen in self._seen.items()],
+            "UPDATE sources SET watermark = ?, last_seen_unix_nano = ?, last_batch = max(last_batch, ?)"
+            " WHERE epoch = ?",
+            [
+                (self._watermark(epoch), seen, self._batches.get(epoch, 0), signed(epoch))
+                for epoch, seen in self._seen.items()
+            ],
         )

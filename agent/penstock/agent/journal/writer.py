@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import structlog
 from penstock.agent.errors import FullError, PenstockError, StateError
 from penstock.agent.journal.transaction import Transaction
+from penstock.agent.setaside import is_damage
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
+
+    from penstock.agent.journal.reserve import Reserve
+    from penstock.agent.journal.retention import Retention
 
 _log = structlog.get_logger(__name__)
 
@@ -23,6 +27,12 @@ MAX_QUEUED_BYTES = 64 << 20
 # Of one transaction, so that the first in it need not wait for all the others' work.
 _MAX_GROUP = 512
 _RATE_OF_ERRORS = 30.0
+# While nothing can be written: how often that is tried without anybody asking.
+_PROBE_SECONDS = 2.0
+# SQLite's primary result codes: a write of the system's failed, the disk is full.
+_IO_ERROR, _FULL = 10, 13
+
+Write: TypeAlias = "Callable[[Transaction], None]"
 
 
 class Command(Protocol):
@@ -32,6 +42,10 @@ class Command(Protocol):
 
     def run(self, transaction: Transaction) -> Any:
         """Do it; a PenstockError concerns only this command, and must come before its first write."""
+
+
+def _probe(transaction: Transaction) -> None:
+    transaction.probe(time.time_ns())
 
 
 def _run(command: Command, transaction: Transaction) -> Any:
@@ -45,21 +59,33 @@ class Writer:
     """Runs commands in the order of :meth:`put`, many in one transaction.
 
     *done* is called on the writer's thread after each commit (or rollback) with each command and its result, or
-    its error, in order.
+    its error, in order. *damaged* is called on it when the database turns out to be damaged.
     """
 
     def __init__(
         self,
         database: sqlite3.Connection,
         done: Callable[[list[tuple[Command, Any]]], None],
+        *,
+        retention: Retention,
+        reserve: Reserve,
+        group_bytes: int,
+        damaged: Callable[[str], None],
     ) -> None:
         self._database = database
         self._done = done
+        self._retention = retention
+        self._reserve = reserve
+        self._group_bytes = group_bytes
+        self._damaged = damaged
         self._queue: deque[Command] = deque()
         self._queued_bytes = 0
-        self._latest: dict[str, Callable[[Transaction], None]] = {}
+        self._latest: dict[str, Write] = {}
+        self._fresh = False
         self._changed = threading.Condition()
         self._closing = False
+        # The limit may be lower than it was.
+        self._trimming = True
         self._last_error_logged = 0.0
         self.watermarks: dict[int, int] = {}
         self.error = ""
@@ -94,11 +120,12 @@ class Writer:
             self._queued_bytes += command.size
             self._changed.notify()
 
-    def put_latest(self, name: str, write: Callable[[Transaction], None]) -> None:
+    def put_latest(self, name: str, write: Write) -> None:
         """Queue a write that replaces an earlier one of the same *name*; after close it is dropped."""
         with self._changed:
             if not self._closing:
                 self._latest[name] = write
+                self._fresh = True
                 self._changed.notify()
 
     def close(self) -> None:
@@ -111,41 +138,131 @@ class Writer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._queue or self._latest or self._closing):
-                    self._changed.wait()
-                group = [self._queue.popleft() for _ in range(min(len(self._queue), _MAX_GROUP))]
-                self._queued_bytes -= sum(command.size for command in group)
-                latest, self._latest = list(self._latest.values()), {}
-                if not (group or latest):
+                self._wait()
+                group = self._group()
+                latest, self._latest = self._latest, {}
+                last = self._closing and not self._queue
+                if last and not (group or latest):
                     break
             self._done(self._commit(group, latest))
+            self._trim(len(group))
+            if last:
+                break
         self._database.close()
 
-    def _commit(
-        self, group: list[Command], latest: list[Callable[[Transaction], None]]
-    ) -> list[tuple[Command, Any]]:
+    def _wait(self) -> None:
+        """Wait for something to do; what failed before is tried again by itself, but not at once."""
+        self._changed.wait_for(
+            lambda: self._queue or self._fresh or self._closing or self._trimming,
+            _PROBE_SECONDS if self.error else None,
+        )
+        self._fresh = False
+        if self.error:
+            self._latest.setdefault("probe", _probe)
+
+    def _group(self) -> list[Command]:
+        group: list[Command] = []
+        size = 0
+        while self._queue and len(group) < _MAX_GROUP:
+            size += self._queue[0].size
+            if group and size > self._group_bytes:
+                break
+            group.append(self._queue.popleft())
+        self._queued_bytes -= sum(command.size for command in group)
+        return group
+
+    def _commit(self, group: list[Command], latest: dict[str, Write]) -> list[tuple[Command, Any]]:
+        if group and self._retention.full:
+            # The saved metrics may be what is missing for the log to be trimmed.
+            self._commit([], latest)
+            return self._refuse(group, FullError("its limit is reached, see --state-limit"))
+        if not (group or latest):
+            return []
+        try:
+            results = self._write(group, latest)
+        except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
+            return self._failed(group, latest, error)
+        self.error = ""
+        return results
+
+    def _write(self, group: list[Command], latest: dict[str, Write]) -> list[tuple[Command, Any]]:
         transaction = Transaction(self._database, self.watermarks)
-        results: list[tuple[Command, Any]] = []
         begun = time.monotonic()
         try:
             self._database.execute("BEGIN IMMEDIATE")
-            results.extend((command, _run(command, transaction)) for command in group)
-            for write in latest:
+            results = [(command, _run(command, transaction)) for command in group]
+            for write in latest.values():
                 write(transaction)
             transaction.finish()
             self._database.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
-            self._report(error)
-            failure = FullError(f"the journal cannot be written ({error}); try again later")
-            return [(command, failure) for command in group]
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.rollback()
+            raise
+        self._retention.opened(transaction.opened)
         self.watermarks.update(transaction.staged)
-        self.error = ""
         self.observe_commit(time.monotonic() - begun)
         return results
 
+    def _failed(
+        self, group: list[Command], latest: dict[str, Write], error: Exception
+    ) -> list[tuple[Command, Any]]:
+        if not isinstance(error, sqlite3.Error) and len(group) > 1:
+            # A bug of ours about one of them: the others need not suffer.
+            return [result for command in group for result in self._commit([command], latest)]
+        if is_damage(error):
+            self._damaged(str(error))
+        elif self._make_room(latest, error):
+            try:
+                results = self._write(group, {})
+            except sqlite3.Error as again:
+                error = again
+            else:
+                self.error = ""
+                return results
+        with self._changed:
+            self._latest = {**latest, **self._latest}
+        return self._refuse(group, error)
+
+    def _refuse(self, group: list[Command], error: Exception) -> list[tuple[Command, Any]]:
+        self._report(error)
+        failure = FullError(f"the journal cannot be written ({error}); try again later")
+        return [(command, failure) for command in group]
+
+    def _make_room(self, latest: dict[str, Write], error: Exception) -> bool:
+        """On a full disk, give up some of the log's past; True if another try is worth it."""
+        if not isinstance(error, sqlite3.Error) or error.sqlite_errorcode & 0xFF not in (_IO_ERROR, _FULL):
+            return False
+        self._reserve.give_up()
+        try:
+            self._write([], latest)
+            made = self._retention.make_room()
+            # The write-ahead log can begin again at its start then, and what was deleted is free.
+            busy, pages, _ = self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            made = made or (not busy and pages > 0)
+        except sqlite3.Error:
+            made = False
+        self._reserve.take()
+        return made
+
+    def _trim(self, appended: int) -> None:
+        """Keep the log within its budget, a little after each commit: acknowledgements come first."""
+        if self.error and not self._retention.full:
+            self._trimming = False
+            return
+        try:
+            self._trimming = self._retention.step(appended)
+            for epoch in self._retention.forget_sources():
+                self.watermarks.pop(epoch, None)
+            if not self._reserve.held:
+                self._reserve.take()
+        except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
+            self._trimming = False
+            if is_damage(error):
+                self._damaged(str(error))
+            self._report(error)
+
     def _report(self, error: Exception) -> None:
-        if self._database.in_transaction:
-            self._database.rollback()
         self.error = f"the journal cannot be written: {error}"
         now = time.monotonic()
         if now - self._last_error_logged > _RATE_OF_ERRORS or not self._last_error_logged:

@@ -385,6 +385,23 @@ ENGINE_CONNECTED: Final = Metric(
     "1 if the engine is connected to the agent; 0 stays after the engine has gone.",
 )
 
+PENDING_ENTRIES: Final = Metric(
+    "penstock_pending_entries",
+    Kind.GAUGE,
+    "Entries that wait in the engine for the agent, those included that were given up and are not told yet.",
+)
+UNACKNOWLEDGED_BYTES: Final = Metric(
+    "penstock_unacknowledged_bytes",
+    Kind.GAUGE,
+    "Batches that wait in the engine for their acknowledgement; each process keeps at most 32 MiB.",
+)
+UNACCOUNTED_ENTRIES: Final = Metric(
+    "penstock_unaccounted_entries",
+    Kind.GAUGE,
+    "Entries that the engine's processes emitted and that are neither stored, nor counted as dropped, nor pending; "
+    "entries stored more often than emitted count too. 0 unless something is broken.",
+)
+
 # --- the agent -------------------------------------------------------------------------------------
 
 ENGINES_EXPECTED: Final = Metric(
@@ -458,6 +475,98 @@ POLICY_FILES_SUCCESS: Final = Metric(
     "penstock_agent_policy_files_last_success_timestamp_seconds",
     Kind.GAUGE,
     "When a content of the policy files was last applied.",
+    per_engine=False,
+)
+REFUSED_MESSAGES: Final = Metric(
+    "penstock_agent_refused_messages_total",
+    Kind.COUNTER,
+    "Messages and streams of engines that were not taken: invalid, out_of_order, journal (full), memory, streams, "
+    "engines, sources (too many new ones), silent; what gRPC itself refuses is not among them.",
+    ("reason",),
+    per_engine=False,
+)
+SPANS: Final = Metric(
+    "penstock_agent_spans_total",
+    Kind.COUNTER,
+    "Spans that the backend took, those that it refused and that were given up, those left out by the sampling.",
+    ("result",),
+    per_engine=False,
+)
+OLDEST_UNEXPORTED: Final = Metric(
+    "penstock_agent_oldest_unexported_timestamp_seconds",
+    Kind.GAUGE,
+    "When the oldest batch with spans that are not delivered was received; absent if there is none.",
+    per_engine=False,
+)
+AGENT_START: Final = Metric(
+    "penstock_agent_start_timestamp_seconds",
+    Kind.GAUGE,
+    "When the agent started.",
+    per_engine=False,
+)
+AGENT_CPU: Final = Metric(
+    "penstock_agent_cpu_seconds_total",
+    Kind.COUNTER,
+    "Processor time of the agent.",
+    per_engine=False,
+)
+AGENT_MEMORY: Final = Metric(
+    "penstock_agent_resident_memory_bytes",
+    Kind.GAUGE,
+    "Memory that the agent holds.",
+    per_engine=False,
+)
+AGENT_FDS: Final = Metric(
+    "penstock_agent_open_fds",
+    Kind.GAUGE,
+    "File descriptors that the agent holds.",
+    per_engine=False,
+)
+BUILD: Final = Metric(
+    "penstock_agent_build_info",
+    Kind.INFO,
+    "What the agent is made of.",
+    ("version", "python_version", "grpc_version", "sqlite_version"),
+    per_engine=False,
+)
+DEGRADED: Final = Metric(
+    "penstock_agent_degraded",
+    Kind.GAUGE,
+    "1 for each reason why the agent goes on without all that it promises; see agentctl doctor and /readyz.",
+    ("reason",),
+    per_engine=False,
+)
+SET_ASIDE: Final = Metric(
+    "penstock_agent_databases_set_aside",
+    Kind.GAUGE,
+    "Damaged databases that lie in the state directory until somebody moves them away.",
+    ("database",),
+    per_engine=False,
+)
+STATE_BYTES: Final = Metric(
+    "penstock_agent_state_bytes",
+    Kind.GAUGE,
+    "Bytes of all files of the state directory.",
+    per_engine=False,
+)
+STATE_LIMIT: Final = Metric(
+    "penstock_agent_state_limit_bytes",
+    Kind.GAUGE,
+    "Bytes that the state directory may have.",
+    per_engine=False,
+)
+LOG_OLDEST: Final = Metric(
+    "penstock_agent_log_oldest_timestamp_seconds",
+    Kind.GAUGE,
+    "When the oldest batch that is still in the log was received.",
+    per_engine=False,
+)
+PRUNED: Final = Metric(
+    "penstock_agent_pruned_batches_total",
+    Kind.COUNTER,
+    "Batches that were deleted to stay within the limit; those with exported=false had traces to deliver. "
+    "All are in the counters.",
+    ("exported",),
     per_engine=False,
 )
 COLLECTOR_SUCCESS: Final = Metric(

@@ -15,7 +15,7 @@ from penstock.agent.metrics.text import negotiate, write
 from penstock.agent.registry import ENGINE_CORE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.agent.metrics.exemplars import Exemplar, Exemplars
     from penstock.agent.metrics.fold import Fold
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.series import Row
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.model import EngineKey
-    from penstock.agent.policy.files.source import FileStatus
     from penstock.agent.registry import LiveSource
 
 GONE_NANO = 15 * 60 * NANO
@@ -68,7 +67,11 @@ class Exposition:
         content_type = negotiate(accept)
         families: list[Family] = []
         success = Family(c.COLLECTOR_SUCCESS)
-        for name, part in (("log", self._log), ("snapshots", self._snapshots), ("agent", self._own)):
+        for name, part in (
+            ("log", self._log),
+            ("snapshots", self._snapshots),
+            ("agent", self._agent.families),
+        ):
             try:
                 families += part()
                 worked = True
@@ -153,35 +156,6 @@ class Exposition:
                 cores = [live for live in lives if live.source.process == ENGINE_CORE]
                 connected[key] = any(live.connected for live in cores or lives)
         return connected
-
-    def _own(self) -> list[Family]:
-        agent = self._agent
-        return [
-            Family(c.STATE_CREATED, [Sample((), agent.state_created_unix_nano / NANO)]),
-            Family(c.COMMIT_QUEUE, [Sample((), agent.commit_queue())]),
-            Family(c.EXPORT_BACKLOG, [Sample((), agent.export_backlog())]),
-            *(
-                Family(
-                    latency.metric,
-                    distributions=[
-                        Distribution((), row.total / NANO, row.counts, {}) for row in latency.rows()
-                    ],
-                )
-                for latency in (agent.commit, agent.ack, agent.export)
-            ),
-            *_policy_files(agent.policy_files()),
-        ]
-
-
-def _policy_files(status: FileStatus | None) -> Iterator[Family]:
-    if status is None:
-        return
-    yield Family(c.POLICY_FILES_VALID, [Sample((), 0.0 if status.error else 1.0)])
-    yield Family(
-        c.POLICY_FILES_LOADS, [Sample(("applied",), status.applied), Sample(("refused",), status.refused)]
-    )
-    if status.last_success:
-        yield Family(c.POLICY_FILES_SUCCESS, [Sample((), status.last_success)])
 
 
 def _mark(exemplar: Exemplar, metric: Metric) -> Mark:

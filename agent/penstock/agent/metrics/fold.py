@@ -12,11 +12,12 @@ import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.agent.accounts import Account, Accounts
 from penstock.agent.errors import StateError
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.columns import probe_bulks, transfer_bulks
 from penstock.agent.metrics.mapping import UNKNOWN, event_kind, event_updates
-from penstock.agent.metrics.series import CAP, Row, Series
+from penstock.agent.metrics.series import CAP, TOTAL, Room, Row, Series
 from penstock.agent.model import EngineKey
 
 if TYPE_CHECKING:
@@ -44,15 +45,16 @@ class EngineRows(NamedTuple):
 class _Engine:
     """The state of one engine."""
 
-    def __init__(self, cap: int) -> None:
+    def __init__(self, cap: int, room: Room) -> None:
         self.time = 0
+        self._room = room
         self.series: dict[Metric, Series] = {}
         self._cap = cap
 
     def of(self, metric: Metric) -> Series:
         series = self.series.get(metric)
         if series is None:
-            series = self.series[metric] = Series(metric, self._cap)
+            series = self.series[metric] = Series(metric, self._cap, self._room)
         return series
 
     def add(self, metric: Metric, labels: tuple[str, ...], value: int, time: int) -> None:
@@ -83,25 +85,35 @@ class Fold:
 
     Args:
         cap: label sets that a metric may have in an engine, see `Series`.
+        total: label sets that all may have together.
 
     """
 
     VERSION = 2
 
-    def __init__(self, cap: int = CAP) -> None:
+    def __init__(self, cap: int = CAP, total: int = TOTAL) -> None:
         self._cap = cap
+        self._total = total
+        self._room = Room(total)
         self._lock = threading.Lock()
         self._engines: dict[EngineKey, _Engine] = {}
+        self._accounts = Accounts()
 
     def apply(self, source: Source, batch: Batch) -> None:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest."""
         with self._lock:
             engine = self._engines.get(source.key)
             if engine is None:
-                engine = self._engines[source.key] = _Engine(self._cap)
+                engine = self._engines[source.key] = _Engine(self._cap, self._room)
             _apply_events(engine, batch)
             _apply_samples(engine, batch)
             _apply_losses(engine, batch)
+            self._accounts.apply(source.epoch, batch)
+
+    def account(self, epoch: int) -> Account | None:
+        """Return how many entries of a source were counted; None if that is not known from its first batch on."""
+        with self._lock:
+            return self._accounts.get(epoch)
 
     def engines(self, metrics: Collection[Metric] | None = None) -> list[EngineRows]:
         """Return a consistent copy, ordered by engine: of all series, or of those of *metrics* only."""
@@ -120,7 +132,8 @@ class Fold:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""
         with self._lock:
             engines = [_engine_text(key, engine) for key, engine in sorted(self._engines.items())]
-        text = f'{{"version":{self.VERSION},"engines":[{",".join(engines)}]}}'
+            accounts = _json(self._accounts.dump())
+        text = f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts}}}'
         return zlib.compress(text.encode(), 1)
 
     def load(self, blob: bytes) -> None:
@@ -137,19 +150,22 @@ class Fold:
                 raise StateError(
                     f"the saved metrics have version {version}, this agent writes {self.VERSION}; replay the log instead"
                 )
-            engines = {EngineKey(*row["key"]): self._load_engine(row) for row in state["engines"]}
+            room = Room(self._total)
+            engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
+            # An older agent wrote none.
+            accounts = Accounts.load(state.get("accounts", ()))
         except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:
-            self._engines = engines
+            self._engines, self._accounts, self._room = engines, accounts, room
 
-    def _load_engine(self, row: dict[str, Any]) -> _Engine:
-        engine = _Engine(self._cap)
+    def _load_engine(self, row: dict[str, Any], room: Room) -> _Engine:
+        engine = _Engine(self._cap, room)
         engine.time = row["time"]
         for name, series in row["series"].items():
             metric = c.BY_NAME.get(name)
             if metric is not None:
-                engine.series[metric] = Series.load(metric, series, self._cap)
+                engine.series[metric] = Series.load(metric, series, self._cap, room)
         return engine
 
 

@@ -5,6 +5,7 @@
 | in flight, deferred | sum |
 | oldest start | minimum |
 | leases | maximum over the ranks: they hold the same requests |
+| pending, unacknowledged, unaccounted | sum |
 | peers | union; of a peer that several report, the last rank's word |
 """
 
@@ -58,6 +59,8 @@ def add_snapshots(sheet: Sheet, sources: Iterable[LiveSource], wanted: Wanted | 
             add_hooks(sheet, key, snapshot)
             add_policy(sheet, key, snapshot, wanted)
         _add_peers(sheet, key, [snapshot for _, snapshot in snapshots])
+        for live in lives:
+            _add_emitter(sheet, key, live)
 
 
 def _add_flows(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
@@ -74,6 +77,16 @@ def _add_flows(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
     if snapshot.HasField("leases"):
         sheet.merge(MAX, c.SEND_LEASES, key, snapshot.leases.count)
         sheet.merge(MAX, c.SEND_LEASE_BLOCKS, key, snapshot.leases.blocks)
+
+
+def _add_emitter(sheet: Sheet, key: EngineKey, live: LiveSource) -> None:
+    if not live.connected or live.snapshot is None or not live.snapshot.HasField("emitter"):
+        return
+    emitter = live.snapshot.emitter
+    sheet.merge(add, c.PENDING_ENTRIES, key, emitter.pending_entries)
+    sheet.merge(add, c.UNACKNOWLEDGED_BYTES, key, emitter.unacknowledged_bytes)
+    if live.unaccounted is not None:
+        sheet.merge(add, c.UNACCOUNTED_ENTRIES, key, abs(live.unaccounted))
 
 
 _STATES = (

@@ -6,6 +6,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from penstock.agent.metrics.spec import OTHER
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -17,7 +19,20 @@ CAP: Final = 1000
 IDLE_NANO: Final = 15 * 60 * 10**9
 """Idle for this long, a label set gives way to a new one."""
 
+TOTAL: Final = 50_000
+"""Label sets that all metrics of all engines may have together, parked ones included."""
+
+RESERVED: Final = 8
+"""Label sets of its own that a metric of an engine gets although that total is used up, by another's flood."""
+
 _PARKED_PER_LIVE = 4
+
+
+class Room:
+    """How many label sets there may still be, over many series; below 0 by what was reserved."""
+
+    def __init__(self, left: int = TOTAL) -> None:
+        self.left = left
 
 
 @dataclass(slots=True)
@@ -50,12 +65,13 @@ class Series:
     Time is that of the entries, so a replay of the log gives the same state. At the cap, label sets idle for
     15 minutes are parked: not exposed, kept so that they resume where they were, at most four times the cap,
     the first parked forgotten first (one that was forgotten begins at 0, which Prometheus takes for a reset).
-    If none is idle, free text in the new label set becomes ``__other__``; enum words stay, so there are at most
-    as many of those as enums have combinations.
+    If none is idle, or if *room* is used up, free text in the new label set becomes ``__other__``; enum words stay,
+    so there are at most as many of those as enums have combinations.
     """
 
-    def __init__(self, metric: Metric, cap: int = CAP) -> None:
+    def __init__(self, metric: Metric, cap: int = CAP, room: Room | None = None) -> None:
         self.metric = metric
+        self._room = room or Room()
         self.folded = 0
         self.evicted = 0
         self._cap = cap
@@ -103,7 +119,8 @@ class Series:
         if len(self._live) >= self._cap:
             self._park_idle(time)
         series = self._live
-        if len(series) >= self._cap:
+        # A client may call a peer __other__: two series of one name would cost the whole scrape.
+        if len(series) >= self._cap or not self._has_room(labels) or OTHER in labels:
             series = self._other
             labels = self.metric.folded(labels)
             self.folded += 1
@@ -115,7 +132,16 @@ class Series:
             self._none_idle_before = min(self._none_idle_before, time + IDLE_NANO)
         return point
 
+    def _has_room(self, labels: tuple[str, ...]) -> bool:
+        return (
+            self._room.left > 0
+            or not self.metric.free
+            or len(self._live) < RESERVED
+            or labels in self._parked
+        )
+
     def _new(self, time: int) -> Point:
+        self._room.left -= 1
         return Point(time, 0, [0] * (len(self.metric.buckets) + 1) if self.metric.buckets else [])
 
     def _park_idle(self, time: int) -> None:
@@ -127,6 +153,7 @@ class Series:
         self.evicted += len(idle)
         while len(self._parked) > self._cap * _PARKED_PER_LIVE:
             del self._parked[next(iter(self._parked))]
+            self._room.left += 1
         oldest = min((point.touched for point in self._live.values()), default=time)
         self._none_idle_before = oldest + IDLE_NANO
 
@@ -141,19 +168,20 @@ class Series:
         }
 
     @classmethod
-    def load(cls, metric: Metric, state: dict[str, Any], cap: int = CAP) -> Series:
+    def load(cls, metric: Metric, state: dict[str, Any], cap: int = CAP, room: Room | None = None) -> Series:
         """Return the series that :meth:`dump` described.
 
         Raises:
             ValueError: the metric has other labels or buckets now.
 
         """
-        series = cls(metric, cap)
+        series = cls(metric, cap, room)
         series.folded = state["folded"]
         series.evicted = state["evicted"]
         series._live = _load(metric, state["live"])
         series._other = _load(metric, state["other"])
         series._parked = _load(metric, state["parked"])
+        series._room.left -= len(series._live) + len(series._other) + len(series._parked)
         return series
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import structlog
 from penstock.agent.errors import StateError
+from penstock.agent.policy import audit
+from penstock.agent.setaside import is_damage, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+_log = structlog.get_logger(__name__)
 
 FILE_NAME = "policy.db"
 _SCHEMA_VERSION = 1
@@ -58,15 +67,26 @@ CREATE TABLE IF NOT EXISTS timed_order (
 
 
 class PolicyDatabase:
-    """A connection that any thread may use, one at a time."""
+    """A connection that any thread may use, one at a time.
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    Attributes:
+        recovered: a sentence, if the database was damaged or gone at the start, about what was done; else empty.
+
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, recovered: str = "") -> None:
         self._connection = connection
         self._lock = threading.Lock()
+        self._copy = _copy_of(path)
+        self._copied = False
+        self.recovered = recovered
 
     @classmethod
     def open(cls, state_dir: Path) -> PolicyDatabase:
         """Open ``policy.db`` below *state_dir*, or create it.
+
+        A damaged one is set aside, and the copy that :meth:`copy` wrote takes its place: policies must not vanish
+        because of a bad disk. The audit log says so.
 
         Raises:
             StateError: it cannot be opened or is of a newer version.
@@ -74,25 +94,15 @@ class PolicyDatabase:
         """
         path = state_dir / FILE_NAME
         try:
-            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
-        except sqlite3.Error as error:
-            raise StateError(f"{path} cannot be opened ({error}); see to --state-dir") from error
-        try:
-            _check_version(connection, path)
-            connection.execute("PRAGMA journal_mode = WAL")
-            # An acknowledged change survives the loss of power, too.
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.executescript(
-                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
-            )
-            path.chmod(0o600)
+            recovered = _recover(path)
+            database = cls(_open(path), path, recovered)
         except (sqlite3.Error, OSError) as error:
-            connection.close()
             raise StateError(f"{path} cannot be used ({error}); see to --state-dir") from error
-        except StateError:
-            connection.close()
-            raise
-        return cls(connection)
+        if recovered:
+            change = audit.Change(author="penstock-agent", action="recover", name=FILE_NAME, reason=recovered)
+            with database.transaction() as connection:
+                audit.append(connection, change, time.time_ns())
+        return database
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -107,6 +117,7 @@ class PolicyDatabase:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
                 self._connection.execute("COMMIT")
+                self._copied = False
             except sqlite3.Error as error:
                 self._roll_back()
                 raise StateError(
@@ -132,6 +143,41 @@ class PolicyDatabase:
                     f"{FILE_NAME} cannot be read ({error}); see to the disk of --state-dir"
                 ) from error
 
+    def copy(self) -> None:
+        """Write a copy beside it, unless nothing has changed since the last one; blocks for some milliseconds.
+
+        Raises:
+            StateError: it could not be written; the earlier copy stays.
+
+        """
+        with self._lock:
+            if self._copied:
+                return
+            try:
+                self._write_copy()
+            except (sqlite3.Error, OSError) as error:
+                raise StateError(f"{self._copy} cannot be written ({error}); see to --state-dir") from error
+            self._copied = True
+
+    def backup(self, path: Path) -> None:
+        """Write what is committed now to *path*, which does not exist yet.
+
+        Raises:
+            StateError: it could not be written.
+
+        """
+        with self._lock:
+            try:
+                _write(self._connection, path)
+            except (sqlite3.Error, OSError) as error:
+                raise StateError(f"{path} cannot be written ({error})") from error
+
+    def _write_copy(self) -> None:
+        written = self._copy.with_suffix(".tmp")
+        written.unlink(missing_ok=True)
+        _write(self._connection, written)
+        written.replace(self._copy)
+
     def close(self) -> None:
         """Close it; again is fine."""
         with self._lock:
@@ -140,6 +186,72 @@ class PolicyDatabase:
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+
+
+def _write(connection: sqlite3.Connection, path: Path) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    with closing(sqlite3.connect(path)) as target:
+        connection.backup(target)
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-copy{path.suffix}")
+
+
+def _recover(path: Path) -> str:
+    """Set a damaged database aside and put its copy in its place; returns what was done, in words."""
+    copy = _copy_of(path)
+    if path.exists() or not copy.exists():
+        trouble = _damage(path)
+        if not trouble:
+            return ""
+        done = f"{path.name} was damaged ({trouble}) and was set aside as {set_aside(path, trouble)}"
+    else:
+        done = f"{path.name} was gone"
+    if copy.exists() and not _damage(copy):
+        changed = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        shutil.copyfile(copy, path)
+        done += f"; its copy of {changed} is in force"
+    else:
+        done += "; there is no copy: all policies, pauses and their audit log are gone, set them again"
+    _log.error("the policies were recovered", what=done)
+    return done
+
+
+def _damage(path: Path) -> str:
+    """Return what is wrong with a database, if it is damaged; empty if it is fine or not there."""
+    if not path.exists():
+        return ""
+    try:
+        with closing(sqlite3.connect(path, timeout=5.0)) as connection:
+            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if verdict != "ok":
+                return str(verdict)
+            if 0 < connection.execute("PRAGMA user_version").fetchone()[0] <= _SCHEMA_VERSION:
+                for table in ("counter", "policy", "audit", "pause", "timed_order"):
+                    connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  (constants)
+    except sqlite3.DatabaseError as error:
+        if is_damage(error) or "no such table" in str(error):
+            return str(error)
+        raise
+    return ""
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    try:
+        _check_version(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        # An acknowledged change survives the loss of power, too.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
+        )
+        path.chmod(0o600)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:

@@ -1,130 +1,83 @@
-"""The way to the trace backend: the SDK's OTLP exporter, and what it says when it fails."""
+"""The way to the trace backend: one OTLP call, over gRPC or HTTP, and what came of it."""
 
 from __future__ import annotations
 
-import logging
-import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import grpc
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from penstock.agent.errors import ConfigError
+from penstock.agent.traces.verdict import MAX_TEXT, ExportError, Fate, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
+        ExportTraceServiceResponse,
+    )
     from opentelemetry.sdk.trace import ReadableSpan
     from penstock.agent.traces.settings import ExportSettings
 
-# The backend has looked at the spans and does not want them, or not so many at once: by gRPC and by
-# HTTP status. All other errors are its own, or the configuration's, and pass.
-_REFUSED = frozenset((grpc.StatusCode.INVALID_ARGUMENT, 400, 413))
-_MAX_TEXT = 300
 
+class Sender(Protocol):
+    """One protocol of OTLP."""
 
-@dataclass(frozen=True, slots=True)
-class ExportError:
-    """Why spans were not delivered.
+    def send(self, request: ExportTraceServiceRequest) -> ExportTraceServiceResponse | ExportError:
+        """Make one call, within its time-out."""
 
-    Attributes:
-        refused: it lies in the spans; sending the same again is of no use.
-
-    """
-
-    text: str
-    refused: bool = False
-
-
-class _Listener(logging.Filter):
-    """Keeps the first error of a call of the SDK's exporter, which returns no more than that it failed.
-
-    A filter and not a handler: the SDK's own filter, which lets nothing through twice, comes before
-    the handlers. What the SDK says goes no further: it is in the status, and one line of our log says
-    when the trouble begins.
-    """
-
-    def __init__(self, exporter: SpanExporter) -> None:
-        super().__init__()
-        self.thread = 0
-        self.error: ExportError | None = None
-        modules = {base.__module__ for base in type(exporter).__mro__ if base is not object}
-        self._loggers = [logging.getLogger(module) for module in sorted(modules)]
-        for logger in self._loggers:
-            logger.filters.insert(0, self)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Take a record of this thread."""
-        if record.thread != self.thread:
-            return True
-        if record.levelno >= logging.WARNING and self.error is None:
-            values = record.args if isinstance(record.args, tuple) else ()
-            refused = any(isinstance(value, grpc.StatusCode | int) and value in _REFUSED for value in values)
-            self.error = ExportError(record.getMessage()[:_MAX_TEXT], refused)
-        return False
+    def interrupt(self) -> None:
+        """Make a call that is under way give up; from any thread. Nothing can be sent afterwards."""
 
     def close(self) -> None:
-        """Let go of the loggers."""
-        for logger in self._loggers:
-            logger.removeFilter(self)
+        """Let go of the connection; on the thread that sends, or when that has ended."""
 
 
 class Backend:
-    """Sends spans to where ``OTEL_EXPORTER_OTLP_*`` say; one thread, but for :meth:`interrupt`.
+    """Sends spans to where the settings say; one thread, but for :meth:`interrupt`.
 
     Raises:
-        ConfigError: one of these variables is wrong.
+        ConfigError: a certificate cannot be read, or an address cannot be used.
 
     """
 
     def __init__(self, settings: ExportSettings) -> None:
-        self._exporter = _exporter(settings)
-        self._listener = _Listener(self._exporter)
-        self._ended = False
-
-    def send(self, spans: Sequence[ReadableSpan]) -> ExportError | None:
-        """Send *spans*; None if they were taken. Blocks for OTEL_EXPORTER_OTLP_TIMEOUT at most."""
-        self._listener.thread, self._listener.error = threading.get_ident(), None
         try:
-            result = self._exporter.export(spans)
+            self._sender = _open(settings)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"no trace export to {settings.shown} over {settings.protocol}: {error};"
+                " check the OTEL_EXPORTER_OTLP_* variables"
+            ) from error
+
+    def send(self, spans: Sequence[ReadableSpan]) -> Taken | ExportError:
+        """Send *spans*. Blocks for OTEL_EXPORTER_OTLP_TIMEOUT at most."""
+        try:
+            request = encode_spans(spans)
         except Exception as error:  # noqa: BLE001  (a span that cannot be encoded must not end the export)
-            return ExportError(f"{type(error).__name__}: {error}"[:_MAX_TEXT], refused=True)
-        if result is SpanExportResult.SUCCESS:
-            return None
-        return self._listener.error or ExportError("the exporter failed and did not say why")
+            return ExportError(f"{type(error).__name__}: {error}"[:MAX_TEXT], Fate.REFUSED)
+        answer = self._sender.send(request)
+        if isinstance(answer, ExportError):
+            return answer
+        partial = answer.partial_success
+        rejected = min(max(partial.rejected_spans, 0), len(spans))
+        return Taken(rejected, partial.error_message[:MAX_TEXT])
 
     def interrupt(self) -> None:
         """Make a call that is under way give up; from any thread. Nothing can be sent afterwards."""
-        if not self._ended:
-            self._ended = True
-            self._exporter.shutdown()
+        self._sender.interrupt()
 
     def close(self) -> None:
-        """End; lets go of the connection and of the SDK's loggers. Idempotent."""
-        self.interrupt()
-        self._listener.close()
+        """End. Idempotent."""
+        self._sender.interrupt()
+        self._sender.close()
 
 
-def _exporter(settings: ExportSettings) -> SpanExporter:
-    try:
-        return _open(settings)
-    except Exception as error:
-        raise ConfigError(
-            f"no trace exporter for {settings.shown} over {settings.protocol}: {error};"
-            " check the OTEL_EXPORTER_OTLP_* variables"
-        ) from error
-
-
-def _open(settings: ExportSettings) -> SpanExporter:
-    # Imported here: an agent without an endpoint needs neither, and each drags in its own transport.
+def _open(settings: ExportSettings) -> Sender:
+    # Imported here: an agent without an endpoint needs neither.
     if settings.protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (  # noqa: PLC0415
-            OTLPSpanExporter as GrpcExporter,
-        )
+        from penstock.agent.traces.otlp_grpc import GrpcSender  # noqa: PLC0415
 
-        return GrpcExporter()
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
-        OTLPSpanExporter as HttpExporter,
-    )
+        return GrpcSender(settings)
+    from penstock.agent.traces.otlp_http import HttpSender  # noqa: PLC0415
 
-    return HttpExporter()
+    return HttpSender(settings)

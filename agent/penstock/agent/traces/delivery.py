@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import time
 from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.traces.otel import SpanConverter
+from penstock.agent.traces.verdict import ExportError, Fate
 
 if TYPE_CHECKING:
     import threading
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.model import Source
     from penstock.agent.samples import ProbeSample, TransferSample
-    from penstock.agent.traces.backend import Backend, ExportError
+    from penstock.agent.traces.backend import Backend
     from penstock.agent.traces.spans import Span
     from penstock.proto.v1.events_pb2 import Event
 
@@ -24,6 +26,8 @@ _log = structlog.get_logger(__name__)
 
 _FIRST_BACKOFF = 0.25
 _MAX_BACKOFF = 30.0
+# Of spans whose refusal may be the backend's trouble or their own.
+_DOUBTFUL_TRIES = 5
 # Spans that are exported later than this after they ended are marked as replayed.
 _REPLAYED_NANO = 60_000_000_000
 
@@ -57,7 +61,9 @@ class Delivery:
         self.refused = 0
         self.error = ""
 
-    def deliver(self, spans: Sequence[Span], report: Callable[[], None]) -> bool:
+    def deliver(
+        self, spans: Sequence[Span], report: Callable[[], None], doubtful_tries: int = _DOUBTFUL_TRIES
+    ) -> bool:
         """Send *spans* in one call; more only if the backend refuses some.
 
         Retries with a growing pause for as long as the backend is away, and calls *report* after each
@@ -71,13 +77,15 @@ class Delivery:
             if error is None:
                 self._recovered()
                 return True
-            if error.refused:
+            doubtful_tries -= error.fate is Fate.DOUBTFUL
+            if error.fate is Fate.REFUSED or doubtful_tries <= 0:
                 return self._give_up(spans, error, report)
             self._failed(error)
             report()
             if last:
                 return False
-            self._stopping.wait(backoff)
+            # Not all agents of a fleet at once when their backend is back.
+            self._stopping.wait(max(backoff * random.uniform(0.5, 1.0), error.wait))  # noqa: S311
             backoff = min(2 * backoff, _MAX_BACKOFF)
 
     def _send(self, spans: Sequence[Span]) -> ExportError | None:
@@ -85,13 +93,19 @@ class Delivery:
         replayed = time.time_ns() - newest > _REPLAYED_NANO
         readable = [self._converter.readable(span, replayed=replayed) for span in spans]
         begun = time.monotonic()
-        error = self._backend.send(readable)
+        answer = self._backend.send(readable)
         self._observe(time.monotonic() - begun)
-        if error is None:
-            self.delivered += len(spans)
+        if isinstance(answer, ExportError):
+            return answer
+        self.delivered += len(spans) - answer.rejected
+        self.refused += answer.rejected
+        if answer.rejected:
+            # Which ones it does not say, so none of them is told as one that can be found.
+            _log.warning("the trace backend rejected spans", spans=answer.rejected, error=answer.text)
+        else:
             for span in spans:
                 self._tell(span)
-        return error
+        return None
 
     def _give_up(self, spans: Sequence[Span], error: ExportError, report: Callable[[], None]) -> bool:
         """Find the refused spans by halving, so that one bad span does not hold up the others."""
@@ -100,7 +114,7 @@ class Delivery:
             _log.warning("the trace backend refused a span", span=spans[0].name, error=error.text)
             return True
         middle = len(spans) // 2
-        return self.deliver(spans[:middle], report) and self.deliver(spans[middle:], report)
+        return self.deliver(spans[:middle], report, 1) and self.deliver(spans[middle:], report, 1)
 
     def _tell(self, span: Span) -> None:
         if self._on_exported is None:

@@ -73,7 +73,7 @@ class EcControl:
         """Take in what came into force; between two steps, on any thread."""
         self._judge.policy = policy
         self._waits.follow(policy)
-        self._orders.follow(directives)
+        self._orders.follow(policy, directives)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add what is in flight and what is done about a failed load; on the exporter's thread, reads only."""

@@ -186,18 +186,22 @@ class Hook(_message.Message):
     def __init__(self, name: _Optional[str] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., installed: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Emitter(_message.Message):
-    __slots__ = ("queued_entries", "unacknowledged_batches", "unacknowledged_bytes", "sent_batches", "reconnects")
+    __slots__ = ("queued_entries", "unacknowledged_batches", "unacknowledged_bytes", "sent_batches", "reconnects", "produced_entries", "pending_entries")
     QUEUED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     UNACKNOWLEDGED_BATCHES_FIELD_NUMBER: _ClassVar[int]
     UNACKNOWLEDGED_BYTES_FIELD_NUMBER: _ClassVar[int]
     SENT_BATCHES_FIELD_NUMBER: _ClassVar[int]
     RECONNECTS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     queued_entries: int
     unacknowledged_batches: int
     unacknowledged_bytes: int
     sent_batches: int
     reconnects: int
-    def __init__(self, queued_entries: _Optional[int] = ..., unacknowledged_batches: _Optional[int] = ..., unacknowledged_bytes: _Optional[int] = ..., sent_batches: _Optional[int] = ..., reconnects: _Optional[int] = ...) -> None: ...
+    produced_entries: int
+    pending_entries: int
+    def __init__(self, queued_entries: _Optional[int] = ..., unacknowledged_batches: _Optional[int] = ..., unacknowledged_bytes: _Optional[int] = ..., sent_batches: _Optional[int] = ..., reconnects: _Optional[int] = ..., produced_entries: _Optional[int] = ..., pending_entries: _Optional[int] = ...) -> None: ...
 
 class EplbFacts(_message.Message):
     __slots__ = ("enabled", "asynchronous", "step_interval", "window_size", "communicator")

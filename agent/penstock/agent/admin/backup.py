@@ -1,0 +1,19 @@
+"""``Backup``: a copy of the state on the agent's host."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.agent.backup import back_up
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from penstock.agent.admin.context import AgentContext
+
+
+async def backup(agent: AgentContext, request: admin.BackupRequest) -> admin.BackupResponse:
+    """Write the backup; answers when it is complete."""
+    size = await asyncio.to_thread(back_up, agent.state_dir, Path(request.path))
+    return admin.BackupResponse(path=request.path, bytes=size)

@@ -1,0 +1,65 @@
+"""How the bytes of ``--state-limit`` are shared out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MIB: Final = 1 << 20
+DEFAULT_LIMIT: Final = 1 << 30
+MIN_LIMIT: Final = 32 * MIB
+"""Below this the saved metrics of a busy pod alone could fill the log."""
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The journal's share, in bytes.
+
+    Attributes:
+        limit: for all of its files together: the database, its write-ahead log and the reserve.
+
+    """
+
+    limit: int = DEFAULT_LIMIT
+
+    @property
+    def wal(self) -> int:
+        """Of the write-ahead log; it is copied into the database at a quarter of this."""
+        return min(64 * MIB, self.limit // 8)
+
+    @property
+    def checkpoint_pages(self) -> int:
+        """Pages in the write-ahead log at which it is copied into the database."""
+        return max(1, self.wal // 4 // _PAGE)
+
+    @property
+    def transaction(self) -> int:
+        """Bytes of batches in one transaction; the indexes come on top. A batch has one MiB at most."""
+        return max(MIB, self.wal // 8)
+
+    @property
+    def reserve(self) -> int:
+        """Of the file that is given up on a full disk, so that the log can be trimmed there."""
+        return min(16 * MIB, self.limit // 32)
+
+    @property
+    def full(self) -> int:
+        """Of the database's file; SQLite itself goes no further."""
+        return self.limit - self.wal - self.reserve
+
+    @property
+    def stop(self) -> int:
+        """Of what is in use in that file; above it no batch is taken in, and the saved metrics still find room."""
+        return self.full - self.full // 20
+
+    @property
+    def high(self) -> int:
+        """Of what is in use in that file; above it the oldest batches go."""
+        return self.full - self.full // 10
+
+    @property
+    def max_pages(self) -> int:
+        """Pages of the database's file."""
+        return self.full // _PAGE

@@ -1,0 +1,100 @@
+"""``penstock-agent check``: does this configuration work here, without starting anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.addresses import UnixAddress
+from penstock.agent.errors import ConfigError
+from penstock.agent.policy.files.check import check as check_files
+from penstock.agent.policy.files.problem import FilesError
+from penstock.agent.policy.files.scan import look, read
+from penstock.agent.traces.backend import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.agent.config import Config
+
+
+class Finding(NamedTuple):
+    """One line of the answer; ``wrong`` keeps the agent from starting."""
+
+    text: str
+    wrong: bool = False
+
+
+def check(config: Config) -> list[Finding]:
+    """Look at what a start would need. Nothing is created, bound or connected to."""
+    return [*_directory(config), *_sockets(config), *_policies(config), *_export(config)]
+
+
+def _directory(config: Config) -> Iterator[Finding]:
+    place = _existing(config.state_dir)
+    if not place.is_dir():
+        yield Finding(f"--state-dir {config.state_dir}: {place} is no directory", wrong=True)
+        return
+    if not os.access(place, os.W_OK | os.X_OK):
+        yield Finding(
+            f"--state-dir {config.state_dir}: {place} cannot be written by user {os.geteuid()}", wrong=True
+        )
+        return
+    free = shutil.disk_usage(place).free
+    if free < config.state_limit:
+        yield Finding(
+            f"--state-limit is {config.state_limit} bytes, the disk of {place} has {free} left: "
+            "it may fill before the limit holds"
+        )
+    else:
+        yield Finding(f"--state-dir {config.state_dir}: can be written")
+
+
+def _sockets(config: Config) -> Iterator[Finding]:
+    admin = [("--admin-listen", address) for address in config.admin_listen]
+    for flag, address in (("--listen", config.listen), *admin):
+        if not isinstance(address, UnixAddress):
+            who = "names on the allow-list" if flag == "--admin-listen" else "whoever reaches it"
+            yield Finding(f"{flag} {address}: TCP, {who} can write")
+            continue
+        place = _existing(address.path.parent)
+        writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+        yield Finding(
+            f"{flag} {address}: can be made"
+            if writable
+            else f"{flag} {address}: {place} cannot be written by user {os.geteuid()}",
+            wrong=not writable,
+        )
+
+
+def _policies(config: Config) -> Iterator[Finding]:
+    if config.policy_file is None:
+        return
+    try:
+        found = read(look(config.policy_file))
+        policies = check_files(found, (), datetime.now(UTC)).policies
+    except (FilesError, OSError) as error:
+        yield Finding(f"--policy-file {config.policy_file}: {error}", wrong=True)
+        return
+    yield Finding(f"--policy-file {config.policy_file}: {len(policies)} policies")
+
+
+def _export(config: Config) -> Iterator[Finding]:
+    settings = config.export
+    if not settings.endpoint:
+        yield Finding("traces: no OTEL_EXPORTER_OTLP_ENDPOINT, so they go nowhere")
+        return
+    try:
+        Backend(settings).close()
+    except ConfigError as error:
+        yield Finding(str(error), wrong=True)
+        return
+    yield Finding(f"traces: to {settings.shown} over {settings.protocol}")
+
+
+def _existing(path: Path) -> Path:
+    """Return the path, or the nearest place above it that is there."""
+    return next(place for place in (path, *path.parents) if place.exists())

@@ -1,0 +1,85 @@
+"""How the agent is: what keeps it from working, from taking engines in, or from all that it promises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.setaside import damaged
+
+if TYPE_CHECKING:
+    from penstock.agent.journal import Journal
+    from penstock.agent.statedir import StateDirectory
+
+REASONS = (
+    "state_volatile",
+    "journal_unwritable",
+    "journal_damaged",
+    "databases_set_aside",
+    "policies_not_copied",
+)
+"""Why the agent is degraded, as metrics name it."""
+
+
+class Trouble(NamedTuple):
+    """One of `REASONS`, and a sentence for people."""
+
+    reason: str
+    text: str
+
+
+class Condition:
+    """One answer for health, status and metrics. Its parts are filled in as they begin; any thread may ask.
+
+    Attributes:
+        phase: ``starting``, ``serving`` or ``draining``.
+        not_copied: why the copy of the policies is old; empty while it is not.
+
+    """
+
+    def __init__(self) -> None:
+        self.phase = "starting"
+        self.place: StateDirectory | None = None
+        self.journal: Journal | None = None
+        self.not_copied = ""
+
+    def health(self) -> str:
+        """Return what keeps the agent from working; empty while it works."""
+        if self.journal is None:
+            return ""
+        return self.journal.damage or ("" if self.journal.alive else "the journal's writer has ended")
+
+    def readiness(self) -> str:
+        """Return what keeps engines out; empty if they are welcome."""
+        if self.phase != "serving":
+            return f"the agent is {self.phase}"
+        return self.journal.error if self.journal is not None else ""
+
+    def degraded(self) -> str:
+        """Return all troubles as one text; empty for none."""
+        return "; ".join(trouble.text for trouble in self.troubles())
+
+    def troubles(self) -> list[Trouble]:
+        """Return what is not as it should be."""
+        journal, place = self.journal, self.place
+        texts = {
+            "state_volatile": place.trouble if place is not None else "",
+            "journal_unwritable": journal.error if journal is not None else "",
+            "journal_damaged": journal.damage if journal is not None else "",
+            "databases_set_aside": _set_aside(self.set_aside()),
+            "policies_not_copied": self.not_copied,
+        }
+        return [Trouble(reason, text) for reason, text in texts.items() if text]
+
+    def set_aside(self) -> dict[str, int]:
+        """Return how many damaged databases lie in the state directory, by kind."""
+        return damaged(self.place.path) if self.place is not None else {}
+
+
+def _set_aside(counts: dict[str, int]) -> str:
+    parts = [f"{count} of {kind}" for kind, count in sorted(counts.items()) if count]
+    if not parts:
+        return ""
+    return (
+        f"damaged databases were set aside ({', '.join(parts)}): look at state.corrupt-* in the state directory, "
+        "then move them away"
+    )

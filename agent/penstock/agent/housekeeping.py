@@ -1,0 +1,56 @@
+"""What is looked after once a second: the policies' copy, and whether the agent can go on."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.agent.errors import StateError
+
+if TYPE_CHECKING:
+    from penstock.agent.condition import Condition
+    from penstock.agent.journal import Journal
+    from penstock.agent.policy import PolicyDatabase
+
+_SECONDS = 1.0
+
+
+class Housekeeper:
+    """Runs beside everything else, on the loop.
+
+    Args:
+        fatal: gets the error that the agent cannot go on after.
+
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        policies: PolicyDatabase,
+        condition: Condition,
+        fatal: asyncio.Future[StateError],
+    ) -> None:
+        self._journal = journal
+        self._policies = policies
+        self._condition = condition
+        self._fatal = fatal
+        self._task = asyncio.ensure_future(self._run())
+
+    async def stop(self) -> None:
+        """End, after a last copy."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        with suppress(StateError):
+            await asyncio.to_thread(self._policies.copy)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._policies.copy)
+                self._condition.not_copied = ""
+            except StateError as error:
+                self._condition.not_copied = str(error)
+            if self._journal.damage and not self._fatal.done():
+                self._fatal.set_result(StateError(self._journal.damage))
+            await asyncio.sleep(_SECONDS)

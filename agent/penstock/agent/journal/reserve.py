@@ -1,0 +1,42 @@
+"""A file that holds disk space for bad times: given up, it lets a full disk's log be trimmed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "reserve"
+
+
+class Reserve:
+    """*size* bytes of disk at *path*. Nothing here raises: without it the agent only has less room."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        self._size = size
+        self.held = False
+
+    def take(self) -> None:
+        """Take the space, if it is there."""
+        try:
+            handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(handle, 0, self._size)
+                os.ftruncate(handle, self._size)
+            finally:
+                os.close(handle)
+        except OSError:
+            self.give_up()
+            return
+        self.held = True
+
+    def give_up(self) -> None:
+        """Let the space go."""
+        self.held = False
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError:
+            return  # On a disk that has become read-only nothing can be freed.

@@ -1,0 +1,185 @@
+"""What keeps the log within its budget: the oldest batches go, and sources that nothing is left of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+from penstock.agent.journal.connect import unsigned
+from penstock.agent.journal.index import event_rows, request_ids
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from penstock.agent.budget import Budget
+
+_log = structlog.get_logger(__name__)
+
+TRACES = "traces"
+"""The cursor that tells what the trace export has delivered."""
+
+MAX_CLOSED_SOURCES = 10_000
+"""Sources that have ended and left nothing in the log, of which the watermarks are kept."""
+
+_AT_LEAST = 64
+_PAGES_A_STEP = 1_024
+_SOURCES_A_CHECK = 256
+
+
+class Usage(NamedTuple):
+    """How the journal stands.
+
+    Attributes:
+        used_bytes: in use in the database's file.
+        file_bytes: of the file; what is not in use is used next.
+        limit_bytes: of the file.
+        pruned: batches that were deleted, over all lives of this state.
+        unexported: of these, the ones that the trace export had not delivered.
+        oldest_unix_nano: when the oldest batch that is left was received; 0 if there is none.
+
+    """
+
+    used_bytes: int = 0
+    file_bytes: int = 0
+    limit_bytes: int = 0
+    pruned: int = 0
+    unexported: int = 0
+    oldest_unix_nano: int = 0
+
+
+class Retention:
+    """Deletes the oldest of the log; on the writer's thread.
+
+    Only what the saved metrics have counted may go: a counter never loses what was acknowledged. What the trace
+    export has not delivered yet goes too, when nothing else is left, and is counted: the other choice, to take in
+    nothing more, would cost the metrics of the present as well as its traces.
+
+    Attributes:
+        blocked: the log is over its mark and what is oldest is not in the saved metrics yet.
+
+    """
+
+    def __init__(self, database: sqlite3.Connection, budget: Budget) -> None:
+        self._database = database
+        self._budget = budget
+        self._opened = 0
+        self._unexported_told = False
+        self.blocked = False
+        self.usage = Usage()
+        self.measure()
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more may be appended, because nothing may go."""
+        return self.blocked and self.usage.used_bytes >= self._budget.stop
+
+    def measure(self) -> None:
+        """Look at the file again."""
+        size = self._number("PRAGMA page_size")
+        pages, free = self._number("PRAGMA page_count"), self._number("PRAGMA freelist_count")
+        pruned, unexported = self._database.execute("SELECT batches, unexported FROM pruned").fetchone()
+        oldest = self._number("SELECT received_unix_nano FROM batches ORDER BY id LIMIT 1")
+        self.usage = Usage((pages - free) * size, pages * size, self._budget.full, pruned, unexported, oldest)
+
+    def _number(self, query: str) -> int:
+        row = self._database.execute(query).fetchone()
+        return int(row[0]) if row is not None and row[0] is not None else 0
+
+    def opened(self, count: int) -> None:
+        """Note that *count* sources were seen for the first time."""
+        self._opened += count
+
+    def step(self, appended: int) -> bool:
+        """Delete more than the *appended* batches, if the log is over its mark; True if there is more to do.
+
+        Raises:
+            sqlite3.Error: it could not be written; nothing has changed.
+
+        """
+        self.measure()
+        self.blocked = False
+        if self.usage.used_bytes > self._budget.high:
+            self.blocked = not self._prune(2 * appended + _AT_LEAST)
+            return not self.blocked
+        if self.usage.file_bytes > self._budget.full and self._shrinks():
+            # The limit is lower than it was.
+            self._database.execute(f"PRAGMA incremental_vacuum({_PAGES_A_STEP})").fetchall()
+            return True
+        return False
+
+    def _shrinks(self) -> bool:
+        return self._number("PRAGMA auto_vacuum") > 0 and self._number("PRAGMA freelist_count") > 0
+
+    def make_room(self) -> bool:
+        """Delete some of the log's oldest batches that nothing needs any more; False if there are none."""
+        done = self._prune(_AT_LEAST, delivered_only=True)
+        self.measure()
+        return done
+
+    def _prune(self, count: int, *, delivered_only: bool = False) -> bool:
+        folded = self._number("SELECT batch FROM folds WHERE name = 'metrics'")
+        cursor = self._database.execute(
+            "SELECT low, exported FROM cursors WHERE name = ?", (TRACES,)
+        ).fetchone()
+        low, exported = cursor or (0, 0)
+        last = min(folded, low - 1) if delivered_only else folded
+        rows = self._database.execute(
+            "SELECT id, body FROM batches WHERE id <= ? ORDER BY id LIMIT ?", (last, count)
+        ).fetchall()
+        if not rows:
+            return False
+        unexported = sum(number > exported for number, _ in rows)
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            self._delete(rows)
+            self._database.execute(
+                "UPDATE pruned SET batches = batches + ?, unexported = unexported + ?",
+                (len(rows), unexported),
+            )
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+        self._tell(unexported, exported)
+        return True
+
+    def _delete(self, rows: list[tuple[int, bytes]]) -> None:
+        events: list[tuple[int, int, int]] = []
+        requests: list[tuple[str, int]] = []
+        for number, body in rows:
+            batch = Batch.FromString(body)
+            events += ((row.kind, number, row.pos) for row in event_rows(batch))
+            requests += ((request_id, number) for request_id in request_ids(batch))
+        requests.sort()
+        self._database.executemany("DELETE FROM events WHERE kind = ? AND batch = ? AND pos = ?", events)
+        self._database.executemany("DELETE FROM requests WHERE request_id = ? AND batch = ?", requests)
+        through = rows[-1][0]
+        # A wait that is older than the whole log: its end comes with its start's time, so nothing is lost but
+        # the ending that the agent would make up for a source that vanishes.
+        self._database.execute("DELETE FROM open_deferrals WHERE batch <= ?", (through,))
+        self._database.execute("DELETE FROM batches WHERE id <= ?", (through,))
+
+    def _tell(self, unexported: int, exported: int) -> None:
+        if unexported and not self._unexported_told:
+            _log.error(
+                "the log is at its limit and the trace backend is behind: the oldest traces are given up",
+                exported=exported,
+                limit_bytes=self._budget.limit,
+            )
+        self._unexported_told = unexported > 0
+
+    def forget_sources(self) -> list[int]:
+        """Now and then, forget the longest ended of the sources that nothing is left of; returns their epochs."""
+        if self._opened < _SOURCES_A_CHECK:
+            return []
+        self._opened = 0
+        rows = self._database.execute(
+            "DELETE FROM sources WHERE epoch IN ("
+            " SELECT epoch FROM sources WHERE (closed_unix_nano IS NOT NULL OR process = 'agent')"
+            " AND last_batch < coalesce((SELECT min(id) FROM batches), last_batch + 1)"
+            " ORDER BY last_seen_unix_nano DESC LIMIT -1 OFFSET ?) RETURNING epoch",
+            (MAX_CLOSED_SOURCES,),
+        ).fetchall()
+        return [unsigned(epoch) for (epoch,) in rows]

@@ -1,0 +1,48 @@
+"""What the state directory holds, and what is not as it should be, as metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.condition import REASONS
+from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.family import Family, Sample
+from penstock.agent.metrics.spec import NANO
+from penstock.agent.setaside import size_of
+
+if TYPE_CHECKING:
+    from penstock.agent.condition import Condition
+    from penstock.agent.journal import Journal
+    from penstock.agent.statedir import StateDirectory
+
+
+class StateMetrics:
+    """The families of one agent's state."""
+
+    def __init__(self, place: StateDirectory, journal: Journal, condition: Condition) -> None:
+        self._place = place
+        self._journal = journal
+        self._condition = condition
+
+    def families(self) -> list[Family]:
+        """Return them as they are now."""
+        usage = self._journal.usage
+        present = {trouble.reason for trouble in self._condition.troubles()}
+        families = [
+            Family(c.DEGRADED, [Sample((reason,), reason in present) for reason in REASONS]),
+            Family(
+                c.SET_ASIDE, [Sample((kind,), count) for kind, count in self._condition.set_aside().items()]
+            ),
+            Family(c.STATE_BYTES, [Sample((), size_of(self._place.path))]),
+            Family(c.STATE_LIMIT, [Sample((), self._place.limit)]),
+            Family(
+                c.PRUNED,
+                [
+                    Sample(("false",), usage.unexported),
+                    Sample(("true",), usage.pruned - usage.unexported),
+                ],
+            ),
+        ]
+        if usage.oldest_unix_nano:
+            families.append(Family(c.LOG_OLDEST, [Sample((), usage.oldest_unix_nano / NANO)]))
+        return families

@@ -1,0 +1,106 @@
+"""Databases that are not used any more and are kept for people: damaged ones, and those of another pod.
+
+They lie in the state directory and share its limit, the youngest first.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_log = structlog.get_logger(__name__)
+
+_DAMAGED = "state.corrupt-"
+_ARCHIVE = "journal-"
+# SQLite's primary result codes.
+_CORRUPT, _NOT_A_DATABASE = 11, 26
+# A database is its file and these.
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+
+
+class DamagedError(Exception):
+    """A database holds what the agent never wrote."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Tell whether *error* says that a file is damaged, and not that it is locked, full or unreadable."""
+    if isinstance(error, DamagedError):
+        return True
+    code = getattr(error, "sqlite_errorcode", 0) if isinstance(error, sqlite3.Error) else 0
+    return code & 0xFF in (_CORRUPT, _NOT_A_DATABASE)
+
+
+def set_aside(database: Path, reason: str) -> Path:
+    """Move a damaged database into ``state.corrupt-<time>`` beside it; returns that directory.
+
+    Raises:
+        OSError: it cannot be moved.
+
+    """
+    place = database.parent / f"{_DAMAGED}{time.time_ns()}"
+    place.mkdir(mode=0o700)
+    for suffix in _SUFFIXES:
+        part = database.with_name(database.name + suffix)
+        if part.exists():
+            part.rename(place / part.name)
+    _log.error("a damaged database was set aside", database=database.name, place=str(place), reason=reason)
+    return place
+
+
+def archive(database: Path) -> Path:
+    """Rename the closed journal of another pod to ``journal-<time>.db``."""
+    place = database.with_name(f"{_ARCHIVE}{time.time_ns()}.db")
+    database.rename(place)
+    return place
+
+
+def damaged(state_dir: Path) -> dict[str, int]:
+    """Count the damaged databases that lie in the state directory, by the file's name without its ending."""
+    found = Counter({"journal": 0, "policy": 0})
+    for place in state_dir.glob(f"{_DAMAGED}*"):
+        found.update(file.stem for file in place.glob("*.db"))
+    return dict(found)
+
+
+def trim(state_dir: Path, allowance: int) -> None:
+    """Delete what was set aside beyond *allowance* bytes, the oldest first."""
+    places = [
+        place
+        for place in (*state_dir.glob(f"{_DAMAGED}*"), *state_dir.glob(f"{_ARCHIVE}*.db"))
+        if _stamp(place)
+    ]
+    left = allowance
+    for place in sorted(places, key=_stamp, reverse=True):
+        size = size_of(place)
+        left -= size
+        if left < 0:
+            left = 0
+            _log.warning("the state directory is over its limit; deleted", place=str(place), bytes=size)
+            if place.is_dir():
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                place.unlink(missing_ok=True)
+
+
+def size_of(place: Path) -> int:
+    """Return the bytes of a file, or of all files below a directory; what goes meanwhile counts nothing."""
+    total = 0
+    for path in place.rglob("*") if place.is_dir() else (place,):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def _stamp(place: Path) -> int:
+    text = place.name.removeprefix(_DAMAGED).removeprefix(_ARCHIVE).removesuffix(".db")
+    return int(text) if text.isascii() and text.isdigit() else 0

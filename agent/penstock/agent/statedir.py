@@ -1,0 +1,124 @@
+"""The state directory: one owner, and a substitute where it cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.budget import MIN_LIMIT
+from penstock.agent.errors import StateError
+from penstock.agent.listen import Lock
+from penstock.agent.policy.database import FILE_NAME as POLICIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_log = structlog.get_logger(__name__)
+
+LOCK = "lock"
+_VOLATILE = "penstock-volatile-"
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (a directory of our own is made there)
+
+
+class UnwritableError(StateError):
+    """The state directory is there and cannot be written."""
+
+
+def prepare(path: Path) -> None:
+    """Create the state directory if need be, for its owner alone.
+
+    Raises:
+        UnwritableError: it is there, or could be, but on a disk that is read-only for us.
+        StateError: it cannot be created.
+
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        kind = UnwritableError if error.errno == errno.EROFS else StateError
+        raise kind(
+            f"the state directory {str(path)!r} cannot be created ({error.strerror}); "
+            "give --state-dir one that can be written"
+        ) from error
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise UnwritableError(
+            f"the state directory {str(path)!r} cannot be written; give --state-dir one that can"
+        )
+
+
+class StateDirectory:
+    """A directory that this process owns until :meth:`release`.
+
+    Attributes:
+        path: where the state is.
+        limit: bytes that it may take.
+        trouble: a sentence, if it is a substitute that ends with the agent; else empty.
+
+    """
+
+    def __init__(self, wanted: Path, limit: int) -> None:
+        """Take *wanted*, or a substitute where that cannot be written.
+
+        Raises:
+            StateError: another agent has it, or there is no place that can be written.
+
+        """
+        self.path, self.limit, self.trouble = wanted, limit, ""
+        try:
+            prepare(wanted)
+        except UnwritableError as error:
+            self._substitute(str(error))
+        self._lock = Lock(self.path / LOCK, f"--state-dir {self.path}")
+
+    def _substitute(self, reason: str) -> None:
+        wanted, self.path = self.path, _volatile(reason)
+        self.limit = min(self.limit, MIN_LIMIT)
+        # Policies go on to hold, those of the journal's time do not: its counters begin anew, and say so.
+        for path in wanted.glob(f"{Path(POLICIES).stem}*"):
+            with contextlib.suppress(OSError):
+                shutil.copyfile(path, self.path / path.name)
+        self.trouble = f"{reason}; until then counters, traces and policies are kept in {self.path} and are lost with the agent"
+        _log.error("the state does not outlive the agent", reason=reason, place=str(self.path))
+
+    def release(self) -> None:
+        """Let go; a substitute is removed."""
+        self._lock.release()
+        if self.trouble:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _volatile(reason: str) -> Path:
+    for place in filter(None, (os.environ.get("TMPDIR"), *_PLACES)):
+        _sweep(Path(place))
+        try:
+            return Path(tempfile.mkdtemp(prefix=_VOLATILE, dir=place))
+        except OSError:
+            continue
+    raise StateError(f"{reason}; there is no other place either, {', '.join(_PLACES)} cannot be written")
+
+
+def _sweep(place: Path) -> None:
+    """Remove what killed agents have left: their directories that nobody has locked."""
+    for path in place.glob(f"{_VOLATILE}*"):
+        with contextlib.suppress(OSError), _unowned(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _unowned(path: Path) -> Iterator[None]:
+    """Hold the lock of a directory of our own user's; OSError if another agent holds it."""
+    if path.is_symlink() or path.stat().st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "another user's", str(path))
+    handle = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)

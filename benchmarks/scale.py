@@ -1,0 +1,244 @@
+"""How the agent's cost grows with the number of sources: ``python -m benchmarks.scale``.
+
+For each number of sources a new agent is started, and simulated engine processes (real gRPC, one stream each, one batch
+in flight, a batch every 50 ms at most, a snapshot every second, as the engine's exporter does) send it
+
+1. 2,000 events a second in all, a wait's start, its end and the request's end for each request, for some seconds;
+2. as many full batches of samples as it acknowledges.
+
+The times of acknowledgements are measured in the sender, from the send. All of this shares the machine with the
+sender, which takes about as much of it as the agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import sqlite3
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from penstock.agent.journal.schema import FILE
+from penstock.proto import SCHEMA_VERSION
+from penstock.proto.v1.common_pb2 import ROLE_DECODE
+from penstock.proto.v1.ingest_pb2 import Ack, Batch, Hello
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.agent import AgentProcess, running_agent
+from tests.support.batches import add_transfers, deferral_end, deferral_start, event
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.proto.v1.events_pb2 import Event
+
+ROUND = 0.05
+PEERS = 8
+FULL = 512
+_METHOD = "/penstock.v1.Ingest/Publish"
+_MIB = 1 << 20
+
+
+@dataclass
+class Result:
+    """One row of the table; times in milliseconds."""
+
+    sources: int
+    rate: float = 0.0
+    acks: list[float] = field(default_factory=list)
+    memory: float = 0.0
+    cpu: float = 0.0
+    bytes_per_entry: float = 0.0
+    scrape: float = 0.0
+    throughput: float = 0.0
+    peak: float = 0.0
+
+    def cells(self) -> list[str]:
+        """Return the row's text."""
+        cuts = statistics.quantiles(self.acks, n=100)
+        return [
+            str(self.sources),
+            f"{self.rate:,.0f}",
+            f"{cuts[49]:.1f}",
+            f"{cuts[98]:.1f}",
+            f"{self.memory:.0f}",
+            f"{self.cpu:.0f}",
+            f"{self.bytes_per_entry:.0f}",
+            f"{self.scrape:.0f}",
+            f"{self.throughput:,.0f}",
+            f"{self.peak:.0f}",
+        ]
+
+
+HEADERS = (
+    "sources", "events/s", "ack p50 ms", "ack p99 ms", "RSS MiB", "CPU %", "bytes/event", "scrape ms",
+    "most entries/s", "RSS then MiB",
+)  # fmt: skip
+
+
+class Sender:
+    """One simulated process: its stream, and the events that it has yet to emit."""
+
+    def __init__(self, number: int, result: Result) -> None:
+        self.epoch = random.getrandbits(63) + 1
+        self._number = number
+        self._result = result
+        self._seq = 0
+        self._requests = 0
+        self._stage = 0
+        self._call: Any = None
+
+    async def connect(self, channel: grpc.aio.Channel) -> None:
+        """Say hello and wait for the greeting."""
+        self._call = channel.stream_stream(_METHOD, response_deserializer=Ack.FromString)()
+        hello = Hello(
+            schema_version=SCHEMA_VERSION,
+            key={"engine": str(self._number % 128)},
+            process="engine-core" if self._number < 128 else "worker",  # noqa: PLR2004
+            model="tiny",
+            role=ROLE_DECODE,
+            start_time_unix_nano=time.time_ns(),
+        )
+        await self._call.write(Batch(epoch=self.epoch, hello=hello).SerializeToString())
+        await self._call.read()
+
+    async def trickle(self, per_second: float, until: float) -> int:
+        """Emit events at a steady rate, sent as the exporter does; returns how many were acknowledged."""
+        sent, snapshot_at = 0, time.monotonic() + random.random()
+        await asyncio.sleep(random.random() * ROUND)
+        start = time.monotonic()
+        while (now := time.monotonic()) < until:
+            if now >= snapshot_at:
+                snapshot_at = now + 1
+                await self._call.write(Batch(epoch=self.epoch, snapshot=self._snapshot()).SerializeToString())
+            due = int((now - start) * per_second) - sent
+            if due:
+                await self._publish(Batch(events=[self._event() for _ in range(due)]))
+                sent += due
+            await asyncio.sleep(max(ROUND, 1 / per_second if not due else 0))
+        return sent
+
+    async def flood(self, until: float) -> int:
+        """Send full batches one after the other; returns how many entries were acknowledged."""
+        body = add_transfers(Batch(), [f"r-{self._number}-{n}" for n in range(FULL)], peer=self._peer())
+        sent = 0
+        while time.monotonic() < until:
+            await self._publish(body, measured=False)
+            sent += FULL
+        return sent
+
+    async def _publish(self, batch: Batch, *, measured: bool = True) -> None:
+        self._seq += 1
+        batch.epoch, batch.seq = self.epoch, self._seq
+        body = batch.SerializeToString()
+        begun = time.monotonic()
+        await self._call.write(body)
+        while (await self._call.read()).durable_watermark < self._seq:
+            pass
+        if measured:
+            self._result.acks.append((time.monotonic() - begun) * 1e3)
+
+    def _peer(self) -> str:
+        return f"10.0.0.{self._requests % PEERS}:5600"
+
+    def _event(self) -> Event:
+        """Return the next event of the requests that come one after the other."""
+        now, request = time.time_ns(), f"chatcmpl-{self.epoch:016x}-{self._requests}-0a1b2c3d"
+        self._stage = (self._stage + 1) % 3
+        if self._stage == 1:
+            return deferral_start(request, peer=self._peer(), time_ns=now)
+        if self._stage:
+            return deferral_end(request, peer=self._peer(), start_ns=now - 10_000_000, time_ns=now)
+        self._requests += 1
+        return event(
+            "request_closed", request, time_ns=now, finish_reason="stop", prompt_tokens=512, output_tokens=64,
+            arrival_time_unix_nano=now - 50_000_000, external_cached_tokens=480,
+        )  # fmt: skip
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            time_unix_nano=time.time_ns(),
+            in_flight=[{"channel": 1, "peer": {"address": f"10.0.0.{n}:5600"}, "count": 1} for n in range(PEERS)],
+            engine={"model": "tiny", "kv_connector": "NixlConnector"},
+        )  # fmt: skip
+
+
+def size_of(agent: AgentProcess) -> int:
+    """Return the bytes that the journal takes once its write-ahead log has been folded in."""
+    with contextlib.closing(sqlite3.connect(f"file:{agent.state_dir / FILE}?mode=ro", uri=True)) as database:
+        (pages,), (size,) = (
+            database.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size")
+        )
+    return int(pages) * int(size)
+
+
+def own(agent: AgentProcess, name: str) -> float:
+    """Return one of the agent's own metrics."""
+    value = agent.metric(f"penstock_agent_{name}")
+    assert value is not None, name
+    return value
+
+
+def scrape(agent: AgentProcess) -> float:
+    """Return how long a scrape takes, the median of five."""
+    times = []
+    for _ in range(5):
+        begun = time.monotonic()
+        assert agent.get("/metrics")[0] == 200  # noqa: PLR2004
+        times.append((time.monotonic() - begun) * 1e3)
+    return statistics.median(times)
+
+
+async def load(agent: AgentProcess, result: Result, rate: float, seconds: float) -> None:
+    """Put both loads on *agent* and fill in *result*."""
+    async with grpc.aio.insecure_channel(agent.listen) as channel:
+        senders = [Sender(number, result) for number in range(result.sources)]
+        for sender in senders:
+            await sender.connect(channel)
+        await asyncio.gather(*(each.trickle(rate / len(senders), time.monotonic() + 2) for each in senders))
+        result.acks.clear()
+        size, cpu, begun = size_of(agent), own(agent, "cpu_seconds_total"), time.monotonic()
+        counts = await asyncio.gather(
+            *(each.trickle(rate / len(senders), begun + seconds) for each in senders)
+        )
+        took = time.monotonic() - begun
+        result.rate = sum(counts) / took
+        result.cpu = 100 * (own(agent, "cpu_seconds_total") - cpu) / took
+        result.memory = own(agent, "resident_memory_bytes") / _MIB
+        result.bytes_per_entry = (size_of(agent) - size) / sum(counts)
+        result.scrape = await asyncio.to_thread(scrape, agent)
+        begun = time.monotonic()
+        counts = await asyncio.gather(*(each.flood(begun + seconds / 4) for each in senders))
+        result.throughput = sum(counts) / (time.monotonic() - begun)
+        result.peak = own(agent, "resident_memory_bytes") / _MIB
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sources", type=int, nargs="+", default=[1, 8, 64, 256])
+    parser.add_argument("--rate", type=float, default=2_000, help="events a second, of all sources together")
+    parser.add_argument("--seconds", type=float, default=20)
+    options = parser.parse_args()
+    print(table([HEADERS, ["---:"] * len(HEADERS)]))
+    for count in options.sources:
+        result = Result(count)
+        with running_agent(["--log-level=warning"]) as agent:
+            asyncio.run(load(agent, result, options.rate, options.seconds))
+        print(table([result.cells()]), flush=True)
+    print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end (2 or less: nobody else)")
+
+
+if __name__ == "__main__":
+    main()

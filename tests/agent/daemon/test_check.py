@@ -1,0 +1,93 @@
+"""``penstock-agent check``: what a start would need, and nothing started."""
+
+from __future__ import annotations
+
+import pytest
+from penstock.agent.check import Finding, check
+from penstock.agent.config import resolve
+from penstock.agent.main import main
+
+
+def findings(tmp_path, environment=None, **flags) -> list[Finding]:
+    """Check a configuration in *tmp_path*."""
+    return check(
+        resolve(
+            {
+                "state-dir": str(tmp_path / "state"),
+                "listen": f"unix://{tmp_path}/a.sock",
+                "admin-listen": f"unix://{tmp_path}/b.sock",
+                "state-limit": "32MiB",
+                **flags,
+            },
+            environment or {},
+        )
+    )
+
+
+def test_all_is_well(tmp_path):
+    """Nothing is created."""
+    assert findings(tmp_path) == [
+        Finding(f"--state-dir {tmp_path}/state: can be written"),
+        Finding(f"--listen unix://{tmp_path}/a.sock: can be made"),
+        Finding(f"--admin-listen unix://{tmp_path}/b.sock: can be made"),
+        Finding("traces: no OTEL_EXPORTER_OTLP_ENDPOINT, so they go nowhere"),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_wrong(tmp_path):
+    """Places that are none, certificates that are not there."""
+    (tmp_path / "file").touch()
+    found = findings(
+        tmp_path,
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector:4317",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/ca.pem",
+        },
+        **{
+            "state-dir": f"{tmp_path}/file/state",
+            "listen": "127.0.0.1:0",
+            "admin-listen": f"unix://{tmp_path}/file/b.sock",
+        },
+    )
+    assert [finding.wrong for finding in found] == [True, False, True, True]
+    assert found[0].text == f"--state-dir {tmp_path}/file/state: {tmp_path}/file is no directory"
+    assert "TCP, whoever reaches it can write" in found[1].text
+    assert "No such file" in found[3].text
+
+
+def test_a_disk_smaller_than_the_limit_is_told(tmp_path):
+    """It is not wrong: the disk may grow."""
+    (first, *_) = findings(tmp_path, **{"state-limit": "9000TiB"})
+    assert not first.wrong
+    assert "it may fill before the limit holds" in first.text
+
+
+@pytest.mark.parametrize(("state", "code"), [("state", 0), ("file/state", 2)])
+def test_the_command(tmp_path, monkeypatch, capsys, state, code):
+    """One line for each finding; flags may stand on both sides of the word."""
+    (tmp_path / "file").touch()
+    sockets = [f"--listen=unix://{tmp_path}/a.sock", f"--admin-listen=unix://{tmp_path}/b.sock"]
+    arguments = [
+        "penstock-agent",
+        *sockets,
+        "check",
+        f"--state-dir={tmp_path}/{state}",
+        "--state-limit=32MiB",
+    ]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["wrong" if code else "ok", "ok", "ok", "ok"]
+
+
+def test_a_configuration_that_is_none(monkeypatch, capsys):
+    """The sentence of a start."""
+    monkeypatch.setattr("sys.argv", ["penstock-agent", "check", "--http=x"])
+    monkeypatch.setenv("PENSTOCK_AGENT_ON_FATAL", "idle")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "--http 'x' is wrong" in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"""A disk that is really full: nothing is acknowledged that is not kept, and all goes on when there is room again."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+from penstock.agent.backup_client import request_backup
+from penstock.agent.config import UnixAddress
+from penstock.agent.journal.reader import Reader
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.agent import AgentProcess, running_agent, short_directory, wait_until
+from tests.support.batches import transfer_failure
+from tests.support.engine import FakeEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Of a batch of some 100 KiB; a limit is reached after a hundred at most.
+EVENTS, TEXT, BATCHES = 25, "x" * 4000, 200
+
+
+def publish_until_refused(engine: FakeEngine) -> None:
+    """Publish until the agent ends the stream, and the next one with what is sent again."""
+    for n in range(BATCHES):
+        events = [transfer_failure(f"{n}-{m}", error_text=TEXT) for m in range(EVENTS)]
+        if refused(lambda events=events: engine.publish(*events)) and refused(engine.connect):
+            return
+    raise AssertionError(f"{BATCHES} batches found room")
+
+
+def refused(send: Callable[[], object]) -> bool:
+    """Tell whether the agent refuses for want of room; any other error is raised."""
+    try:
+        send()
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return True
+        raise
+    return False
+
+
+def check_log(state_dir: Path, engine: FakeEngine) -> None:
+    """Check that the log holds what was acknowledged, each batch once, as it came."""
+    with Reader(state_dir / "journal.db") as reader:
+        rows = reader.batches(0, limit=10_000)
+        assert [row.seq for row in rows] == list(range(1, engine.acknowledged + 1))
+        assert all(len(Batch.FromString(row.body).events) in (1, EVENTS) for row in rows)
+
+
+def check_outage(agent: AgentProcess, make_room: Callable[[], object], state_dir: Callable[[], Path]) -> None:
+    """Fill the disk by publishing, look, make room, look again."""
+    with FakeEngine(agent.listen) as engine:
+        publish_until_refused(engine)
+        assert len(engine.unacknowledged) == 1
+        check_log(state_dir(), engine)
+        status, text = agent.get("/readyz")
+        assert (status, "the journal cannot be written" in text) == (503, True)
+        assert agent.get("/healthz") == (200, "ok\n")
+        assert agent.metric("penstock_agent_degraded", reason="journal_unwritable") == 1
+        make_room()
+        # Without anybody sending.
+        wait_until(lambda: agent.get("/readyz")[0] == 200, "the journal can be written again")
+        engine.connect()
+        engine.publish(transfer_failure("after"))
+        assert not engine.unacknowledged
+        check_log(state_dir(), engine)
+        assert agent.metric("penstock_agent_degraded", reason="journal_unwritable") == 0
+        counted = (engine.acknowledged - 1) * EVENTS + 1
+        assert agent.metric("penstock_transfer_failures_total") == counted
+
+
+def test_files_that_may_not_grow():
+    """By a limit of the system on file sizes, which anybody may set; also over a kill -9."""
+    with running_agent() as agent:
+        assert agent.process is not None
+        pid = agent.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (2 << 20, before[1]))
+        check_outage(
+            agent, lambda: resource.prlimit(pid, resource.RLIMIT_FSIZE, before), lambda: agent.state_dir
+        )
+        counted = agent.metric("penstock_transfer_failures_total")
+        agent.kill()
+        agent.start()
+        assert agent.metric("penstock_transfer_failures_total") == counted
+
+
+class SmallDisk(AgentProcess):
+    """An agent whose state is on a disk of 8 MiB of its own."""
+
+    def command(self) -> list[str]:
+        """Return the command line."""
+        words = (
+            f'mkdir -p "{self.state_dir}" && mount -t tmpfs -o size=8m tmpfs "{self.state_dir}" && exec "$@"'
+        )
+        return ["unshare", "-rm", "sh", "-c", words, "sh", *super().command()]
+
+    def _ready(self) -> bool:
+        for record in self.records():
+            if record["event"] == "agent ready":
+                self.http = str(record["http"])
+        return bool(self.http) and self.get("/readyz")[0] == 200
+
+
+def _can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+def copy_of(agent: AgentProcess) -> Path:
+    """Return a backup of the state: the disk itself is not to be seen from here."""
+    copy = agent.directory / f"copy-{len(list(agent.directory.iterdir()))}"
+    request_backup(UnixAddress(Path(agent.admin.removeprefix("unix://"))), agent.state_dir, copy)
+    return copy
+
+
+@pytest.mark.skipif(not _can_mount(), reason="this user may not mount in a namespace of its own")
+def test_a_disk_that_others_fill():
+    """A file of somebody else's takes the room and gives it back."""
+    with short_directory() as directory:
+        agent = SmallDisk(directory)
+        try:
+            agent.start()
+            assert agent.process is not None
+            filler = Path(f"/proc/{agent.process.pid}/root{agent.state_dir}/somebody-elses")
+            filler.write_bytes(bytes(4 << 20))
+            check_outage(agent, filler.unlink, lambda: copy_of(agent))
+        finally:
+            agent.stop()

@@ -1,0 +1,140 @@
+"""A damaged journal is set aside, loudly, and the agent starts on a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.errors import FullError
+from penstock.agent.journal import Journal
+from penstock.agent.journal.reserve import Reserve
+from penstock.agent.setaside import damaged, is_damage, trim
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.batches import transfer_failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.agent.model import Source
+
+
+async def write(directory: Path, source: Source, count: int = 50, **options) -> None:
+    """Fill a journal and close it."""
+    journal = Journal.open(directory, **options)
+    await asyncio.gather(
+        *(
+            journal.append(source, batch := batch_of(source, seq), batch.SerializeToString())
+            for seq in range(1, count + 1)
+        )
+    )
+    journal.save_fold(count, b"fold")
+    await journal.close()
+
+
+def batch_of(source: Source, seq: int) -> Batch:
+    """Return a batch of some kilobytes."""
+    return Batch(epoch=source.epoch, seq=seq, events=[transfer_failure(f"r{seq}", error_text="x" * 4000)])
+
+
+def overwrite(path: Path, start: int, end: int | None = None) -> None:
+    """Put noise over a part of a file."""
+    size = path.stat().st_size if end is None else end
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(os.urandom(size - start))
+
+
+def foreign(path: Path) -> None:
+    """Write something that is no database."""
+    path.write_bytes(b"not a database at all" * 100)
+
+
+def cut(path: Path) -> None:
+    """Cut it in the middle."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def without_a_table(path: Path) -> None:
+    """Take away what the agent cannot be without."""
+    database = sqlite3.connect(path)
+    database.execute("DROP TABLE folds")
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [foreign, cut, lambda path: overwrite(path, 0), lambda path: overwrite(path, 100), without_a_table],
+)
+async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
+    """With all its files; what was in it is counted as lost by a new beginning, not by a smaller number."""
+    await write(tmp_path, source)
+    first = Journal.open(tmp_path)
+    await first.close()
+    harm(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path)
+    assert journal.created_unix_nano > first.created_unix_nano
+    assert journal.agent_epoch != first.agent_epoch
+    assert journal.load_fold() is None
+    assert await journal.open_source(source) == 0
+    await journal.close()
+    (place,) = tmp_path.glob("state.corrupt-*")
+    assert (place / "journal.db").exists()
+    assert oct(place.stat().st_mode & 0o777) == "0o700"
+    assert damaged(tmp_path) == {"journal": 1, "policy": 0}
+
+
+async def test_damage_that_shows_late(tmp_path, source):
+    """A start does not look at every page: what is met later ends the taking in, and the next start begins anew."""
+    await write(tmp_path, source, 200)
+    path = tmp_path / "journal.db"
+    database = sqlite3.connect(path)
+    (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'requests'").fetchone()
+    database.close()
+    overwrite(path, (root - 1) * 4096, root * 4096)
+    journal = Journal.open(tmp_path)
+    batch = batch_of(source, 201)
+    with pytest.raises(FullError, match="malformed"):
+        await journal.append(source, batch, batch.SerializeToString())
+    assert "the journal is damaged (database disk image is malformed)" in journal.damage
+    await journal.close()
+    again = Journal.open(tmp_path)
+    assert again.damage == ""
+    assert await again.open_source(source) == 0
+    assert damaged(tmp_path)["journal"] == 1
+    await again.close()
+    third = Journal.open(tmp_path)
+    assert third.created_unix_nano == again.created_unix_nano
+    await third.close()
+
+
+def test_only_damage_is_damage():
+    """A locked or missing file is none."""
+    assert not is_damage(sqlite3.OperationalError("database is locked"))
+    assert not is_damage(OSError("no"))
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path):
+    """Names that only look alike are not trimmed."""
+    (tmp_path / "journal-notes.db").write_bytes(bytes(1000))
+    (tmp_path / "state.corrupt-x").mkdir()
+    (tmp_path / "state.corrupt-5").mkdir()
+    (tmp_path / "state.corrupt-5" / "journal.db").write_bytes(bytes(1000))
+    trim(tmp_path, 10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal-notes.db", "state.corrupt-x"]
+
+
+def test_a_reserve_without_a_place_is_none(tmp_path):
+    """It is a help, never a reason to fail."""
+    reserve = Reserve(tmp_path / "nowhere" / "reserve", 4096)
+    reserve.take()
+    assert not reserve.held
+    reserve = Reserve(tmp_path / "reserve", 4096)
+    reserve.take()
+    assert reserve.held
+    assert (tmp_path / "reserve").stat().st_blocks * 512 >= 4096
+    reserve.give_up()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,221 @@
+"""The log keeps within its limit: what goes, what stays, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent import budget
+from penstock.agent.budget import MIB, Budget
+from penstock.agent.errors import FullError
+from penstock.agent.journal import Journal, retention, schema
+from penstock.agent.journal.retention import TRACES
+from penstock.agent.model import EngineKey, Source
+from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
+
+from tests.support.batches import deferral_start, transfer_failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMIT = 2 * MIB
+# Of a batch that is about a hundredth of that.
+EVENTS = 12
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch) -> None:
+    """Let a limit be small, so that a test reaches it."""
+    monkeypatch.setattr(schema, "MIN_LIMIT", 0)
+    monkeypatch.setattr(Budget, "reserve", 64 << 10)
+
+
+@pytest.fixture
+def journal(tmp_path) -> Journal:
+    """Open a journal with a small limit; the test's own log fixture closes it."""
+    return Journal.open(tmp_path / "state", limit=LIMIT)
+
+
+class Log:
+    """Appends to a journal, as one source, batches of about 20 KiB."""
+
+    def __init__(self, journal: Journal, source: Source) -> None:
+        self.journal = journal
+        self.source = source
+        self.seq = 0
+
+    async def add(self, count: int = 1, *, folded: bool = True, exported: bool = True) -> None:
+        """Append *count* batches, and tell the journal that they are counted and delivered."""
+        for _ in range(count):
+            events = [transfer_failure(f"r{self.seq + 1}-{n}", error_text="x" * 1500) for n in range(EVENTS)]
+            batch = Batch(epoch=self.source.epoch, seq=self.seq + 1, events=events)
+            await self.journal.append(self.source, batch, batch.SerializeToString())
+            self.seq += 1
+            if folded:
+                self.journal.save_fold(self.seq, b"fold")
+            if exported:
+                self.journal.save_cursor(TRACES, self.seq + 1, self.seq)
+
+    async def settled(self) -> None:
+        """Wait until the writer has trimmed what it can."""
+        async with asyncio.timeout(20):
+            while self.journal._writer._trimming or self.journal._writer._latest or self.journal.error:  # noqa: ASYNC110  (a thread)
+                await asyncio.sleep(0.001)
+        await self.journal.open_source(self.source)
+
+
+@pytest.fixture
+async def log(journal, source):
+    """Append to the small journal; it is closed at the end."""
+    yield Log(journal, source)
+    await journal.close()
+
+
+def disk(directory: Path) -> int:
+    """Return the bytes of all files."""
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+async def test_the_oldest_batches_go(journal, source, log):
+    """The state keeps within its limit; watermarks stay; nothing of a batch that is gone is left behind."""
+    most = 0
+    for _ in range(40):
+        await log.add(10)
+        most = max(most, disk(journal.path.parent))
+    await log.settled()
+    assert most <= LIMIT
+    usage = journal.usage
+    assert usage.used_bytes <= usage.file_bytes <= usage.limit_bytes < LIMIT
+    assert journal.watermark(source.epoch) == log.seq == 400
+    with journal.reader() as reader:
+        first = reader.first()
+        assert usage.pruned == first - 1 > 300
+        assert usage.unexported == 0
+        assert [row.id for row in reader.batches(0, limit=1000)] == list(range(first, 401))
+        assert len(reader.events(limit=10_000)) == (401 - first) * EVENTS
+        assert reader.request_batches(f"r{first - 1}-0") == []
+        assert [row.id for row in reader.request_batches(f"r{first}-0")] == [first]
+        assert reader.source(source.epoch) == source
+
+
+async def test_what_the_metrics_have_not_counted_stays(journal, log):
+    """Then the log is full, says so and asks for a save; with that it goes on."""
+    with pytest.raises(
+        FullError, match=r"its limit is reached, see --state-limit\); try again later"
+    ) as caught:
+        await log.add(400, folded=False)
+    assert "journal cannot be written" in str(caught.value)
+    assert journal.wants_fold
+    assert "--state-limit" in journal.error
+    assert disk(journal.path.parent) <= LIMIT
+    with journal.reader() as reader:
+        assert (reader.first(), reader.last()) == (1, log.seq)
+    journal.save_fold(log.seq, b"fold")
+    await log.settled()
+    await log.add(50)
+    assert not journal.wants_fold
+    assert (journal.error, journal.watermark(log.source.epoch)) == ("", log.seq)
+
+
+async def test_traces_that_were_not_delivered_are_given_up_last_and_counted(journal, log, tmp_path):
+    """A backend that is away costs the oldest traces, not the metrics; the count outlives a restart."""
+    await log.add(30)
+    await log.add(370, exported=False)
+    await log.settled()
+    with journal.reader() as reader:
+        first = reader.first()
+        assert reader.last() == 400
+    assert first > 31
+    assert (journal.usage.pruned, journal.usage.unexported) == (first - 1, first - 31)
+    await journal.close()
+    again = Journal.open(tmp_path / "state", limit=LIMIT)
+    assert (again.usage.pruned, again.usage.unexported) == (first - 1, first - 31)
+    await again.close()
+
+
+async def test_a_wait_that_is_older_than_the_log_is_forgotten(journal, source, log):
+    """So open deferrals are bounded by the log."""
+    waiter = Source(epoch=9, key=EngineKey("", "1"), process="engine-core")
+    batch = Batch(epoch=9, seq=1, events=[deferral_start("a")])
+    await journal.append(waiter, batch, batch.SerializeToString())
+    log.seq = 0
+    with journal.reader() as reader:
+        assert reader.open_deferrals(9)[1] == 1
+        await log.add(300)
+        await log.settled()
+        assert reader.open_deferrals(9) == ([], 0)
+
+
+async def test_a_lower_limit_gives_the_disk_back(tmp_path, source):
+    """At the next start, a little after each commit."""
+    journal = Journal.open(tmp_path, limit=4 * LIMIT)
+    log = Log(journal, source)
+    await log.add(200)
+    await journal.close()
+    assert disk(tmp_path) > 1.5 * LIMIT
+    log.journal = journal = Journal.open(tmp_path, limit=LIMIT)
+    await log.add(5)
+    await log.settled()
+    assert journal.path.stat().st_size <= LIMIT
+    await journal.close()
+    assert disk(tmp_path) <= LIMIT
+
+
+async def test_ended_sources_are_forgotten_when_nothing_is_left_of_them(journal, source, log, monkeypatch):
+    """Of those without a batch in the log the youngest are kept; open ones always."""
+    monkeypatch.setattr(retention, "MAX_CLOSED_SOURCES", 3)
+    monkeypatch.setattr(retention, "_SOURCES_A_CHECK", 1)
+    epochs = range(1, 31)
+    for epoch in epochs:
+        ended = Source(epoch=epoch, key=EngineKey("", "1"), process="worker")
+        await journal.open_source(ended)
+        if epoch != 5:
+            batch = Batch(epoch=epoch, seq=1, goodbye=Goodbye(reason="exit"))
+            await journal.append(ended, batch, batch.SerializeToString())
+    with journal.reader() as reader:
+        assert len(reader.sources()) == 30
+        await log.add(300)
+        await journal.open_source(Source(epoch=99, key=EngineKey("", "1"), process="worker"))
+        await log.settled()
+        assert [row.epoch for row in reader.sources()] == [5, 28, 29, 30, source.epoch, 99]
+    assert journal.watermark(27) == 0
+    assert journal.watermark(30) == 1
+
+
+async def test_archives_share_the_limit(tmp_path):
+    """The journals of earlier pods go, the oldest first, when they take more than half of it."""
+    for number, size in ((1, LIMIT // 4), (2, LIMIT // 3), (3, LIMIT // 4)):
+        (tmp_path / f"journal-{number}.db").write_bytes(bytes(size))
+    journal = Journal.open(tmp_path, limit=LIMIT)
+    assert sorted(path.name for path in tmp_path.glob("journal-*")) == ["journal-3.db"]
+    assert journal.usage.limit_bytes < LIMIT * 3 // 4
+    await journal.close()
+
+
+@pytest.mark.parametrize("limit", [budget.MIN_LIMIT, budget.DEFAULT_LIMIT, 1 << 40])
+def test_the_shares_add_up(limit, monkeypatch):
+    """Database, write-ahead log and reserve are the limit; trimming begins before the end."""
+    monkeypatch.undo()
+    shares = Budget(limit)
+    assert shares.full + shares.wal + shares.reserve == limit
+    assert shares.full * 0.8 < shares.high < shares.stop < shares.full
+    # What one transaction and its indexes add stays below what the write-ahead log may have.
+    assert shares.checkpoint_pages * 4096 + 3 * shares.transaction <= shares.wal
+
+
+async def test_an_older_database_is_brought_up(tmp_path, source):
+    """One of the first schema: its sources know their newest batch afterwards."""
+    database = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    schema.migrate(database, schema.MIGRATIONS[:1])
+    database.execute("INSERT INTO sources VALUES (1, x'', '', '0', 'worker', 2, 5, 5, NULL)")
+    database.execute("INSERT INTO batches (epoch, seq, received_unix_nano, body) VALUES (1, 1, 5, x'')")
+    database.execute("INSERT INTO batches (epoch, seq, received_unix_nano, body) VALUES (1, 2, 5, x'')")
+    database.close()
+    journal = Journal.open(tmp_path)
+    await journal.close()
+    database = sqlite3.connect(tmp_path / "journal.db")
+    assert database.execute("SELECT last_batch FROM sources").fetchall() == [(2,)]
+    assert database.execute("PRAGMA user_version").fetchall() == [(2,)]
+    database.close()

@@ -1,0 +1,119 @@
+"""``policy.db``: damage, copies, what is refused."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.errors import StateError
+from penstock.agent.model import EngineKey
+from penstock.agent.policy import Pauses, PolicyDatabase, PolicyStore
+from penstock.agent.policy.model import parse_manifest
+from penstock.agent.setaside import damaged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANIFEST = """
+{"apiVersion": "penstock.dev/v1alpha1", "kind": "TransferPolicy", "metadata": {"name": "p"},
+ "spec": {"selector": {}, "kvLoadFailure": {"action": "fail"}}}
+"""
+
+
+async def fill(directory: Path, *, copy: bool) -> None:
+    """Leave a policy and a pause behind."""
+    database = PolicyDatabase.open(directory)
+    await PolicyStore(database).apply(parse_manifest(MANIFEST), author="me")
+    await Pauses(database).set([EngineKey("", "0")], paused=True, author="me", which="engine 0")
+    if copy:
+        database.copy()
+    database.close()
+
+
+def noise(path: Path) -> None:
+    """Overwrite it."""
+    path.write_bytes(os.urandom(20_000))
+
+
+def cut(path: Path) -> None:
+    """Cut it."""
+    os.truncate(path, path.stat().st_size - 4096)
+
+
+def without_a_table(path: Path) -> None:
+    """Take away a table."""
+    database = sqlite3.connect(path)
+    database.execute("DROP TABLE policy")
+    database.close()
+
+
+def bad_page(path: Path) -> None:
+    """Overwrite the page of the policies."""
+    database = sqlite3.connect(path)
+    (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'policy'").fetchone()
+    database.close()
+    with path.open("r+b") as file:
+        file.seek((root - 1) * 4096)
+        file.write(os.urandom(4096))
+
+
+@pytest.mark.parametrize("harm", [noise, cut, without_a_table, bad_page, os.unlink])
+async def test_policies_outlive_damage(tmp_path, harm):
+    """The copy takes the place of what is damaged or gone; the audit log says so."""
+    await fill(tmp_path, copy=True)
+    harm(tmp_path / "policy.db")
+    database = PolicyDatabase.open(tmp_path)
+    assert "its copy of 20" in database.recovered
+    store = PolicyStore(database)
+    assert [policy.manifest.name for policy in store.policies()] == ["p"]
+    assert Pauses(database).is_paused(EngineKey("", "0"))
+    newest, *_ = await store.changes("", 10)
+    assert (newest.change.action, newest.change.author) == ("recover", "penstock-agent")
+    assert newest.change.reason == database.recovered
+    assert damaged(tmp_path)["policy"] == int(harm is not os.unlink)
+    database.close()
+    assert PolicyDatabase.open(tmp_path).recovered == ""
+
+
+@pytest.mark.parametrize("copy", [False, True], ids=["no copy", "the copy is damaged too"])
+async def test_without_a_copy_the_loss_is_told(tmp_path, copy):
+    """The agent starts, and says what is gone."""
+    await fill(tmp_path, copy=copy)
+    for path in tmp_path.glob("*.db"):
+        noise(path)
+    database = PolicyDatabase.open(tmp_path)
+    assert database.recovered.endswith(
+        "there is no copy: all policies, pauses and their audit log are gone, set them again"
+    )
+    assert PolicyStore(database).policies() == ()
+    database.close()
+
+
+async def test_a_copy_is_written_after_a_change_only(tmp_path):
+    """And for its owner alone."""
+    await fill(tmp_path, copy=True)
+    path = tmp_path / "policy-copy.db"
+    first = path.stat()
+    assert oct(first.st_mode & 0o777) == "0o600"
+    database = PolicyDatabase.open(tmp_path)
+    database.copy()
+    second = path.stat()
+    database.copy()
+    assert path.stat().st_ino == second.st_ino
+    await Pauses(database).set(None, paused=False, author="me", which="all")
+    database.copy()
+    assert path.stat().st_ino != second.st_ino
+    database.close()
+
+
+async def test_a_copy_that_cannot_be_written(tmp_path):
+    """The error names it; the earlier one stays."""
+    await fill(tmp_path, copy=True)
+    database = PolicyDatabase.open(tmp_path)
+    (tmp_path / "policy-copy.tmp").mkdir()
+    (tmp_path / "policy-copy.tmp" / "x").touch()
+    with pytest.raises(StateError, match=r"policy-copy\.db cannot be written"):
+        database.copy()
+    database.close()

@@ -1,0 +1,107 @@
+"""What a backend's answer means: tables, and answers that make no sense."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.traces.verdict import ExportError, Fate, of_grpc, of_http
+
+NOW = 1_750_000_000.0
+
+
+def trailers(seconds: int) -> list[tuple[str, bytes]]:
+    """Return what a server adds to an error to ask for time."""
+    status = Status()
+    status.details.add().Pack(ErrorInfo(reason="busy"))
+    info = RetryInfo()
+    info.retry_delay.seconds = seconds
+    status.details.add().Pack(info)
+    return [("x", "y"), ("grpc-status-details-bin", status.SerializeToString())]
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+def test_grpc_codes(code):
+    """The specification's retryable ones and the configuration's are waited out, one is about the data."""
+    doubtful = {"UNKNOWN", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "INTERNAL"}
+    expected = (
+        Fate.REFUSED
+        if code.name == "INVALID_ARGUMENT"
+        else Fate.DOUBTFUL if code.name in doubtful else Fate.RETRY
+    )  # fmt: skip
+    assert of_grpc(code, "why") == ExportError(f"{code.name}: why", expected)
+
+
+def test_grpc_details():
+    """A RetryInfo makes RESOURCE_EXHAUSTED a matter of time; a message that is too large is refused."""
+    exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert of_grpc(exhausted, "", trailers(7)) == ExportError("RESOURCE_EXHAUSTED: ", Fate.RETRY, 7)
+    assert of_grpc(exhausted, "", trailers(86_400)).wait == 300
+    assert of_grpc(exhausted, "", trailers(-5)).wait == 0
+    assert of_grpc(exhausted, "grpc: received message larger than max (5 vs. 4)").fate is Fate.REFUSED
+    assert of_grpc(grpc.StatusCode.UNAVAILABLE, "", trailers(2)).wait == 2
+    assert len(of_grpc(grpc.StatusCode.INTERNAL, "x" * 10_000).text) == 300
+
+
+@pytest.mark.parametrize(
+    ("status", "fate"),
+    [
+        (400, Fate.REFUSED), (413, Fate.REFUSED), (422, Fate.REFUSED),
+        (401, Fate.RETRY), (403, Fate.RETRY), (404, Fate.RETRY), (429, Fate.RETRY), (301, Fate.RETRY),
+        (502, Fate.RETRY), (503, Fate.RETRY), (504, Fate.RETRY), (100, Fate.RETRY),
+        (500, Fate.DOUBTFUL), (501, Fate.DOUBTFUL), (418, Fate.DOUBTFUL),
+    ],
+)  # fmt: skip
+def test_http_statuses(status, fate):
+    """Likewise; 2xx is no error."""
+    assert of_http(status, {}, b"why", NOW) == ExportError(f"HTTP {status}: why", fate)
+    assert of_http(200, {}, b"", NOW) is None
+    assert of_http(202, {}, b"", NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "wait"),
+    [
+        ("", 0), ("7", 7), (" 7 ", 7), ("99999999", 300), ("-1", 0), ("soon", 0), ("\u0664", 0),
+        ("Sun, 15 Jun 2025 15:07:10 GMT", 30), ("Sun, 15 Jun 2025 15:07:10", 30),
+        ("Sun, 15 Jun 2025 15:06:00 GMT", 0), ("Sun, 15 Jun 2199 15:06:00 GMT", 300),
+    ],
+)  # fmt: skip
+def test_retry_after(text, wait):
+    """Seconds or a date; never longer than five minutes, never an error."""
+    error = of_http(503, {"Retry-After": text}, b"", NOW)
+    assert error is not None
+    assert error.wait == wait
+
+
+def test_a_protobuf_answer_tells_its_message():
+    """A google.rpc.Status, as the specification says."""
+    body = Status(message="span without a name").SerializeToString()
+    headers = {"Content-Type": "application/x-protobuf"}
+    assert of_http(400, headers, body, NOW) == ExportError("HTTP 400: span without a name", Fate.REFUSED)
+    assert of_http(400, headers, b"\xff\xff", NOW) == ExportError(
+        "HTTP 400: an answer that cannot be read", Fate.REFUSED
+    )
+
+
+@given(
+    st.integers(100, 999),
+    st.dictionaries(st.sampled_from(["Retry-After", "Content-Type"]), st.text(max_size=40)),
+    st.binary(max_size=400),
+)
+def test_no_answer_is_an_exception(status, headers, body):
+    """Whatever comes, the wait and the text are bounded."""
+    error = of_http(status, headers, body, NOW)
+    if error is not None:
+        assert 0 <= error.wait <= 300
+        assert len(error.text) <= 300
+
+
+@given(st.binary(max_size=100))
+def test_no_trailer_is_an_exception(value):
+    """Likewise over gRPC."""
+    error = of_grpc(grpc.StatusCode.UNAVAILABLE, "", [("grpc-status-details-bin", value)])
+    assert 0 <= error.wait <= 300

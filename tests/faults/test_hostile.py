@@ -1,0 +1,162 @@
+"""What a broken or a hostile client sends: refused and counted, at a bounded cost, and nobody else notices."""
+
+from __future__ import annotations
+
+import random
+import select
+
+import grpc
+import pytest
+from penstock.agent.ingest.admission import NEW_SOURCES_BURST
+from penstock.agent.metrics.series import CAP
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.faults.bench import bench
+from tests.faults.extent import LABEL_VALUES, RECONNECTS
+from tests.faults.hostile import BODIES, EPOCH, PREFACE, hello, raw_connections, send
+from tests.support.agent import wait_until
+from tests.support.batches import add_transfers, transfer_failure
+from tests.support.engine import FakeEngine
+
+MIB = 1 << 20
+# Half-open connections are closed 5 seconds after they came.
+HANDSHAKE = 5.0
+
+
+@pytest.fixture(scope="module")
+def stand():
+    """Run an agent and a good producer for all tests of this file; at the end everything adds up."""
+    with bench(producers=1, rate=100) as made:
+        made.traffic()
+        yield made
+        made.settle()
+
+
+@pytest.fixture(autouse=True)
+def others_go_on(stand):
+    """Check after each test that the producer's entries are taken as before."""
+    yield
+    stand.traffic(10)
+    stand.audit()
+
+
+def memory(stand):
+    """Return what the agent holds, in MiB."""
+    return stand.agent.metric("penstock_agent_resident_memory_bytes") / MIB
+
+
+def refused(stand):
+    """Return how many messages and streams were refused so far."""
+    return stand.agent.metric("penstock_agent_refused_messages_total") or 0
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_a_message_that_is_wrong(stand, body):
+    """It ends its own stream with a status that says whose fault it is, and costs no memory to speak of."""
+    before, held = refused(stand), memory(stand)
+    code = send(stand.agent.listen, [hello(), body])
+    assert code in {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+    # What gRPC itself refuses never reaches us.
+    assert refused(stand) == before + (len(body) <= 2 * MIB)
+    assert memory(stand) < held + 30
+
+
+def test_a_message_that_swells(stand):
+    """A hundred megabytes of nothing, packed into a hundred kilobytes, are not unpacked."""
+    held = memory(stand)
+    code = send(stand.agent.listen, [bytes(100 * MIB)], compression=grpc.Compression.Gzip)
+    assert code in {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert memory(stand) < held + 30
+
+
+@pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\n\r\n", PREFACE[:10]])
+def test_connections_that_say_nothing_useful(stand, data):
+    """Half-open or of another protocol: each is closed within seconds."""
+    descriptors = stand.agent.metric("penstock_agent_open_fds")
+    path = stand.agent.listen.removeprefix("unix://")
+    held = list(raw_connections(path, 100, data))
+    try:
+        wait_until(lambda: not open_ones(held), "all are closed", HANDSHAKE + 15.0)
+    finally:
+        for connection in held:
+            connection.close()
+    wait_until(
+        lambda: stand.agent.metric("penstock_agent_open_fds") <= descriptors + 5, "their files are closed"
+    )
+
+
+def open_ones(connections):
+    """Return those that the other side has not closed."""
+    readable, _, _ = select.select(connections, [], [], 0)
+    return [one for one in connections if one not in readable or alive(one)]
+
+
+def alive(connection):
+    """Read what has come; tell whether the connection is still there."""
+    try:
+        return bool(connection.recv(65_536))
+    except ConnectionError:
+        return False
+
+
+def test_reconnects(stand):
+    """A client that comes and goes, every other time as someone else, leaves nothing behind."""
+    descriptors, held = stand.agent.metric("penstock_agent_open_fds"), memory(stand)
+    strangers = 0
+    for number in range(RECONNECTS):
+        known = number % 2
+        code = send(stand.agent.listen, [hello(EPOCH if known else EPOCH + number)])
+        strangers += not known
+        # Of those who have never been here only so many are let in at once.
+        full = not known and strangers > NEW_SOURCES_BURST
+        assert code is grpc.StatusCode.OK or (full and code is grpc.StatusCode.RESOURCE_EXHAUSTED)
+    wait_until(
+        lambda: stand.agent.metric("penstock_agent_open_fds") <= descriptors + 5, "their files are closed"
+    )
+    assert memory(stand) < held + 30
+
+
+def test_duplicates_and_disorder(stand):
+    """Batches that come again change nothing, one that comes too early ends the stream; then all is taken once."""
+    pick, total = random.Random(7), 40
+    with FakeEngine(stand.agent.listen, engine="shuffled") as engine:
+        batches = [
+            Batch(epoch=engine.epoch, seq=seq, events=[transfer_failure(f"x{seq}")])
+            for seq in range(1, total + 1)
+        ]
+        while engine.acknowledged < total:
+            batch = pick.choice(batches[: engine.acknowledged + 2])
+            gap = batch.seq > engine.acknowledged + 1
+            engine.send(batch)
+            if gap:
+                assert engine.failure() is grpc.StatusCode.FAILED_PRECONDITION
+                assert engine.connect() == engine.acknowledged
+            else:
+                engine.wait(lambda: engine.acknowledged >= batch.seq, "the acknowledgement")  # noqa: B023
+        counted = stand.agent.metric("penstock_transfer_failures_total", engine="shuffled")
+        assert counted == total
+
+
+def test_a_label_bomb(stand):
+    """A peer with a new name in every entry: the series stay within the cap, the sums stay right."""
+    held, size = memory(stand), 10_000
+    with FakeEngine(stand.agent.listen, engine="bomb") as engine:
+        for first in range(0, LABEL_VALUES, size):
+            engine.publish_batch(named_peers(first, size))
+    samples = stand.agent.samples("penstock_transfers_total", engine="bomb")
+    assert len(samples) <= CAP + 1
+    assert sum(samples) == LABEL_VALUES
+    assert stand.agent.metric("penstock_label_sets_folded_total", engine="bomb") >= LABEL_VALUES - CAP
+    assert memory(stand) < held + 60
+
+
+def named_peers(first, size):
+    """Build a batch of *size* transfers, each with a peer of its own."""
+    made = add_transfers(Batch(), [f"peer-{first + n}:1" for n in range(size)])
+    made.transfers.peer[:] = made.transfers.request_id
+    made.transfers.request_id[:] = [0] * size
+    return made

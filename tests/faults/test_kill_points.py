@@ -1,0 +1,62 @@
+"""SIGKILL at the places where it would hurt most; each is hit for certain, not by luck."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from penstock.agent.traces import names
+
+from tests.faults.bench import bench
+from tests.faults.ids import number
+from tests.support.otlp import otlp_backend
+
+# The first of so many entries of a producer is a request's end.
+KINDS = 3
+
+
+@pytest.mark.parametrize("place", ["before-commit", "after-commit"])
+def test_a_kill_around_the_commit(place):
+    """Neither what was written and not committed, nor what was committed and not told, is lost or there twice."""
+    with bench() as stand:
+        stand.traffic()
+        stand.agent.kill()
+        for passes in (1, 4):
+            stand.agent.fault = f"{place} {passes}"
+            stand.agent.start()
+            assert stand.agent.wait_death() == -signal.SIGKILL
+            stand.audit()
+        stand.agent.start()
+        stand.traffic()
+        stand.settle()
+
+
+@pytest.mark.parametrize("place", ["before-export", "after-export"])
+def test_a_kill_in_the_middle_of_an_export(place):
+    """Every request's span arrives, whatever was in hand; one that comes twice comes under the same ids."""
+    with otlp_backend() as backend:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
+        with bench(producers=1, rate=100, env=env) as stand:
+            stand.traffic()
+            stand.agent.kill()
+            for passes in (1, 2):
+                stand.agent.fault = f"{place} {passes}"
+                stand.agent.start()
+                assert stand.agent.wait_death() == -signal.SIGKILL
+            stand.agent.start()
+            stand.traffic()
+            stand.settle()
+            wanted = {name for name in stand.oracle.stored if number(name) % KINDS == 0}
+            spans = backend.wait(
+                lambda backend: wanted <= {request_of(span) for span in backend.spans},
+                f"spans of all {len(wanted)} requests",
+                60.0,
+            )
+    requests = {}
+    for span in spans:
+        assert requests.setdefault(span.span_id, request_of(span)) == request_of(span)
+
+
+def request_of(span):
+    """Return the request that a span is about."""
+    return span.attributes.get(names.REQUEST_ID)

@@ -1,0 +1,100 @@
+"""Writes the corpus: what real engine-side code puts on the wire, one message a file.
+
+``python -m tests.fuzz.make_corpus``; the same files each time. Entries of every kind are encoded by the engine's own
+encoder, with its accounts, beside a Hello and a snapshot.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.instrumentation.encode import frame, seal
+from penstock.instrumentation.hello import hello
+from penstock.instrumentation.identity import Identity
+from penstock.instrumentation.outbox import Sealed
+from penstock.instrumentation.settings import Settings
+from penstock.instrumentation.tally import Tally
+from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+CORPUS = Path(__file__).parent / "corpus"
+TIME = 1_750_000_000_000_000_000
+EPOCH = 0x5EED
+_KINDS = [each for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name != "source_lost"]
+
+
+def filled(descriptor: Descriptor, depth: int = 0) -> dict[str, object]:
+    """Return a value for every field of a message, nested ones included."""
+    return {each.name: _value(each, depth) for each in descriptor.fields if depth < 4}
+
+
+def _value(field: FieldDescriptor, depth: int) -> object:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return {"role": "decode"}
+    if field.message_type is not None:
+        single: object = filled(field.message_type, depth + 1)
+    elif field.enum_type is not None:
+        single = 1
+    elif field.cpp_type == field.CPPTYPE_STRING:
+        single = "10.0.0.7:5600"
+    elif field.cpp_type == field.CPPTYPE_BOOL:
+        single = True
+    elif field.cpp_type in {field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT}:
+        single = 0.5
+    else:
+        single = TIME if field.type == field.TYPE_FIXED64 else 7
+    return [single] if field.is_repeated else single
+
+
+def corpus() -> dict[str, bytes]:
+    """Return all messages by the name of their file."""
+    identity = Identity(process="engine-core", engine="0", role="decode", model="tiny", vllm_version="0.32.0")
+    settings = Settings(endpoint="127.0.0.1:4320", labels={"role": "decode"})
+    greeting = hello(identity, settings, TIME)
+    greeting.pid = 1
+    messages = {
+        "hello": Batch(epoch=EPOCH, hello=greeting).SerializeToString(deterministic=True),
+        "snapshot": Batch(epoch=EPOCH, snapshot=Snapshot(**filled(Snapshot.DESCRIPTOR))).SerializeToString(
+            deterministic=True
+        ),
+        "goodbye": Batch(epoch=EPOCH, seq=9, goodbye=Goodbye(reason="exit")).SerializeToString(),
+        "accounts": frame(
+            EPOCH,
+            2,
+            Sealed(
+                lost={("outbox_full", "handshake"): 4},
+                drops={("queue_full", "probe_sample"): 2},
+                guard_errors={("nixl.poll", "KeyError"): 1},
+            ),
+        ),
+    }
+    transfers = [
+        (TIME + n, 10_000 * n, 1 << n, 6, 40, 1, 1, 1, 2, n % 2, "NixlConnector", f"10.0.0.{n}:5600", "e", f"r-{n}")
+        for n in range(20)
+    ]  # fmt: skip
+    probes = [(TIME + n, 900, 1 + n % 3, "ZmqECConnector", "10.0.0.7:5600", f"r-{n}") for n in range(20)]
+    for kind in _KINDS:
+        event = (TIME, kind.name, filled(kind.message_type), 1, 0, "r-1", False)
+        (sealed,) = seal([event], [], [], Tally())
+        messages[kind.name] = frame(EPOCH, 1, sealed)
+    (sealed,) = seal([], transfers, probes, Tally())
+    messages["samples"] = frame(EPOCH, 3, sealed)
+    return messages
+
+
+def main() -> int:
+    """Write the files."""
+    CORPUS.mkdir(exist_ok=True)
+    for name, body in corpus().items():
+        (CORPUS / name).write_bytes(body)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
