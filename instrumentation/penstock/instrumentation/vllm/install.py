@@ -8,6 +8,7 @@ from typing import Final
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.connectors import KvConnectorHook
+from penstock.instrumentation.vllm.eplb import EplbHook
 from penstock.instrumentation.vllm.frontend import TraceContextHook
 from penstock.instrumentation.vllm.scheduler_hook import SchedulerClassHook
 
@@ -21,5 +22,5 @@ def install() -> None:
     if main is not None and main.name == _INSPECTION:
         return
     disabled = runtime.settings.hooks_disabled if runtime.settings is not None else ()
-    for hook in (SchedulerClassHook(), KvConnectorHook(), TraceContextHook()):
+    for hook in (SchedulerClassHook(), KvConnectorHook(), EplbHook(), TraceContextHook()):
         registry.install(hook, disabled)
