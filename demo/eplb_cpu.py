@@ -30,7 +30,7 @@ class HostEvent:
 
     def elapsed_time(self, end: HostEvent) -> float:
         """Return the milliseconds from this event to *end*."""
-        return (end._recorded - self._recorded) * 1000.0  # noqa: SLF001
+        return (end._recorded - self._recorded) * 1000.0
 
 
 def stream() -> Any:
@@ -40,6 +40,6 @@ def stream() -> Any:
 
 def install() -> None:
     """Put the substitutes into PyTorch, in a process that runs nothing else."""
-    torch.Event = HostEvent  # type: ignore[assignment,misc]
+    torch.Event = HostEvent
     torch.accelerator.current_stream = lambda *_arguments: stream()
     torch.accelerator.set_stream = lambda _stream: None

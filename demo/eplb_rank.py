@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -18,6 +20,10 @@ import numpy as np
 import torch
 from penstock.instrumentation.plugin import register
 from penstock.instrumentation.runtime import runtime
+from vllm.config import ParallelConfig, VllmConfig, set_current_vllm_config
+from vllm.distributed.eplb import async_worker
+from vllm.distributed.eplb.eplb_state import EplbState
+from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
 
 from demo import eplb_cpu
 
@@ -44,10 +50,7 @@ class Experts:
         self.moe_layers: list[Any] = []
         held = [(rank * rows + row) % logical for row in range(rows)]
         self.expert_weights = [
-            [
-                torch.stack([expert_values(layer, expert, width) for expert in held])
-                for width in WIDTHS
-            ]
+            [torch.stack([expert_values(layer, expert, width) for expert in held]) for width in WIDTHS]
             for layer in range(layers)
         ]
 
@@ -59,29 +62,26 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--port", type=int, required=True, help="of the group's store, on the loopback interface")
+    parser.add_argument(
+        "--port", type=int, required=True, help="of the group's store, on the loopback interface"
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory for what the rows hold")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--redundant", type=int, default=4)
     parser.add_argument("--interval", type=int, default=8, help="steps from one rebalance to the next")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="of the load")
     parser.add_argument("--asynchronous", action="store_true")
     parser.add_argument("--profile", action="store_true", help="first a profile run, which is no rebalance")
     parser.add_argument("--linger", action="store_true", help="wait for a file 'end' before leaving")
-    parser.add_argument("--gate", action="store_true", help="wait for a file 'go' before the first step")
+    parser.add_argument(
+        "--die", action="store_true", help="end as by kill -9 in the middle of the first transfer"
+    )
     return parser.parse_args()
 
 
 def _state(options: argparse.Namespace, experts: Experts) -> Any:
-    from vllm.config import ParallelConfig, VllmConfig, set_current_vllm_config
-    from vllm.distributed.eplb.eplb_state import EplbState
-    from vllm.distributed.parallel_state import (
-        init_distributed_environment,
-        initialize_model_parallel,
-    )
-
     parallel = ParallelConfig(tensor_parallel_size=options.ranks, enable_expert_parallel=True)
     parallel.rank = options.rank
     config = VllmConfig(parallel_config=parallel)
@@ -107,7 +107,6 @@ def _state(options: argparse.Namespace, experts: Experts) -> Any:
 
 def _start_receiving(state: Any) -> None:
     """Start vLLM's thread that receives layers, without the device that vLLM would give it."""
-    from vllm.distributed.eplb import async_worker
 
     def receive() -> None:
         async_worker.transfer_run_periodically(state=state, stream=eplb_cpu.stream())
@@ -140,8 +139,8 @@ def main() -> None:
         _start_receiving(state)
     if options.profile:
         state.step(is_profile=True)
-    if options.gate:
-        _wait_for(options.out / "go")
+    if options.die:
+        model.communicator.execute = lambda: os.kill(os.getpid(), signal.SIGKILL)
     load = torch.from_numpy(
         np.random.default_rng(options.seed).zipf(1.6, (options.layers, experts.num_physical_experts))
     ).clamp(max=10_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,9 +123,8 @@ class EplbObserver:
             rebalance.fill(snapshot)
 
     def _pause(self, began: int) -> None:
-        took = time.monotonic_ns() - began
         for _, rebalance in self._open.values():
-            rebalance.pause_ns += took
+            rebalance.held_up(began)
 
     def _end_all(self, reason: str = "") -> None:
         for key in list(self._open):

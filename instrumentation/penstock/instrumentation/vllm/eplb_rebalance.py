@@ -82,6 +82,10 @@ class Rebalance:
         """Note how even the load is over the ranks, before and after."""
         self.before, self.after = before, after
 
+    def held_up(self, since: int) -> None:
+        """Note that the forward pass's thread has been at it until now; *since*: monotonic clock, ns."""
+        self.pause_ns += time.monotonic_ns() - max(since, self._began)
+
     def layer_begins(self, layer: int, sources: Iterable[int]) -> None:
         """Note that a layer's experts are about to be received from *sources*."""
         self._transfer = _Transfer(layer, tuple(sorted(sources)), time.time_ns(), time.monotonic_ns())
