@@ -26,15 +26,10 @@ from vllm.distributed.eplb.eplb_state import EplbState
 from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
 
 from demo import eplb_cpu
+from demo.eplb_maps import expert_values
 
 WIDTHS = (48, 24)
 """Values of one expert in each of a layer's weight tensors."""
-
-
-def expert_values(layer: int, expert: int, width: int) -> torch.Tensor:
-    """Return the weights of one expert, shape (width,): the same in every process."""
-    generator = torch.Generator().manual_seed(1_000_003 * layer + 1_009 * expert + width)
-    return torch.randn(width, generator=generator)
 
 
 class Experts:
@@ -50,7 +45,10 @@ class Experts:
         self.moe_layers: list[Any] = []
         held = [(rank * rows + row) % logical for row in range(rows)]
         self.expert_weights = [
-            [torch.stack([expert_values(layer, expert, width) for expert in held]) for width in WIDTHS]
+            [
+                torch.from_numpy(np.stack([expert_values(layer, expert, width) for expert in held]))
+                for width in WIDTHS
+            ]
             for layer in range(layers)
         ]
 

@@ -90,7 +90,7 @@ _CHANNELS = {
 
 
 def _channel(kind: str, body: Any) -> int:
-    return _CHANNELS.get(kind) or getattr(body, "channel", 0)
+    return _CHANNELS[kind] if kind in _CHANNELS else getattr(body, "channel", 0)
 
 
 def _peers(body: Any) -> set[str]:
