@@ -15,6 +15,7 @@ from penstock.agent.admin.events import Filter, _events_of
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,
+    CHANNEL_EPLB,
     CHANNEL_KV,
     ERROR_TYPE_REFUSED,
     FAILURE_MODE_HANDSHAKE,
@@ -149,6 +150,14 @@ def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> No
     assert (second.key.engine, second.peer.address, second.transfers_ok) == ("1", _OTHER, 1)
     only = harness.stub.ListPeers(admin.ListPeersRequest(selector={"labels": "role=prefill"})).peers
     assert [peer.peer.address for peer in only] == [_OTHER]
+
+
+def test_events_of_a_channel_that_they_do_not_name(harness: AdminHarness) -> None:
+    """A rebalance is EPLB's, a handshake is KV's, though their messages have no such field."""
+    core = harness.source()
+    harness.append(core, event("eplb_rebalance", step=1), event("handshake", id=7))
+    assert _events(harness, channel=CHANNEL_EPLB) == [("", "eplb_rebalance")]
+    assert _events(harness, channel=CHANNEL_KV) == [("", "handshake")]
 
 
 def test_events_are_found_by_what_they_are_about(harness: AdminHarness) -> None:

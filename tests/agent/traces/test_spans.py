@@ -6,7 +6,7 @@ import pytest
 from penstock.agent.traces import ids, names
 from penstock.agent.traces.assemble import Assembler
 from penstock.agent.traces.spans import EventEntry
-from penstock.agent.traces.standalone import standalone_span
+from penstock.agent.traces.standalone import standalone_spans
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2, events_pb2
 
@@ -419,6 +419,35 @@ def test_a_rebalance():
     assert first.attributes[names.PAUSE_SECONDS] == 0.005
 
 
+def test_layers_of_a_rebalance():
+    """Each layer that received experts is a span below its rank's; one that was left alone is none."""
+    rebalance = event(
+        "eplb_rebalance",
+        start_time_unix_nano=TIME,
+        duration_nano=SECOND,
+        step=3000,
+        layers=[
+            {"layer": 0, "experts_unchanged": 8},
+            {
+                "layer": 1,
+                "experts_received_remotely": 2,
+                "bytes": 10,
+                "start_time_unix_nano": TIME + MS,
+                "duration_nano": MS,
+                "recv_expert_ids": [3, 5],
+                "from_ranks": [{"rank": 4, "bytes": 10}],
+            },
+        ],
+    )
+    found = spans_of([(DECODE_WORKER, rebalance)])
+    whole, layer = only(found, names.EPLB_REBALANCE), only(found, names.EPLB_LAYER)
+    assert (layer.trace_id, layer.parent_span_id) == (whole.trace_id, whole.span_id)
+    assert (layer.start_unix_nano, layer.end_unix_nano) == (TIME + MS, TIME + 2 * MS)
+    assert layer.attributes[names.LAYER] == 1
+    assert layer.attributes[names.EXPERTS] == (3, 5)
+    assert layer.attributes[names.FROM_RANKS] == (4,)
+
+
 def test_a_rehearsal_is_marked():
     """What a drill caused says so, on its span and on the request."""
     failure, done = failed_load(), outcome(DECODE)
@@ -441,5 +470,5 @@ def test_failures_of_one_moment_are_spans_of_their_own():
         transfer_failure("", mode=common_pb2.FAILURE_MODE_PROBE, peer=peer, item=item)
         for peer, item in (("a:1", ""), ("b:1", ""), ("b:1", "image"))
     ]
-    spans = [standalone_span(EventEntry(DECODE_CORE, failure)) for failure in failures]
+    spans = [span for failure in failures for span in standalone_spans(EventEntry(DECODE_CORE, failure))]
     assert len({span.span_id for span in spans}) == len({span.trace_id for span in spans}) == 3

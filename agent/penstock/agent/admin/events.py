@@ -18,6 +18,7 @@ from penstock.agent.policy.notice import Notice
 from penstock.agent.traces.explain import explain
 from penstock.agent.traces.query import get_trace
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import CHANNEL_EPLB, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -68,11 +69,23 @@ class Filter:
         body = getattr(event, kind)
         request = self.request
         return (
-            (not request.channel or getattr(body, "channel", 0) == request.channel)
+            (not request.channel or _channel(kind, body) == request.channel)
             and (not request.mode or getattr(body, "mode", 0) == request.mode)
             and (not request.peer or request.peer in peers_of(body))
             and self.selection.matches(source_target(source))
         )
+
+
+# What is about one channel without saying so.
+_CHANNELS = {
+    "eplb_rebalance": CHANNEL_EPLB,
+    "handshake": CHANNEL_KV,
+    "lease_closed": CHANNEL_KV,
+}
+
+
+def _channel(kind: str, body: Any) -> int:
+    return _CHANNELS[kind] if kind in _CHANNELS else getattr(body, "channel", 0)
 
 
 def peers_of(body: Any) -> set[str]:

@@ -104,9 +104,18 @@ def _quarantine_changed(body: events.QuarantineChanged) -> str:
 
 def _eplb_rebalance(body: events.EplbRebalance) -> str:
     took, pause = words.span_of_time(body.duration_nano / 1e9), words.span_of_time(body.pause_nano / 1e9)
-    return (
-        f"{label(common.TransferResult, body.result)}, {len(body.layers)} layers, took {took}, pause {pause}"
-    )
+    remote = sum(layer.experts_received_remotely for layer in body.layers)
+    local = sum(layer.experts_received_locally for layer in body.layers)
+    parts = [
+        f"{label(common.TransferResult, body.result)} ({label(events.EplbTrigger, body.trigger)})",
+        f"{len(body.layers)} layers, {remote} experts from other ranks, {local} moved locally",
+        f"took {took}, pause {pause}",
+    ]
+    if body.HasField("balancedness_before") and body.HasField("balancedness_after"):
+        parts.append(f"balancedness {body.balancedness_before:.2f} → {body.balancedness_after:.2f}")
+    if body.error_text:
+        parts.append(words.one_line(": ".join(filter(None, (body.error_class, body.error_text)))))
+    return ", ".join(parts)
 
 
 def _source_lost(body: events.SourceLost) -> str:

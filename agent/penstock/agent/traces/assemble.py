@@ -20,7 +20,7 @@ from penstock.agent.traces.entries import RequestKey, request_entries
 from penstock.agent.traces.facts import RequestFacts, entry_time
 from penstock.agent.traces.sampling import decide, judge
 from penstock.agent.traces.spans import EventEntry
-from penstock.agent.traces.standalone import standalone_span
+from penstock.agent.traces.standalone import standalone_spans
 from penstock.agent.traces.state import Finished, Limits, Remembered
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -144,8 +144,7 @@ class Assembler:
         batch = Batch.FromString(logged.body)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
         for event in batch.events:
-            span = standalone_span(EventEntry(source, event))
-            if span is not None:
+            for span in standalone_spans(EventEntry(source, event)):
                 self._push(span, logged)
         for key, entry in request_entries(source, batch):
             self._add(key, entry, logged)

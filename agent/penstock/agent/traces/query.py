@@ -8,7 +8,7 @@ from penstock.agent.traces import names
 from penstock.agent.traces.build import request_spans
 from penstock.agent.traces.find import find
 from penstock.agent.traces.otel import service_name
-from penstock.agent.traces.standalone import standalone_span
+from penstock.agent.traces.standalone import standalone_spans
 from penstock.proto.v1 import admin_pb2, common_pb2
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
         request, *children = request_spans(story.facts, story.facts.identity)
         spans += [request, *sorted(children, key=lambda span: (span.start_unix_nano, span.name))]
         for entry in story.handshakes:
-            span = standalone_span(entry)
-            if span is not None:
-                handshakes[span.span_id] = span
+            handshakes |= {span.span_id: span for span in standalone_spans(entry)}
     spans += sorted(handshakes.values(), key=lambda span: span.start_unix_nano)
     return admin_pb2.Trace(trace_id=stories[0].trace_id, spans=[_span(span) for span in spans])
 

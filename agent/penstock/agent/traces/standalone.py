@@ -6,25 +6,27 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.traces import ids, names, parts
 from penstock.agent.traces.facts import Cause
+from penstock.agent.traces.rebalance import rebalance_spans
 from penstock.agent.traces.spans import Span
-from penstock.proto.v1 import common_pb2, events_pb2
+from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
     from penstock.agent.traces.spans import EventEntry
 
 
-def standalone_span(entry: EventEntry) -> Span | None:
-    """Build the span of an event that has one of its own, in a trace of its own; None for all others."""
+def standalone_spans(entry: EventEntry) -> tuple[Span, ...]:
+    """Build the spans of an event that has a trace of its own, parents first; empty for all others."""
     match entry.event.WhichOneof("body"):
         case "handshake":
-            return _handshake(entry)
+            return (_handshake(entry),)
         case "policy_applied":
-            return _policy_applied(entry)
+            return (_policy_applied(entry),)
         case "eplb_rebalance":
-            return _rebalance(entry)
+            return rebalance_spans(entry)
         case "transfer_failure":
-            return _failure(entry)
-    return None
+            failure = _failure(entry)
+            return () if failure is None else (failure,)
+    return ()
 
 
 def _handshake(entry: EventEntry) -> Span:
@@ -88,50 +90,6 @@ def _policy_applied(entry: EventEntry) -> Span:
             }
         ),
         error=None if applied.accepted else applied.error or "refused",
-        entries=(entry,),
-    )
-
-
-def _rebalance(entry: EventEntry) -> Span:
-    event, rebalance = entry.event, entry.event.eplb_rebalance
-    start = rebalance.start_time_unix_nano or event.time_unix_nano - rebalance.duration_nano
-    # The ranks of one process are one trace; the step alone would repeat after a restart.
-    trace_key = (names.EPLB_REBALANCE, entry.source.epoch, rebalance.model, rebalance.step or start)
-    failed = rebalance.result == common_pb2.TRANSFER_RESULT_ERROR
-    layers = rebalance.layers
-    before = rebalance.balancedness_before if rebalance.HasField("balancedness_before") else None
-    after = rebalance.balancedness_after if rebalance.HasField("balancedness_after") else None
-    text = ": ".join(filter(None, (rebalance.error_class, rebalance.error_text)))
-    return Span(
-        trace_id=ids.trace_id("\0".join(map(str, trace_key))),
-        span_id=ids.span_id(*trace_key, event.component, event.rank),
-        parent_span_id="",
-        name=names.EPLB_REBALANCE,
-        start_unix_nano=start,
-        end_unix_nano=start + rebalance.duration_nano,
-        source=entry.source,
-        attributes=parts.present(
-            {
-                names.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
-                names.TRIGGER: parts.word(events_pb2.EplbTrigger, rebalance.trigger),
-                names.ASYNCHRONOUS: rebalance.asynchronous,
-                names.COMMUNICATOR: rebalance.communicator,
-                names.MODEL: rebalance.model,
-                names.RANKS: (event.rank,),
-                names.STEP: rebalance.step or None,
-                names.PAUSE_SECONDS: parts.seconds(rebalance.pause_nano),
-                names.LAYERS: len(layers),
-                names.BYTES: sum(layer.bytes for layer in layers),
-                names.EXPERTS_UNCHANGED: sum(layer.experts_unchanged for layer in layers),
-                names.EXPERTS_RECEIVED_LOCALLY: sum(layer.experts_received_locally for layer in layers),
-                names.EXPERTS_RECEIVED_REMOTELY: sum(layer.experts_received_remotely for layer in layers),
-                names.BALANCEDNESS_BEFORE: before,
-                names.BALANCEDNESS_AFTER: after,
-                names.ERROR_TYPE: "other" if failed else None,
-                names.REHEARSAL: parts.rehearsal([entry]),
-            }
-        ),
-        error=(text or "error") if failed else None,
         entries=(entry,),
     )
 

@@ -71,6 +71,7 @@ _TEXTS: Final = (
     ("remote_disconnect", c.ERROR_TYPE_REMOTE_RESET),
     ("remote disconnect", c.ERROR_TYPE_REMOTE_RESET),
     ("connection reset", c.ERROR_TYPE_REMOTE_RESET),
+    ("connection closed", c.ERROR_TYPE_REMOTE_RESET),
     ("timed out", c.ERROR_TYPE_TIMEOUT),
 )
 

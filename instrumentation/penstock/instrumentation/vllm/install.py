@@ -9,6 +9,7 @@ from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.connectors import KvConnectorHook
 from penstock.instrumentation.vllm.ec_connectors import EcConnectorHook
+from penstock.instrumentation.vllm.eplb import EplbHook
 from penstock.instrumentation.vllm.frontend import TraceContextHook
 from penstock.instrumentation.vllm.scheduler_hook import SchedulerClassHook
 from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
@@ -28,6 +29,7 @@ def install() -> None:
         KvConnectorHook(),
         EcConnectorHook(),
         ZmqEcRegistration(),
+        EplbHook(),
         TraceContextHook(),
     )
     for hook in hooks:

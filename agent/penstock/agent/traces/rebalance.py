@@ -1,0 +1,84 @@
+"""Spans of a rebalance of experts: the whole on one rank, and its layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.traces import ids, names, parts
+from penstock.agent.traces.spans import Span
+from penstock.proto.v1 import common_pb2, events_pb2
+
+if TYPE_CHECKING:
+    from penstock.agent.traces.spans import EventEntry
+
+
+def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
+    """Build the span of a rebalance on one rank, and below it those of the layers that received experts."""
+    event, rebalance = entry.event, entry.event.eplb_rebalance
+    start = rebalance.start_time_unix_nano or event.time_unix_nano - rebalance.duration_nano
+    # The ranks of one process are one trace; the step alone would repeat after a restart.
+    trace_key = (names.EPLB_REBALANCE, entry.source.epoch, rebalance.model, rebalance.step or start)
+    failed = rebalance.result == common_pb2.TRANSFER_RESULT_ERROR
+    layers = rebalance.layers
+    before = rebalance.balancedness_before if rebalance.HasField("balancedness_before") else None
+    after = rebalance.balancedness_after if rebalance.HasField("balancedness_after") else None
+    text = ": ".join(filter(None, (rebalance.error_class, rebalance.error_text)))
+    key = (*trace_key, event.component, event.rank)
+    whole = Span(
+        trace_id=ids.trace_id("\0".join(map(str, trace_key))),
+        span_id=ids.span_id(*key),
+        parent_span_id="",
+        name=names.EPLB_REBALANCE,
+        start_unix_nano=start,
+        end_unix_nano=start + rebalance.duration_nano,
+        source=entry.source,
+        attributes=parts.present(
+            {
+                names.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
+                names.TRIGGER: parts.word(events_pb2.EplbTrigger, rebalance.trigger),
+                names.ASYNCHRONOUS: rebalance.asynchronous,
+                names.COMMUNICATOR: rebalance.communicator,
+                names.MODEL: rebalance.model,
+                names.RANKS: (event.rank,),
+                names.STEP: rebalance.step or None,
+                names.PAUSE_SECONDS: parts.seconds(rebalance.pause_nano),
+                names.LAYERS: len(layers),
+                names.BYTES: sum(layer.bytes for layer in layers),
+                names.EXPERTS_UNCHANGED: sum(layer.experts_unchanged for layer in layers),
+                names.EXPERTS_RECEIVED_LOCALLY: sum(layer.experts_received_locally for layer in layers),
+                names.EXPERTS_RECEIVED_REMOTELY: sum(layer.experts_received_remotely for layer in layers),
+                names.BALANCEDNESS_BEFORE: before,
+                names.BALANCEDNESS_AFTER: after,
+                names.ERROR_TYPE: "other" if failed else None,
+                names.REHEARSAL: parts.rehearsal([entry]),
+            }
+        ),
+        error=(text or "error") if failed else None,
+        entries=(entry,),
+    )
+    moved = (layer for layer in layers if layer.experts_received_locally or layer.experts_received_remotely)
+    return (whole, *(_layer(whole, key, layer) for layer in moved))
+
+
+def _layer(whole: Span, key: tuple[object, ...], layer: events_pb2.EplbLayer) -> Span:
+    return Span(
+        trace_id=whole.trace_id,
+        span_id=ids.span_id(names.EPLB_LAYER, *map(str, key), layer.layer),
+        parent_span_id=whole.span_id,
+        name=names.EPLB_LAYER,
+        start_unix_nano=layer.start_time_unix_nano,
+        end_unix_nano=layer.start_time_unix_nano + layer.duration_nano,
+        source=whole.source,
+        attributes=parts.present(
+            {
+                names.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
+                names.LAYER: layer.layer,
+                names.BYTES: layer.bytes,
+                names.EXPERTS_UNCHANGED: layer.experts_unchanged,
+                names.EXPERTS_RECEIVED_LOCALLY: layer.experts_received_locally,
+                names.EXPERTS_RECEIVED_REMOTELY: layer.experts_received_remotely,
+                names.EXPERTS: tuple(layer.recv_expert_ids),
+                names.FROM_RANKS: tuple(source.rank for source in layer.from_ranks),
+            }
+        ),
+    )

@@ -1,0 +1,207 @@
+"""``make demo-eplb``: two processes really move expert weights through vLLM's own balancer; what Penstock says of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import textwrap
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from demo.agent import Agent
+from demo.eplb_maps import Moves, moves_of
+from demo.processes import Child, ChildError, free_port
+from demo.receiver import Receiver
+from demo.servers import ROOT
+from demo.steps import StepError, until
+from demo.story import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from demo.metrics import Metrics
+    from demo.receiver import Span
+
+RANKS = 2
+ASYNCHRONOUS = ("--asynchronous", "--steps", "60", "--interval", "50")
+"""Arguments of ranks that receive layers in a thread: enough steps for all layers, and for one rebalance."""
+
+_RUN_SECONDS = 120.0
+_COUNTERS = (
+    "penstock_eplb_rebalances_total",
+    "penstock_eplb_experts_total",
+    "penstock_eplb_pause_seconds_sum",
+    "penstock_eplb_rebalance_duration_seconds_sum",
+    "penstock_transfers_total",
+    "penstock_transfer_failures_total",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One group of ranks that has ended.
+
+    Attributes:
+        codes: exit code of each rank.
+        moves: by rank and layer, computed from the files that the ranks wrote; empty unless all ended well.
+
+    """
+
+    out: Path
+    codes: tuple[int, ...]
+    moves: tuple[tuple[Moves, ...], ...] = ()
+
+
+def run_ranks(
+    agent: Agent, out: Path, *arguments: str, dies: int | None = None, server: str = "experts"
+) -> Run:
+    """Run a group of ranks to its end; rank *dies* ends as by ``kill -9`` in the middle of its first transfer.
+
+    Raises:
+        ChildError: a rank did not end in time.
+
+    """
+    out.mkdir()
+    port = free_port()
+    environment = {
+        **os.environ,
+        "PENSTOCK_ENDPOINT": agent.endpoint,
+        "PENSTOCK_SERVER": server,
+        "PENSTOCK_LABELS": "role=decode",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "OMP_NUM_THREADS": "1",
+    }
+    with ExitStack() as ended:
+        children = []
+        for rank in range(RANKS):
+            command = [
+                *(sys.executable, "-m", "demo.eplb_rank", "--rank", str(rank), "--ranks", str(RANKS)),
+                *("--port", str(port), "--out", str(out), *arguments, *(["--die"] if rank == dies else [])),
+            ]
+            child = Child(f"rank {rank}", command, env=environment, cwd=out, log=out / f"rank{rank}.log")
+            ended.callback(child.stop)
+            children.append(child)
+        codes = tuple(child.wait(_RUN_SECONDS) for child in children)
+        if dies is None and any(codes):
+            bad = next(child for child, code in zip(children, codes, strict=True) if code)
+            raise ChildError(f"{bad.name} ended with {bad.wait(0)}; {bad.log}:\n{bad.tail()}")
+    return Run(out, codes, moves_of(out, RANKS) if dies is None else ())
+
+
+def rebalances(agent: Agent, server: str = "experts") -> list[dict[str, Any]]:
+    """Return the events of rebalances of *server*, as ``agentctl -o json`` prints them, oldest first."""
+    listed = agent.ctl_json(
+        "get", "events", "--channel", "eplb", "--kind", "eplb_rebalance", "--limit", "1000"
+    )
+    return [entry for entry in listed["events"] if entry["key"].get("server") == server]
+
+
+def _show(agent: Agent, metrics: Metrics, server: str) -> None:
+    for name in _COUNTERS:
+        for sample in metrics.select(name, server=server):
+            say(f"  {sample}")
+    _command(agent, "get", "events", "--channel", "eplb", "--limit", "4")
+
+
+def _command(agent: Agent, *arguments: str) -> None:
+    ran = agent.ctl(*arguments)
+    if ran.code != 0:
+        raise StepError(f"{ran.line} ended with {ran.code}: {ran.output}")
+    say(f"$ {ran.line}")
+    say(textwrap.indent(ran.output, "  "))
+
+
+def _check(run: Run, events: Sequence[dict[str, Any]]) -> None:
+    """Hold what was told against what really moved."""
+    for event in events:
+        told = event["event"]["eplbRebalance"]["layers"]
+        rank = int(event["event"].get("rank", 0))
+        for layer, moved in zip(told, run.moves[rank], strict=True):
+            if int(layer.get("recvCount", 0)) != moved.received:
+                raise StepError(f"rank {rank}, layer {moved.layer}: told {layer}, moved {moved}")
+
+
+def _good(agent: Agent, directory: Path, mode: str, *arguments: str) -> None:
+    say(f"\n━━━ Two ranks rebalance their experts, {mode}")
+    server = f"experts-{mode}"
+    run = run_ranks(agent, directory / mode, *arguments, server=server)
+    events = until(
+        lambda: found if len(found := rebalances(agent, server)) >= RANKS else None,
+        "agentctl get events shows no rebalance",
+    )
+    _check(run, events)
+    received = sum(moves.received for rank in run.moves for moves in rank)
+    say(f"{received} experts came from the other rank; every rank's count is what its maps and weights say.")
+    _show(agent, agent.metrics(), server)
+
+
+def _traced(receiver: Receiver) -> None:
+    say("\n━━━ The same as traces")
+    spans = until(
+        lambda: found if len(found := _rebalance_spans(receiver)) > RANKS * 2 else None,
+        "the trace backend did not get every eplb.rebalance",
+    )
+    for span in spans:
+        say(f"Trace {span.trace_id} in {receiver.endpoint}:")
+        for each in receiver.spans(span.trace_id):
+            _span(each)
+
+
+def _rebalance_spans(receiver: Receiver) -> list[Span]:
+    return [span for span in receiver.spans() if span.name == "eplb.rebalance"]
+
+
+def _span(span: Span) -> None:
+    what = span.attributes
+    took = f"{(span.end - span.start) / 1e6:.1f} ms"
+    moved = f"{what.get('penstock.experts_received_remotely', 0)} experts from other ranks"
+    indent, error = "    " if span.parent_id else "  ", ", ERROR" if span.error else ""
+    say(f"{indent}{span.name} {took}, {moved}, {what.get('penstock.bytes', 0)} bytes{error}")
+
+
+def _failed(agent: Agent, directory: Path) -> None:
+    say("\n━━━ Rank 1 dies in the middle of a transfer")
+    server = "experts-dying"
+    run_ranks(agent, directory / "dying", dies=1, server=server)
+    until(
+        lambda: agent.metrics().value("penstock_transfer_failures_total", server=server),
+        "penstock_transfer_failures_total does not count the failure",
+    )
+    _show(agent, agent.metrics(), server)
+
+
+def main() -> int:
+    """Run the demo and return the exit code."""
+    argparse.ArgumentParser(prog="make demo-eplb", description=__doc__).parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="penstock-eplb-"))
+    try:
+        with ExitStack() as parts:
+            receiver = Receiver()
+            receiver.start()
+            parts.callback(receiver.stop)
+            agent = Agent(directory, otlp_endpoint=receiver.endpoint)
+            parts.callback(agent.stop)
+            agent.start()
+            say(f"agent: metrics at http://{agent.http}/metrics, admin socket {agent.admin}")
+            _good(agent, directory, "synchronously")
+            _good(agent, directory, "asynchronously", *ASYNCHRONOUS)
+            _failed(agent, directory)
+            _traced(receiver)
+    except (StepError, ChildError, OSError) as error:
+        say(f"\nThe demo failed: {error}\nThe logs are in {directory}")
+        return 1
+    except KeyboardInterrupt:
+        say("Stopped; nothing is left running.")
+        return 130
+    shutil.rmtree(directory, ignore_errors=True)
+    say("\nDone; nothing is left running.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

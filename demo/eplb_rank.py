@@ -1,0 +1,166 @@
+"""One rank of an expert-parallel group that really moves expert weights: ``python -m demo.eplb_rank``.
+
+It builds vLLM's own ``EplbState`` over a group of processes on gloo, with random expert weights, feeds it an uneven load and
+steps it like a model runner does. Before and after it writes what each row holds, so that somebody else can check the moves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from penstock.instrumentation.plugin import register
+from penstock.instrumentation.runtime import runtime
+from vllm.config import ParallelConfig, VllmConfig, set_current_vllm_config
+from vllm.distributed.eplb import async_worker
+from vllm.distributed.eplb.eplb_state import EplbState
+from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
+
+from demo import eplb_cpu
+from demo.eplb_maps import expert_values
+
+WIDTHS = (48, 24)
+"""Values of one expert in each of a layer's weight tensors."""
+
+
+class Experts:
+    """A mixture of experts as vLLM's balancer knows one (``MixtureOfExperts``), without the layers that compute."""
+
+    def __init__(self, layers: int, logical: int, redundant: int, ranks: int, rank: int) -> None:
+        self.num_moe_layers = layers
+        self.num_logical_experts = self.num_routed_experts = logical
+        self.num_redundant_experts = redundant
+        self.num_physical_experts = logical + redundant
+        self.num_local_physical_experts = rows = self.num_physical_experts // ranks
+        self.num_expert_groups = 1
+        self.moe_layers: list[Any] = []
+        held = [(rank * rows + row) % logical for row in range(rows)]
+        self.expert_weights = [
+            [
+                torch.from_numpy(np.stack([expert_values(layer, expert, width) for expert in held]))
+                for width in WIDTHS
+            ]
+            for layer in range(layers)
+        ]
+
+    def set_eplb_state(self, *_tensors: Any) -> None:
+        """Take the balancer's tensors: there is no router to give them to."""
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument(
+        "--port", type=int, required=True, help="of the group's store, on the loopback interface"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="directory for what the rows hold")
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--experts", type=int, default=8)
+    parser.add_argument("--redundant", type=int, default=4)
+    parser.add_argument("--interval", type=int, default=8, help="steps from one rebalance to the next")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0, help="of the load")
+    parser.add_argument("--asynchronous", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="first a profile run, which is no rebalance")
+    parser.add_argument("--linger", action="store_true", help="wait for a file 'end' before leaving")
+    parser.add_argument(
+        "--die", action="store_true", help="end as by kill -9 in the middle of the first transfer"
+    )
+    return parser.parse_args()
+
+
+def _state(options: argparse.Namespace, experts: Experts) -> Any:
+    parallel = ParallelConfig(tensor_parallel_size=options.ranks, enable_expert_parallel=True)
+    parallel.rank = options.rank
+    config = VllmConfig(parallel_config=parallel)
+    # Afterwards, because the configuration's own check refuses it on this platform.
+    parallel = config.parallel_config
+    parallel.enable_eplb = True
+    balancing = parallel.eplb_config
+    balancing.step_interval = options.interval
+    balancing.window_size = options.interval
+    balancing.num_redundant_experts = options.redundant
+    balancing.use_async = options.asynchronous
+    balancing.communicator = "torch_gloo"
+    with set_current_vllm_config(config):
+        init_distributed_environment(
+            options.ranks, options.rank, f"tcp://127.0.0.1:{options.port}", options.rank, "gloo"
+        )
+        initialize_model_parallel(options.ranks, backend="gloo")
+    state = EplbState(parallel, torch.device("cpu"))
+    model = SimpleNamespace(model="demo-experts", compute_hash=lambda: "demo-experts")
+    state.add_model(experts, model, "demo-experts")
+    return state
+
+
+def _start_receiving(state: Any) -> None:
+    """Start vLLM's thread that receives layers, without the device that vLLM would give it."""
+
+    def receive() -> None:
+        async_worker.transfer_run_periodically(state=state, stream=eplb_cpu.stream())
+
+    threading.Thread(target=receive, daemon=True).start()
+
+
+def _write(path: Path, state: Any, experts: Experts) -> None:
+    (model,) = state.model_states.values()
+    arrays = {
+        f"layer{layer}_weight{index}": weight.numpy()
+        for layer, weights in enumerate(experts.expert_weights)
+        for index, weight in enumerate(weights)
+    }
+    temporary = path.with_suffix(".tmp.npz")
+    np.savez(temporary, experts=model.physical_to_logical_map.numpy(), **arrays)
+    temporary.rename(path)
+
+
+def main() -> None:
+    """Run the steps."""
+    options = _parse()
+    eplb_cpu.install()
+    register()
+    experts = Experts(options.layers, options.experts, options.redundant, options.ranks, options.rank)
+    state = _state(options, experts)
+    (model,) = state.model_states.values()
+    _write(options.out / f"before{options.rank}.npz", state, experts)
+    if options.asynchronous:
+        _start_receiving(state)
+    if options.profile:
+        state.step(is_profile=True)
+    if options.die:
+        model.communicator.execute = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    load = torch.from_numpy(
+        np.random.default_rng(options.seed).zipf(1.6, (options.layers, experts.num_physical_experts))
+    ).clamp(max=10_000)
+    paused = []
+    for _ in range(options.steps):
+        model.expert_load_pass.copy_(load)
+        began = time.monotonic()
+        state.step()
+        paused.append(time.monotonic() - began)
+        time.sleep(0.005)  # the forward pass between two steps
+    _write(options.out / f"after{options.rank}.npz", state, experts)
+    (options.out / f"steps{options.rank}.json").write_text(json.dumps(paused))
+    if options.linger:
+        _wait_for(options.out / "end")
+    runtime.stop()
+
+
+def _wait_for(path: Path, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

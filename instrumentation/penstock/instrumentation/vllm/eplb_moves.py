@@ -1,0 +1,155 @@
+"""What one layer's transfer of expert weights moved on one rank: counts, bytes, and from which ranks.
+
+Pure arithmetic over vLLM's maps (``physical_to_logical_map``: which expert each row of each rank holds) and its
+``TransferMetadata`` (vLLM #37341). Nothing here touches a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+IDS_MAX: Final = 256
+"""Expert ids and rows of one layer that are told, as the wire has it."""
+
+RANKS_MAX: Final = 64
+"""Source ranks of one layer that are told, those with the most bytes."""
+
+NO_EXPERT: Final = -1
+"""In a map: a row that holds no expert (elastic expert parallelism)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMoves:
+    """One layer on one rank.
+
+    Attributes:
+        unchanged: rows that keep their expert.
+        local: rows whose expert came from another row of this rank.
+        remote: rows whose expert came from another rank, copies of one received expert included.
+        recv_count: experts received, each once.
+        expert_ids: the received experts, at most :data:`IDS_MAX`.
+        dst_rows: the row each was received into.
+        bytes: received from other ranks.
+        sources: bytes by source rank; empty where the maps do not tell.
+
+    """
+
+    layer: int
+    unchanged: int
+    local: int
+    remote: int
+    recv_count: int
+    expert_ids: tuple[int, ...]
+    dst_rows: tuple[int, ...]
+    bytes: int
+    sources: dict[int, int]
+
+    def fields(self, start_ns: int, duration_ns: int) -> dict[str, Any]:
+        """Return the fields of the wire's ``EplbLayer``."""
+        largest = sorted(self.sources.items(), key=lambda item: (-item[1], item[0]))[:RANKS_MAX]
+        return {
+            "layer": self.layer,
+            "experts_unchanged": self.unchanged,
+            "experts_received_locally": self.local,
+            "experts_received_remotely": self.remote,
+            "recv_count": self.recv_count,
+            "recv_expert_ids": self.expert_ids,
+            "recv_dst_rows": self.dst_rows,
+            "bytes": self.bytes,
+            "start_time_unix_nano": start_ns,
+            "duration_nano": duration_ns,
+            "from_ranks": [{"rank": rank, "bytes": count} for rank, count in sorted(largest)],
+        }
+
+
+def layer_moves(
+    layer: int, metadata: Any, new: np.ndarray, rank: int, expert_bytes: int, sources: dict[int, int]
+) -> LayerMoves:
+    """Return what a completed transfer moved.
+
+    Args:
+        layer: index among the MoE layers.
+        metadata: vLLM's ``TransferMetadata`` of the layer.
+        new: the experts after it, shape (ranks x rows of a rank).
+        rank: this one, in the expert-parallel group.
+        expert_bytes: of all weights of one expert.
+        sources: experts received, by source rank.
+
+    """
+    rows = len(metadata.is_unchanged)
+    held = new[rank * rows : (rank + 1) * rows] != NO_EXPERT
+    unchanged = metadata.is_unchanged & held
+    local = metadata.is_received_locally & ~metadata.is_unchanged & held
+    count = int(metadata.recv_count)
+    return LayerMoves(
+        layer,
+        int(unchanged.sum()),
+        int(local.sum()),
+        int((held & ~metadata.is_received_locally).sum()),
+        count,
+        tuple(metadata.recv_expert_ids[: min(count, IDS_MAX)].tolist()),
+        tuple(metadata.recv_dst_rows[: min(count, IDS_MAX)].tolist()),
+        count * expert_bytes,
+        {source: experts * expert_bytes for source, experts in sources.items()},
+    )
+
+
+def received_from(old: np.ndarray, new: np.ndarray, rows: int, rank: int) -> dict[int, int]:
+    """Return how many experts *rank* receives from each other rank: vLLM's own assignment of senders to receivers.
+
+    The ranks that hold an expert share those that need it: as many each as go evenly, in the order of the ranks, and of the
+    rest one each (``move_to_buffer`` and ``schedule_migration_batches``).
+
+    Args:
+        old: experts before, shape (ranks x rows).
+        new: experts after.
+        rows: of one rank.
+        rank: the receiver.
+
+    """
+    before, after = old.reshape(-1, rows), new.reshape(-1, rows)
+    wanted = set(after[rank].tolist()) - set(before[rank].tolist()) - {NO_EXPERT}
+    counts: dict[int, int] = {}
+    for expert in wanted:
+        holds = (before == expert).any(axis=1)
+        senders = np.flatnonzero(holds)
+        if not len(senders):
+            continue
+        receivers = np.flatnonzero((after == expert).any(axis=1) & ~holds)
+        position = int(np.searchsorted(receivers, rank))
+        each = len(receivers) // len(senders)
+        even = each * len(senders)
+        source = int(senders[position // each if position < even else position - even])
+        counts[source] = counts.get(source, 0) + 1
+    return counts
+
+
+def balancedness(load: np.ndarray, experts: np.ndarray, ranks: int) -> float | None:
+    """Return the mean load of the ranks divided by the highest, over all layers, as vLLM logs it; None without load.
+
+    Args:
+        load: tokens of each logical expert, shape (layers, logical experts).
+        experts: the logical expert of each row, shape (layers, ranks x rows); the copies of an expert share its load evenly.
+        ranks: of the expert-parallel group.
+
+    """
+    layers = len(load)
+    held = np.where(experts == NO_EXPERT, 0, experts)
+    present = (experts != NO_EXPERT).astype(np.float64)
+    copies = np.zeros(load.shape)
+    np.add.at(copies, (np.arange(layers)[:, None], held), present)
+    share = load / np.maximum(copies, 1)
+    by_rank = (np.take_along_axis(share, held, axis=1) * present).reshape(layers, ranks, -1).sum(axis=2)
+    highest = float(by_rank.max(axis=1).sum())
+    return float(by_rank.mean(axis=1).sum()) / highest if highest > 0 else None
+
+
+def bytes_of_expert(weights: Sequence[Any]) -> int:
+    """Return the bytes of one expert in all weight tensors of a layer, each of shape (rows, ...)."""
+    return sum(weight[0].numel() * weight.element_size() for weight in weights if len(weight))

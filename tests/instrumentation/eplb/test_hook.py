@@ -1,0 +1,336 @@
+"""The hook on vLLM's balancer: it fits, comes out again, and tells one rebalance from its trigger to its end."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.eplb import EplbHook
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
+    from vllm.distributed.eplb import async_worker, eplb_state, rebalance_execute
+    from vllm.distributed.eplb.eplb_communicator import EplbCommunicator
+    from vllm.distributed.eplb.policy import DefaultEplbPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.recorder import Recorder
+
+EplbState = eplb_state.EplbState
+OLD, NEW = np.array([[0, 1, 2, 3]] * 2), np.array([[0, 2, 1, 3]] * 2)
+
+
+class Loopback(EplbCommunicator):
+    """Moves nothing; ends as *failure* says."""
+
+    failure: BaseException | None = None
+
+    def add_send(self, tensors: Any, dst_rank: int, expert_id: int) -> None:
+        """Take a send."""
+
+    def add_recv(self, tensors: Any, src_rank: int, expert_id: int) -> None:
+        """Take a receive."""
+
+    def execute(self) -> None:
+        """Fail, or do nothing."""
+        if self.failure is not None:
+            raise self.failure
+
+
+def _rearrange(state: Any, is_profile: bool = False, **_options: Any) -> None:
+    """Do what vLLM's does with the maps it computed: move each layer."""
+    if is_profile:
+        return
+    (model,) = state.model_states.values()
+    if state.is_async:
+        model.rebalanced = True
+        return
+    load = torch.tensor([[9, 1, 1, 1]] * 2)
+    state.policy.rebalance_experts(load, 4, 1, 1, 2, torch.from_numpy(OLD))
+    for layer in range(2):
+        _move(model, layer)
+
+
+def _move(model: Any, layer: int, stream: Any = None) -> Any:
+    return rebalance_execute.move_to_buffer(
+        num_local_experts=2,
+        old_indices=OLD[layer],
+        new_indices=NEW[layer],
+        expert_weights=[torch.zeros(2, 5)],
+        expert_weights_buffers=[torch.zeros(2, 5)],
+        stream=stream,
+        ep_rank=0,
+        communicator=model.communicator,
+        layer_idx=layer,
+    )
+
+
+@pytest.fixture
+def make_state(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Build an ``EplbState`` of two layers on rank 0 of 2, without the group that vLLM's own parts talk over."""
+    del recorder
+    monkeypatch.setattr(EplbState, "rearrange", _rearrange)
+    _signature_of_vllms(monkeypatch)
+
+    def step(state: Any, is_dummy: bool = False, is_profile: bool = False, log_stats: bool = False) -> None:
+        del is_dummy, log_stats
+        state.next_step(is_profile)
+
+    monkeypatch.setattr(EplbState, "step", step)
+    monkeypatch.setattr(eplb_state, "move_from_buffer", lambda **_: None)
+    monkeypatch.setattr(eplb_state, "_commit_eplb_maps_for_layer", lambda *_, **__: None)
+    hook = EplbHook()
+    hook.install()
+
+    def make(*, asynchronous: bool = False) -> Any:
+        config = SimpleNamespace(
+            rank=3,
+            data_parallel_index=1,
+            eplb_config=SimpleNamespace(
+                use_async=asynchronous, step_interval=3000, window_size=1000, communicator="torch_gloo"
+            ),
+        )
+        state = EplbState(config, torch.device("cpu"))
+        state.is_async = asynchronous
+        model = SimpleNamespace(
+            communicator=Loopback(),
+            model_name="moe",
+            model=SimpleNamespace(num_moe_layers=2, expert_weights=[[], []]),
+            expert_buffer=[],
+            rebalanced=False,
+            pending_result=None,
+        )
+        state.model_states["moe"] = model
+        state.next_step = lambda _profile: state.rearrange()
+        return state
+
+    yield make
+    hook.uninstall()
+
+
+def _signature_of_vllms(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rearrange(
+        self: Any, is_profile: bool = False, rank_mapping: Any = None, use_last_expert_load: bool = False
+    ) -> None:
+        del rank_mapping, use_last_expert_load
+        _rearrange(self, is_profile)
+
+    monkeypatch.setattr(EplbState, "rearrange", rearrange)
+
+
+def _places() -> list[Any]:
+    return [
+        EplbState.add_model,
+        EplbState.step,
+        EplbState.rearrange,
+        EplbState.drain_async,
+        eplb_state._move_to_workspace,
+        async_worker.transfer_run_periodically,
+        async_worker.AsyncEplbLayerResult,
+        rebalance_execute.move_to_buffer,
+        vars(DefaultEplbPolicy)["rebalance_experts"],
+    ]
+
+
+@pytest.mark.usefixtures("recorder")
+def test_it_fits_and_comes_out() -> None:
+    """Installed, everything is wrapped; uninstalled, vLLM is as it was."""
+    before = _places()
+    hook = EplbHook()
+    assert [unmet for each in hook.requires() if (unmet := each.unmet())] == []
+    hook.install()
+    assert all(now is not then for now, then in zip(_places(), before, strict=True))
+    hook.uninstall()
+    assert _places() == before
+
+
+@pytest.mark.usefixtures("recorder")
+def test_a_vllm_that_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left out with a reason; nothing is wrapped."""
+    monkeypatch.delattr(EplbState, "drain_async")
+    step = EplbState.step
+    assert not registry.install(EplbHook())
+    (state,) = [state for state in registry.report() if state.name == "eplb"]
+    assert "EplbState.drain_async is missing" in state.reason
+    assert EplbState.step is step
+
+
+def test_a_synchronous_rebalance(make_state: Callable[..., Any], recorder: Recorder) -> None:
+    """One event with its layers, one transfer sample for each source rank, the pause, the balance."""
+    state = make_state()
+    state.step()
+    (told,) = recorder.take("eplb_rebalance")
+    (event,) = recorder.events
+    assert (event.component, event.rank) == (c.COMPONENT_WORKER, 3)
+    assert (told.trigger, told.result) == (c.EPLB_TRIGGER_INTERVAL, c.TRANSFER_RESULT_OK)
+    assert (told.communicator, told.model, told.asynchronous) == ("Loopback", "moe", False)
+    assert [layer.layer for layer in told.layers] == [0, 1]
+    first = told.layers[0]
+    assert (first.experts_unchanged, first.experts_received_locally, first.experts_received_remotely) == (
+        1,
+        0,
+        1,
+    )
+    assert (list(first.recv_expert_ids), list(first.recv_dst_rows), first.bytes) == ([2], [1], 20)
+    assert [(row.rank, row.bytes) for row in first.from_ranks] == [(1, 20)]
+    # Experts 0 and 1 (10 of 12 tokens) were on one rank.
+    assert told.balancedness_before == pytest.approx(6 / 10)
+    assert told.HasField("balancedness_after")
+    assert told.pause_nano >= told.layers[0].duration_nano + told.layers[1].duration_nano > 0
+    assert [(t["peer"], t["bytes"], t["descriptors"], t["rank"]) for t in recorder.transfers] == [
+        ("rank:1", 20, 1, 3)
+    ] * 2
+
+
+def test_an_asynchronous_rebalance(make_state: Callable[..., Any], recorder: Recorder) -> None:
+    """Layers are told when they have really been received; the end is the last layer's being in its place."""
+    state = make_state(asynchronous=True)
+    (model,) = state.model_states.values()
+    state.step()
+    assert recorder.events == []
+    for layer in range(2):
+        metadata = _move(model, layer, stream=torch.Stream(device="cpu"))
+        assert len(recorder.transfers) == layer  # its stream is not through
+        (flying,) = recorder.snapshot().in_flight
+        assert (flying.channel, flying.peer.address) == (c.CHANNEL_EPLB, "rank:1")
+        model.pending_result = async_worker.AsyncEplbLayerResult(
+            layer_idx=layer,
+            new_physical_to_logical_map=torch.from_numpy(NEW[layer]),
+            transfer_metadata=metadata,
+            consumed_event=SimpleNamespace(record=lambda: None),
+        )
+        assert len(recorder.transfers) == layer + 1
+        assert recorder.events == []
+
+        def take_over(_profile: bool) -> None:
+            eplb_state._move_to_workspace(model, 0)
+
+        state.next_step = take_over
+        state.step()
+    (told,) = recorder.take("eplb_rebalance")
+    assert (told.result, told.asynchronous, len(told.layers)) == (c.TRANSFER_RESULT_OK, True, 2)
+    assert told.duration_nano >= told.pause_nano > 0
+    assert list(recorder.snapshot().in_flight) == []
+
+
+def test_a_rank_that_leaves(make_state: Callable[..., Any], recorder: Recorder) -> None:
+    """VLLM's own stop is a rebalance that failed, with what it had received."""
+    state = make_state(asynchronous=True)
+    (model,) = state.model_states.values()
+    state.step()
+    _move(model, 0)
+    model.rebalanced = False
+    state.next_step = lambda _profile: None
+    state.step()
+    (told,) = recorder.take("eplb_rebalance")
+    assert (told.result, len(told.layers)) == (c.TRANSFER_RESULT_ERROR, 1)
+    assert "a rank left" in told.error_text
+
+
+def test_a_communicator_that_fails(make_state: Callable[..., Any], recorder: Recorder) -> None:
+    """A failure with mode, layer and peer, a rebalance with result error, and vLLM's exception as it was."""
+    state = make_state()
+    (model,) = state.model_states.values()
+    model.communicator.failure = error = RuntimeError("Connection closed by peer [127.0.0.1]:1")
+    with pytest.raises(RuntimeError) as raised:
+        state.step()
+    assert raised.value is error
+    (failure,) = recorder.take("transfer_failure")
+    assert (failure.channel, failure.mode) == (c.CHANNEL_EPLB, c.FAILURE_MODE_TRANSFER)
+    assert (failure.error_type, failure.peer.address, failure.item) == (
+        c.ERROR_TYPE_REMOTE_RESET,
+        "rank:1",
+        "0",
+    )
+    (told,) = recorder.take("eplb_rebalance")
+    assert (told.result, told.error_class) == (c.TRANSFER_RESULT_ERROR, "RuntimeError")
+    assert list(recorder.snapshot().in_flight) == []
+
+
+def test_a_thread_that_fails(
+    make_state: Callable[..., Any], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VLLM only logs that its thread has ended; here it is a failed rebalance."""
+    state = make_state(asynchronous=True)
+    state.step()
+    error = TimeoutError("timed out")
+
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr(state.rearrange_event, "wait", lambda **_: broken())
+    with pytest.raises(TimeoutError):
+        async_worker.transfer_run_periodically(state=state, stream=torch.Stream(device="cpu"))
+    (failure,) = recorder.take("transfer_failure")
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_EXCEPTION, c.ERROR_TYPE_TIMEOUT)
+    (told,) = recorder.take("eplb_rebalance")
+    assert told.error_class == "TimeoutError"
+
+
+def test_a_drained_rebalance(make_state: Callable[..., Any], recorder: Recorder) -> None:
+    """What elastic expert parallelism throws away has not ended well."""
+    state = make_state(asynchronous=True)
+    (model,) = state.model_states.values()
+    state.step()
+    model.rebalanced = False
+    state.drain_async()
+    (told,) = recorder.take("eplb_rebalance")
+    assert told.result == c.TRANSFER_RESULT_ERROR
+    assert told.error_text.startswith("drained")
+
+
+def test_triggers(make_state: Callable[..., Any], recorder: Recorder) -> None:
+    """By the interval, by a change of the ranks, by somebody else."""
+    state = make_state()
+    state.step()
+    state.rearrange(rank_mapping={0: 0, 1: -1})
+    state.rearrange()
+    assert [told.trigger for told in recorder.take("eplb_rebalance")] == [
+        c.EPLB_TRIGGER_INTERVAL,
+        c.EPLB_TRIGGER_ELASTIC,
+        c.EPLB_TRIGGER_OTHER,
+    ]
+    assert all(told.pause_nano > 0 for told in recorder.take("eplb_rebalance"))
+
+
+def test_a_profile_run_is_no_rebalance(make_state: Callable[..., Any], recorder: Recorder) -> None:
+    """Nor is a step in which nothing moves."""
+    state = make_state()
+    (model,) = state.model_states.values()
+    state.next_step = lambda profile: _move(model, 0) if profile else None
+    state.step(is_profile=True)
+    state.step()
+    state.rearrange(is_profile=True)
+    assert recorder.events == []
+    assert recorder.transfers == []
+
+
+def test_paused_it_is_passive(make_state: Callable[..., Any], recorder: Recorder) -> None:
+    """`agentctl pause`: vLLM's own calls only, also for what began before."""
+    state = make_state()
+    runtime.pause("test", paused=True)
+    try:
+        state.step()
+    finally:
+        runtime.pause("test", paused=False)
+    assert (recorder.events, recorder.transfers) == ([], [])
+    state.step()
+    assert len(recorder.take("eplb_rebalance")) == 1
+
+
+def test_facts(make_state: Callable[..., Any], recorder: Recorder) -> None:
+    """The snapshot says how the balancer is set, and who this worker is."""
+    make_state(asynchronous=True).step()
+    facts = recorder.snapshot().eplb
+    assert (facts.enabled, facts.asynchronous, facts.communicator) == (True, True, "torch_gloo")
+    assert (facts.step_interval, facts.window_size) == (3000, 1000)
+    assert (runtime.identity.process, runtime.identity.engine, runtime.identity.rank) == ("worker", "1", 3)
