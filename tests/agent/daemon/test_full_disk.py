@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from penstock.agent.addresses import UnixAddress
 from penstock.agent.backup_client import request_backup
-from penstock.agent.config import UnixAddress
 from penstock.agent.journal.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 
