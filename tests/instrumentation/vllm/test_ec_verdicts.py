@@ -13,7 +13,8 @@ from penstock.instrumentation.vllm.ec_contract import EcFailure
 
 from tests.support.recorder import policy
 from tests.support.schedulers import BLOCK
-from tests.support.toy_ec import TOY_PEER, RequestStatus, ToyEcEngine, expected, image_request
+from tests.support.toy_ec import ABORTED as LEFT
+from tests.support.toy_ec import TOY_PEER, ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +200,7 @@ def test_aborted_before_the_result_was_in(
     scheduler.add_request(first)
     scheduled = scheduler.schedule()
     output = engine._execute(scheduled)
-    scheduler.finish_requests("first", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests("first", LEFT)
     scheduler.update_from_output(scheduled, output)
     engine.run(later)
     assert engine.outputs["later"] == expected(later, OUTPUTS)
