@@ -141,7 +141,8 @@ class EcControl:
         self._orders.attach(metadata)
         if not items or not self._connector.is_consumer:
             return
-        metadata.penstock_items = items
+        # Plain tuples: a worker that has no Penstock can read them.
+        metadata.penstock_items = tuple(tuple(each) for each in items)
         if self._guards:
             metadata.penstock_guarded = True
             self._tracking.planned(metadata, items)
@@ -152,7 +153,14 @@ class EcControl:
             request = self._scheduler.requests.get(request_id)
             if request is None or request.is_finished() or self._judge.is_failing(request_id):
                 continue
-            self._fail_without_media(request, request.num_computed_tokens)
+            computed = request.num_computed_tokens
+            items = tuple(self._needs.missing(request, computed))
+            affected = EcAffected(
+                request_id, items, computed, local_media=self._needs.has_media(request, computed, items)
+            )
+            # Without a policy the answer of vLLM's own connectors stays as it is.
+            explain = self._loader is not None or self._guards
+            self._judge.failed_by_connector(request, affected, self._cause_of(items), explain=explain)
 
     # The scheduler
 
@@ -238,10 +246,12 @@ class EcControl:
 
     def _fail_without_media(self, request: Any, computed: int) -> None:
         items = self._needs.without_media(request, computed)
-        cause = next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
-        self._judge.decide(
-            request, EcAffected(request.request_id, tuple(items), computed, local_media=False), cause
-        )
+        affected = EcAffected(request.request_id, tuple(items), computed, local_media=False)
+        self._judge.decide(request, affected, self._cause_of(items))
+
+    def _cause_of(self, items: Iterable[str]) -> EcCause:
+        """Return why the first of *items* that is bad is so; if none is, nobody has them."""
+        return next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
 
     def _waiting_loss(
         self, request: Any, computed: int, items: Sequence[str], trigger: Trigger

@@ -245,7 +245,8 @@ def _device(cache: Mapping[str, Any]) -> torch.device:
     """Return where the worker's encoder outputs are."""
     held = next(iter(cache.values()), None)
     if held is not None:
-        return held.device  # type: ignore[no-any-return]
+        device: torch.device = held.device
+        return device
     from vllm.platforms import current_platform
 
     kind = current_platform.device_type

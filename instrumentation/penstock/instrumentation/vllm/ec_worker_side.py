@@ -7,6 +7,7 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.guard import guard
+from penstock.instrumentation.vllm.ec_contract import ExternalItem
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec_worker import EcWorker
@@ -30,7 +31,7 @@ class EcWorkerSideMixin(ABC):
         def load() -> None:
             host.start_load_caches(encoder_cache, **kwargs)
 
-        items = getattr(metadata, "penstock_items", ())
+        items = tuple(map(ExternalItem._make, getattr(metadata, "penstock_items", ())))
         if worker is not None:
             with _GUARD:
                 worker.follow(metadata)
