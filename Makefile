@@ -5,7 +5,7 @@ PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-eplb test test-fast test-engine chaos fuzz lint format types proto check-proto check schema prometheus clean
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine chaos fuzz lint format types proto check-proto check schema prometheus clean
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -15,6 +15,9 @@ setup: ## Build .venv (agent, instrumentation, tools, vLLM for CPU, NIXL); nothi
 
 demo: setup ## Agent and two real vLLM servers; failures, and a policy changed live. KEEP=1 leaves it up.
 	@$(PYTHON_IN_VENV) -m demo $(if $(filter 1,$(KEEP)),--keep)
+
+demo-ec: setup ## Agent, a real encoder and a real language model; transfers that wait and break. KEEP=1 leaves it up.
+	@$(PYTHON_IN_VENV) -m demo.ec $(if $(filter 1,$(KEEP)),--keep)
 
 demo-eplb: setup ## Two processes move expert weights through vLLM's balancer; what Penstock says of it.
 	@$(PYTHON_IN_VENV) -m demo.eplb

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from demo.servers import ServerSpec
 
+# On a busy machine an encoder may take its time to answer, and its death to end its connections.
+PATIENCE = {"probe_timeout": 5.0, "idle_timeout": 20.0}
+
 
 def environment(endpoint: str, name: str, role: str) -> dict[str, str]:
     """Return what Penstock needs to know of a server."""
@@ -146,7 +149,7 @@ def start_ec_stack(directory: Path, parts: ExitStack, say: Callable[[str], None]
         language_spec(
             "language",
             producers=[link.address],
-            extra={"load_failure": "fail"},
+            extra={"load_failure": "fail", **PATIENCE},
             env=environment(agent.endpoint, "language", "both"),
         ),
         model=model,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from demo.agent import Agent, Ran
     from demo.metrics import Sample
-    from demo.receiver import Span
+    from demo.receiver import Receiver, Span
     from demo.stack import Stack
 
 # Longer than the 30 s that prefill keeps blocks for a reader: a span of theirs closes only then.
@@ -113,7 +113,7 @@ def good_request(stack: Stack) -> Good:
         same_text=answer.completion == complete(stack.prefill.url, prompt).completion,
         transfers=tuple(metrics.select("penstock_transfers_total", **labels)),
         bytes=tuple(metrics.select("penstock_transfer_size_bytes_sum", server="decode")),
-        spans=_backend_spans(stack, trace),
+        spans=backend_spans(stack.receiver, trace),
     )
 
 
@@ -158,7 +158,7 @@ def bad_request(stack: Stack) -> Bad:
         trace_id=trace["traceId"],
         outcome=event["loadOutcome"],
         metrics=tuple(sample for name in names for sample in metrics.select(name, peer=peer)),
-        spans=_backend_spans(stack, trace),
+        spans=backend_spans(stack.receiver, trace),
         seconds=seconds,
     )
 
@@ -228,9 +228,13 @@ def _request_id(trace: dict[str, Any], service: str) -> str:
     )
 
 
-def _backend_spans(stack: Stack, trace: dict[str, Any]) -> tuple[Span, ...]:
-    """Wait until the backend has what the journal has of a trace, if the backend is ours."""
-    receiver = stack.receiver
+def backend_spans(receiver: Receiver | None, trace: dict[str, Any]) -> tuple[Span, ...]:
+    """Wait until the backend has what the journal has of a trace, if the backend is ours.
+
+    Raises:
+        StepError: it does not get there.
+
+    """
     if receiver is None:
         return ()
     wanted = {span["spanId"] for span in trace["spans"]}

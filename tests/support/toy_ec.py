@@ -21,14 +21,16 @@ with warnings.catch_warnings():
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata
     from vllm.multimodal.inputs import MultiModalFeatureSpec, MultiModalKwargsItem, PlaceholderRange
     from vllm.v1.outputs import ECConnectorOutput, ModelRunnerOutput
-    from vllm.v1.request import RequestStatus as RequestStatus
+    from vllm.v1.request import RequestStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
 
 TOY_PEER = Peer(PEER)
+ABORTED = RequestStatus.FINISHED_ABORTED
+RUNNING = RequestStatus.RUNNING
 
 
 @dataclass
@@ -236,22 +238,8 @@ class ToyEcEngine(ToyEngine):
             broken.append(ItemFailure(item, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT))
         return EcReport(tuple(broken)) if broken else None
 
-    def _compute(self, request_id: str, count: int) -> list[int]:
-        tokens, (table,) = self._tokens[request_id], self._tables[request_id]
-        request, first = self._requests[request_id], self._computed[request_id]
-        for position in range(first, first + count):
-            kv = self._read((table,), position)
-            source = tokens[position]
-            if position < request.num_prompt_tokens:
-                source = embedding(request, position, self.cache.__getitem__)
-            self._memory[0, self._slot(table, position)] = fingerprint(kv, source)
-        if first + count < len(tokens):
-            return []
-        tokens.append(sample(self._read((table,), first + count)))
-        return [tokens[-1]]
-
-    @staticmethod
-    def _slot(table: Sequence[int], position: int) -> int:
-        from tests.support.schedulers import BLOCK
-
-        return table[position // BLOCK] * BLOCK + position % BLOCK
+    def _source(self, request_id: str, position: int) -> int:
+        request = self._requests[request_id]
+        if position < request.num_prompt_tokens:
+            return embedding(request, position, self.cache.__getitem__)
+        return super()._source(request_id, position)

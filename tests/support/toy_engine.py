@@ -182,11 +182,15 @@ class ToyEngine:
             kv = self._read(table, position)
             for group, blocks in enumerate(table):
                 slot = blocks[position // BLOCK] * BLOCK + position % BLOCK
-                self._memory[group, slot] = fingerprint(kv, tokens[position])
+                self._memory[group, slot] = fingerprint(kv, self._source(request_id, position))
         if first + count < len(tokens):
             return []
         tokens.append(sample(self._read(table, first + count)))
         return [tokens[-1]]
+
+    def _source(self, request_id: str, position: int) -> int:
+        """Return what a position is computed from."""
+        return self._tokens[request_id][position]
 
     def _read(self, table: tuple[list[int], ...], length: int) -> list[int]:
         """Return the KV of the first *length* tokens, wrong if it is wrong in any group."""

@@ -10,6 +10,7 @@ import pytest
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,
+    CHANNEL_EPLB,
     CHANNEL_KV,
     FAILURE_MODE_HANDSHAKE,
     FAILURE_MODE_LATE_READ,
@@ -230,10 +231,11 @@ def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
         ({"ttl": {"seconds": 3601}}, "its ttl is 1h1s, give one from 1s to 1h"),
         (
             {"mode": FAILURE_MODE_LATE_READ},
-            "mode late_read cannot be rehearsed; use one of handshake, setup,",
+            "mode late_read of channel kv cannot be rehearsed; use one of handshake, setup,",
         ),
-        ({"mode": FAILURE_MODE_LOAD}, "mode load cannot be rehearsed"),
-        ({"channel": CHANNEL_EC}, "channel ec cannot be rehearsed; use channel kv"),
+        ({"mode": FAILURE_MODE_LOAD}, "mode load of channel kv cannot be rehearsed"),
+        ({"channel": CHANNEL_EC}, "mode handshake of channel ec cannot be rehearsed; use one of load"),
+        ({"channel": CHANNEL_EPLB}, "channel eplb cannot be rehearsed; use channel kv or ec"),
         ({"peer": "prefill 0"}, "peer 'prefill 0' cannot be read"),
         ({"mode": 0}, "delay 0s does not go with mode slow"),
         (

@@ -119,7 +119,7 @@ def _can_mount() -> bool:
 def copy_of(agent: AgentProcess) -> Path:
     """Return a backup of the state: the disk itself is not to be seen from here."""
     copy = agent.directory / f"copy-{len(list(agent.directory.iterdir()))}"
-    request_backup(UnixAddress(Path(agent.admin.removeprefix("unix://"))), agent.state_dir, copy)
+    request_backup([UnixAddress(Path(agent.admin.removeprefix("unix://")))], agent.state_dir, copy)
     return copy
 
 

@@ -53,15 +53,14 @@ def came(**fields):
 
 def decided(**body):
     """Build what was done about it."""
-    return outcome(
-        DECODE,
-        channel=common_pb2.CHANNEL_EC,
-        mode=common_pb2.FAILURE_MODE_TRANSFER,
-        error_type=common_pb2.ERROR_TYPE_TIMEOUT,
-        items_recomputed=2,
-        tokens_recomputed=32,
-        **body,
-    )
+    fields = {
+        "channel": common_pb2.CHANNEL_EC,
+        "mode": common_pb2.FAILURE_MODE_TRANSFER,
+        "error_type": common_pb2.ERROR_TYPE_TIMEOUT,
+        "items_recomputed": 2,
+        "tokens_recomputed": 32,
+    }
+    return outcome(DECODE, **{**fields, **body})
 
 
 def spans_of(*entries):
@@ -139,7 +138,34 @@ async def test_a_failed_load_is_explained(book):
 
     assert f"could not load its EC state (item {ITEMS[0][:12]}) from {PEER}" in sentence
     assert "(transfer, timeout: nothing came for 0.5 s)" in sentence
-    assert "32 tokens and 2 items were computed again" in sentence
+    assert (
+        "2 items were encoded here, 32 tokens were computed again, 12 were kept, decided by policy"
+        in sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (
+            {"tokens_recomputed": 0, "items_recomputed": 1},
+            ": 1 item was encoded here, decided by policy",
+        ),
+        (
+            {"kind": common_pb2.OUTCOME_FAILED, "tokens_recomputed": 0, "items_recomputed": 2},
+            "which spared the encoding of 2 items, decided by policy",
+        ),
+        (
+            {"kind": common_pb2.OUTCOME_FAILED, "decided_by": common_pb2.DECIDED_BY_VLLM, "policy_hash": ""},
+            "and 32 tokens of recomputation, decided by the connector's own configuration under no policy",
+        ),
+    ],
+)
+async def test_what_was_done_is_explained(book, fields, told):
+    """A failure before anything was computed costs the encoding only; vLLM itself has no setting for it."""
+    (sentence,) = await sentences(book, probe(DECODE), lost(ITEMS[0]), decided(**fields))
+
+    assert told in sentence
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ class Scripted(Responder):
 
     def __init__(self, script: Callable[[int, wire.Fetch, Reply], Reply]) -> None:
         cache = HostCache(64 << 20)
-        cache.put("a", ITEM.clone().view(torch.uint8).numpy(), ROWS, ITEM.shape[1], "float32")
+        payload = ITEM.view(torch.uint8).numpy().reshape(-1)
+        cache.put("a", ITEM.nbytes, lambda memory: np.copyto(memory, payload), ROWS, ITEM.shape[1], "float32")
         super().__init__(cache, MODEL)
         self.cache = cache
         self.asked = 0

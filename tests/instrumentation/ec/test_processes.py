@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm.zmq_ec.memory import OutOfMemoryError
 from penstock.instrumentation.vllm.zmq_ec.region import BEGIN, Region, RegionError, RegionView, SlotName
 
 from tests.support.ec_rig import Notes, feature, publisher, request, rig, tensor, wait_for
@@ -194,5 +195,5 @@ def test_a_region_of_another_is_not_taken_for_it() -> None:
 @pytest.mark.parametrize("size", [0, 1 << 49])
 def test_a_region_that_the_host_does_not_have(size: int) -> None:
     """Is refused at start rather than by the kernel's killer."""
-    with pytest.raises(RegionError, match="region_bytes"):
+    with pytest.raises(OutOfMemoryError, match="region_bytes"):
         Region(size)

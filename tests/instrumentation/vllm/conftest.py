@@ -73,6 +73,7 @@ def make_ec_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[.
         rows: int = 4096,
         chunk: int = 1024,
         extra: dict[str, Any] | None = None,
+        hybrid: bool = False,
         **transfer: Any,
     ) -> Any:
         config = schedulers.vllm_config(tmp_path, **transfer)
@@ -83,7 +84,7 @@ def make_ec_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[.
             ec_connector_extra_config=extra or {},
         )
         config.scheduler_config.async_scheduling = kind == "async"
-        scheduler = schedulers.build(instrument(schedulers.SCHEDULERS[kind]), config)
+        scheduler = schedulers.build(instrument(schedulers.SCHEDULERS[kind]), config, hybrid=hybrid)
         # A text model has no room for encoder outputs.
         scheduler.max_num_encoder_input_tokens = 1024
         scheduler.max_num_scheduled_tokens = chunk

@@ -14,7 +14,8 @@ from penstock.instrumentation.vllm import ec_memory, ec_waits
 from tests.support.manual_clock import ManualClock
 from tests.support.recorder import policy
 from tests.support.schedulers import request
-from tests.support.toy_ec import TOY_PEER, RequestStatus, ToyEcEngine, expected, image_request
+from tests.support.toy_ec import ABORTED as LEFT
+from tests.support.toy_ec import RUNNING, TOY_PEER, ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +105,7 @@ def test_a_running_request_waits_too(make_ec_scheduler: MakeScheduler, recorder:
     scheduler.ec_connector.coming |= {"a", "b"}  # a is computed
     engine.step()
     engine.step()
-    assert running.status == RequestStatus.RUNNING
+    assert running.status == RUNNING
     assert running.num_computed_tokens == 64
     assert len(recorder.take("deferral_start", "running")) == 1
     scheduler.ec_connector.coming -= {"b"}
@@ -122,7 +123,7 @@ def test_a_client_that_leaves(kind: str, make_ec_scheduler: MakeScheduler, recor
     engine = ToyEcEngine(scheduler, ahead=kind == "async")
     scheduler.add_request(image("leaving", "a"))
     engine.step()
-    scheduler.finish_requests("leaving", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests("leaving", LEFT)
     assert [end.ending for end in recorder.take("deferral_end")] == [ABORTED]
     assert not scheduler._penstock_ec._waits.now()
 

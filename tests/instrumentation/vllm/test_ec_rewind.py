@@ -14,7 +14,8 @@ from penstock.instrumentation.runtime import runtime
 
 from tests.support.recorder import policy
 from tests.support.schedulers import BLOCK, request
-from tests.support.toy_ec import RequestStatus, ToyEcEngine, expected, image_request
+from tests.support.toy_ec import ABORTED as LEFT
+from tests.support.toy_ec import ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -116,6 +117,23 @@ def test_output_after_a_recompute(
     assert_clean(scheduler, {"a"})
 
 
+@KINDS
+def test_hybrid_model(kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """With several KV cache groups every group's blocks go, and the outputs are right."""
+    scheduler = make_ec_scheduler(kind, chunk=64, hybrid=True)
+    act("recompute")
+    scheduler.ec_connector.store |= {"a", "good"}
+    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a"}.__contains__)
+    items = {10: ("good", 30), 100: ("a", 60)}
+    first, sharer = image("first", items), image("sharer", items, tokens=TOKENS + BLOCK)
+    engine.run(first, sharer)
+    later = image("later", items, tokens=TOKENS + 2 * BLOCK)
+    engine.run(later)
+    assert_right(engine, first, sharer, later)
+    assert recorder.take("load_outcome", "first")[0].outcome == c.OUTCOME_RECOMPUTED
+    assert_clean(scheduler)
+
+
 LENGTHS = {"a": 20, "b": 40, "c": 64, "d": 33}
 
 
@@ -181,7 +199,7 @@ def test_any_scenario(
             if plan.comes == step:
                 scheduler.add_request(each)
             if plan.leaves is not None and plan.comes + plan.leaves == step:
-                scheduler.finish_requests(each.request_id, RequestStatus.FINISHED_ABORTED)
+                scheduler.finish_requests(each.request_id, LEFT)
         if scheduler.requests or engine.busy:
             engine.step()
     engine.run()

@@ -13,7 +13,8 @@ from penstock.instrumentation.vllm.ec_contract import EcFailure
 
 from tests.support.recorder import policy
 from tests.support.schedulers import BLOCK
-from tests.support.toy_ec import TOY_PEER, RequestStatus, ToyEcEngine, expected, image_request
+from tests.support.toy_ec import ABORTED as LEFT
+from tests.support.toy_ec import TOY_PEER, ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +200,7 @@ def test_aborted_before_the_result_was_in(
     scheduler.add_request(first)
     scheduled = scheduler.schedule()
     output = engine._execute(scheduled)
-    scheduler.finish_requests("first", RequestStatus.FINISHED_ABORTED)
+    scheduler.finish_requests("first", LEFT)
     scheduler.update_from_output(scheduled, output)
     engine.run(later)
     assert engine.outputs["later"] == expected(later, OUTPUTS)
@@ -261,23 +262,40 @@ def test_a_loader(
         assert f"peer {TOY_PEER.address}" in engine.errors["first"]
 
 
-def test_a_request_that_the_connector_fails(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """What the connector itself cannot obtain has an outcome, and its client is told."""
-    scheduler = make_ec_scheduler(connector="ToyLoader")
+@pytest.mark.parametrize(
+    ("connector", "action", "media", "told"),
+    [
+        ("ToyLoader", "", False, True),
+        ("ToyLoader", "", True, True),
+        ("ToyEcConnector", "recompute", False, True),
+        ("ToyEcConnector", "", False, False),
+    ],
+)
+def test_a_request_that_the_connector_fails(
+    connector: str,
+    action: str,
+    media: bool,
+    told: bool,
+    make_ec_scheduler: MakeScheduler,
+    recorder: Recorder,
+) -> None:
+    """What the connector itself cannot obtain has an outcome; its client is told why, except where that would be vLLM's to do."""
+    scheduler = make_ec_scheduler(connector=connector)
+    if action:
+        act(action)
     scheduler.ec_connector.coming |= {"a"}
     engine = ToyEcEngine(scheduler, ahead=False)
-    first = image("first", "a", media=False)
+    first = image("first", "a", media=media)
     scheduler.add_request(first)
     engine.step()
     scheduler.ec_connector.lost |= {"first"}
     engine.run()
     found = outcome_of(recorder, first)
-    assert (found.outcome, found.mode, found.error_type) == (
-        FAILED,
-        c.FAILURE_MODE_PROBE,
-        c.ERROR_TYPE_EVICTED,
-    )
-    assert "mode probe" in engine.errors["first"]
+    assert (found.outcome, found.decided_by) == (FAILED, c.DECIDED_BY_VLLM)
+    assert (found.mode, found.error_type) == (c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
+    assert ("nor encoded here" in found.reason) is not media
+    assert engine.errors.keys() == {"first"}
+    assert ("mode probe" in (engine.errors["first"] or "")) is told
     assert not scheduler._penstock_ec._judge._failing
 
 

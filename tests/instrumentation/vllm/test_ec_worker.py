@@ -13,7 +13,6 @@ from penstock.instrumentation.drills import Drill
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.settings import Settings
 from penstock.instrumentation.vllm.ec_connectors import EcConnectorHook
-from penstock.instrumentation.vllm.ec_contract import ExternalItem
 from penstock.instrumentation.vllm.ec_reports import EcReport, ItemFailure, failed_items
 from penstock.instrumentation.vllm.ec_shapes import Shapes
 
@@ -80,7 +79,7 @@ def step(worker: Any, cache: dict[str, Any], *items: str, guarded: bool = True, 
     metadata = ECExampleConnectorMetadata()
     for item in items:
         metadata.add_mm_data(MMMeta.make_meta(item, ROWS))
-    metadata.penstock_items = tuple(ExternalItem(item, ROWS, "image", f"of-{item}") for item in items)
+    metadata.penstock_items = tuple((item, ROWS, "image", f"of-{item}") for item in items)
     if guarded:
         metadata.penstock_guarded = True
     for name, value in attributes.items():

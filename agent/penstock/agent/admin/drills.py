@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.policy.subscriber import Subscriber
 
-# UNSPECIFIED makes transfers slow.
-_MODES = {
+# By channel. UNSPECIFIED makes transfers slow.
+_KV_MODES = {
     common.FAILURE_MODE_HANDSHAKE: "handshake",
     common.FAILURE_MODE_SETUP: "setup",
     common.FAILURE_MODE_TRANSFER: "transfer",
@@ -28,6 +28,7 @@ _MODES = {
     common.FAILURE_MODE_NOTIFICATION: "notification",
     common.FAILURE_MODE_UNSPECIFIED: "slow",
 }
+_MODES = {common.CHANNEL_KV: _KV_MODES, common.CHANNEL_EC: {common.FAILURE_MODE_LOAD: "load"}}
 _NOT_ALLOWED = "it was not started with PENSTOCK_ALLOW_FAULTS=1"
 
 
@@ -60,13 +61,15 @@ async def list_drills(agent: AgentContext, _: admin.ListDrillsRequest) -> admin.
 def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
     """Check a request against the bounds that the engines check it against, too."""
     channel = request.channel or common.CHANNEL_KV
-    if channel != common.CHANNEL_KV:
+    modes = _MODES.get(channel)
+    if modes is None:
         raise ContractError(
-            f"channel {label(common.Channel, channel)} cannot be rehearsed; use channel kv, or leave it out"
+            f"channel {label(common.Channel, channel)} cannot be rehearsed; use channel kv or ec, or leave it out"
         )
-    if request.mode not in _MODES:
+    if request.mode not in modes:
         raise ContractError(
-            f"mode {label(common.FailureMode, request.mode)} cannot be rehearsed; use one of {', '.join(_MODES.values())}"
+            f"mode {label(common.FailureMode, request.mode)} of channel {label(common.Channel, channel)} cannot be "
+            f"rehearsed; use one of {', '.join(modes.values())}"
         )
     if not 0 < request.rate <= 1:
         raise ContractError(
@@ -75,7 +78,7 @@ def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
     delay, slow = request.delay.ToTimedelta(), not request.mode
     if slow != bool(delay) or not timedelta() <= delay <= MAX_DELAY:
         raise ContractError(
-            f"delay {format_duration(delay)} does not go with mode {_MODES[request.mode]}; "
+            f"delay {format_duration(delay)} does not go with mode {modes[request.mode]}; "
             "use a time up to 60s with mode slow, and none with another"
         )
     began = agent.orders.now_unix_nano

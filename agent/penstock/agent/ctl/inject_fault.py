@@ -14,18 +14,25 @@ from penstock.agent.ctl.output import show
 from penstock.agent.ctl.targeting import follow_order, with_order
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_UNSPECIFIED, FailureMode
+from penstock.proto.v1.common_pb2 import FAILURE_MODE_UNSPECIFIED, Channel, FailureMode
 
 if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey
 
-_MODES = ("handshake", "setup", "transfer", "exception", "notification", SLOW)
+_MODES = ("handshake", "setup", "transfer", "exception", "notification", "load", SLOW)
 _TTL = timedelta(seconds=60)
 
 
 @click.command("inject-fault")
 @click.option("--mode", type=click.Choice(_MODES), required=True, help="What goes wrong.")
+@click.option(
+    "--channel",
+    type=click.Choice(("kv", "ec")),
+    default="kv",
+    show_default=True,
+    help="What is loaded; of ec only --mode load can be rehearsed.",
+)
 @click.option(
     "--rate", type=float, default=0.2, show_default=True, help="Share of the attempts that are hit, up to 1."
 )
@@ -38,6 +45,7 @@ _TTL = timedelta(seconds=60)
 def inject_fault(
     client: Client,
     mode: str,
+    channel: str,
     rate: float,
     peer: str,
     delay: timedelta | None,
@@ -59,7 +67,7 @@ def inject_fault(
         raise WrongUseError("--mode slow needs a --delay such as 2s, and no other mode takes one")
     request = admin.StartDrillRequest(
         selector=engine_selector(selector, engines),
-        channel=CHANNEL_KV,
+        channel=number(Channel, channel),  # type: ignore[arg-type]
         mode=FAILURE_MODE_UNSPECIFIED if mode == SLOW else number(FailureMode, mode),  # type: ignore[arg-type]
         rate=rate,
         peer=peer,

@@ -142,7 +142,7 @@ class Children:
         elif load.failed:
             error, attributes[names.ERROR_TYPE] = "a rank reported an error", "other"
         return self._span(
-            names.LOADS[load.channel],
+            parts.LOADS[load.channel],
             (load.attempt, *(("send",) if load.sending else ()), *self.late),
             (load.start_unix_nano, load.end_unix_nano),
             attributes,
@@ -175,7 +175,7 @@ class Children:
         """Build the span of a failure that is no load: a probe, a notification, a late read, an expiry."""
         event, failure = entry.event, entry.event.transfer_failure
         leased = failure.mode in _OF_A_LEASE
-        name = names.KV_LEASE if leased else names.of_failure(failure.channel, failure.mode)
+        name = names.KV_LEASE if leased else parts.of_failure(failure.channel, failure.mode)
         peer = parts.peer_attributes if leased else parts.server_attributes
         return self._span(
             name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces import parts
+from penstock.agent.traces.deeds import HASH_LENGTH, action
 from penstock.agent.traces.find import find
 from penstock.agent.traces.loads import ends_a_load, loads
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
@@ -20,13 +21,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_HASH_LENGTH = 12
 _MOST_ITEMS = 4
-_DECIDERS: dict[int, str] = {
-    common_pb2.DECIDED_BY_QUARANTINE: "the peer's quarantine",
-    common_pb2.DECIDED_BY_BUDGET: "the recompute budget",
-    common_pb2.DECIDED_BY_DEADLINE: "the deadline",
-}
 # A wait of this length is worth a sentence of its own.
 _LONG_WAIT = parts.SECOND
 
@@ -90,7 +85,7 @@ def _failures(facts: RequestFacts) -> Iterator[str]:
         if (outcome.channel, max(outcome.attempt, 1)) not in told:
             yield (
                 f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
-                f"{_rehearsal([entry])} ({_why(outcome)}): {_action(outcome)}{_end(facts)}"
+                f"{_rehearsal([entry])} ({_why(outcome)}): {action(outcome)}{_end(facts)}"
             )
     for failure in (entry.event.transfer_failure for entry in facts.failures):
         if not ends_a_load(failure):
@@ -136,7 +131,7 @@ def _failed_load(facts: RequestFacts, load: Load) -> str:
     cause = "a rank reported an error" if failure is None else _cause(failure)
     again = f" (attempt {load.attempt})" if load.attempt > 1 else ""
     rehearsal = _rehearsal(load.failures)
-    done = "nothing was reported as done about it" if load.outcome is None else _action(load.outcome)
+    done = "nothing was reported as done about it" if load.outcome is None else action(load.outcome)
     return (
         f"could not {_move(load)} {_peer(load.peer)}{again}{rehearsal}"
         f" ({cause}): {done}; it was under way for {_duration(load.end_unix_nano - load.start_unix_nano)}"
@@ -156,7 +151,7 @@ def _items(load: Load) -> str:
     items = sorted({entry.event.transfer_failure.item for entry in load.failures} - {""})
     if not items:
         return ""
-    shown = ", ".join(item[:_HASH_LENGTH] for item in items[:_MOST_ITEMS])
+    shown = ", ".join(item[:HASH_LENGTH] for item in items[:_MOST_ITEMS])
     more = f" and {len(items) - _MOST_ITEMS} more" if len(items) > _MOST_ITEMS else ""
     return f" (item{'s' if len(items) > 1 else ''} {shown}{more})"
 
@@ -184,44 +179,6 @@ def _cause(failure: TransferFailure) -> str:
         what += f", they differ in {', '.join(failure.incompatibility.factors)}"
     text = failure.error_text or failure.error_class
     return f"{what}: {text.rstrip('.')}" if text else what
-
-
-def _action(outcome: LoadOutcome) -> str:
-    tokens, kept = f"{outcome.tokens_recomputed:,}", f"{outcome.tokens_kept:,}"
-    match outcome.outcome:
-        case common_pb2.OUTCOME_RECOMPUTED:
-            items = f" and {outcome.items_recomputed:,} items" if outcome.items_recomputed else ""
-            done = f"{tokens} tokens{items} were computed again, {kept} were kept"
-        case common_pb2.OUTCOME_FAILED:
-            done = f"the request was failed, which spared {tokens} tokens of recomputation"
-        case common_pb2.OUTCOME_ABORTED:
-            done = "the request was aborted"
-        case common_pb2.OUTCOME_RETRIED:
-            done = "the load was tried again"
-        case other:
-            done = f"the outcome was {parts.word(common_pb2.Outcome, other) or 'not told'}"
-    reason = f" ({outcome.reason.rstrip('.')})" if outcome.reason else ""
-    return f"{done}, {_decided(outcome)}{reason}{_observed(outcome)}"
-
-
-def _observed(outcome: LoadOutcome) -> str:
-    """Say what a policy in mode observe would have done."""
-    if not outcome.observed_outcome:
-        return ""
-    reason = f" ({outcome.observed_reason.rstrip('.')})" if outcome.observed_reason else ""
-    return f"; under the observed policy it would be {parts.word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
-
-
-def _decided(outcome: LoadOutcome) -> str:
-    policy = f"policy {outcome.policy_hash[:_HASH_LENGTH]}" if outcome.policy_hash else "no policy"
-    match outcome.decided_by:
-        case common_pb2.DECIDED_BY_VLLM:
-            return f"decided by vLLM's own configuration under {policy}"
-        case common_pb2.DECIDED_BY_POLICY:
-            return f"decided by {policy}"
-        case other:
-            who = _DECIDERS.get(other) or parts.word(common_pb2.DecidedBy, other) or "nobody who said so"
-            return f"decided by {who} under {policy}"
 
 
 def _good(facts: RequestFacts) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.proto.v1 import common_pb2
-
 # Names of spans; those of the request and the handshake are part of their ids.
 REQUEST = "penstock.request"
 HANDSHAKE = "kv.handshake"
@@ -105,17 +103,3 @@ BALANCEDNESS_BEFORE = "penstock.balancedness_before"
 BALANCEDNESS_AFTER = "penstock.balancedness_after"
 # What a link leads to: a span's name.
 LINK_TO = "penstock.link"
-
-# The span of a load, by its channel.
-LOADS: dict[int, str] = {
-    common_pb2.CHANNEL_KV: KV_LOAD,
-    common_pb2.CHANNEL_EC: EC_LOAD,
-    common_pb2.CHANNEL_EPLB: EPLB_REBALANCE,
-}
-
-
-def of_failure(channel: int, mode: int) -> str:
-    """Return the name of the span of a failure that is not part of a load."""
-    if channel == common_pb2.CHANNEL_EC and mode == common_pb2.FAILURE_MODE_PROBE:
-        return EC_PROBE
-    return LOADS.get(channel, KV_LOAD)

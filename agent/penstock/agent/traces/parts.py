@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
 SECOND = 1_000_000_000
+# The span of a load, by its channel.
+LOADS: dict[int, str] = {
+    common_pb2.CHANNEL_KV: names.KV_LOAD,
+    common_pb2.CHANNEL_EC: names.EC_LOAD,
+    common_pb2.CHANNEL_EPLB: names.EPLB_REBALANCE,
+}
 
 
 def seconds(nano: int) -> float:
@@ -109,3 +115,10 @@ def prefill_link(identity: RequestIdentity) -> tuple[Link, ...]:
     """Return the link of the decode side to prefill's request; nothing on the prefill side."""
     prefill = identity.prefill_span
     return () if prefill is None else (Link(*prefill, names.REQUEST),)
+
+
+def of_failure(channel: int, mode: int) -> str:
+    """Return the name of the span of a failure that is not part of a load."""
+    if channel == common_pb2.CHANNEL_EC and mode == common_pb2.FAILURE_MODE_PROBE:
+        return names.EC_PROBE
+    return LOADS.get(channel, names.KV_LOAD)

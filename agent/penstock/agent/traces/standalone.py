@@ -99,7 +99,7 @@ def _failure(entry: EventEntry) -> Span | None:
     event, failure = entry.event, entry.event.transfer_failure
     if event.request_id or failure.handshake_id:
         return None
-    name = names.of_failure(failure.channel, failure.mode)
+    name = parts.of_failure(failure.channel, failure.mode)
     key = (
         name,
         entry.source.epoch,

@@ -12,6 +12,7 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import identity
 from penstock.instrumentation.vllm.ec_reports import EcReport
 from penstock.instrumentation.vllm.ec_tracking import ask
+from penstock.instrumentation.vllm.ec_worker_side import EcWorkerSideMixin
 from penstock.instrumentation.vllm.patch import Patch
 from penstock.instrumentation.vllm.subclass import Swaps
 
@@ -138,7 +139,8 @@ class EcConnectorHook:
         self._swaps.restore()
 
     def _worker_side(self, config: Any, connector: Any) -> None:
-        from penstock.instrumentation.vllm.ec_worker import EcWorker, EcWorkerSideMixin
+        # Needs torch, which the API process has no use for.
+        from penstock.instrumentation.vllm.ec_worker import EcWorker
 
         worker = EcWorker(config, connector)
         self._swaps.swap(connector, EcWorkerSideMixin)

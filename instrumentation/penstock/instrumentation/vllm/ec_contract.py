@@ -6,7 +6,8 @@ protocols, and works without anybody who listens. Nothing here imports vLLM.
 
 On the metadata of a step, beside the connector's own, travel two attributes to the workers (absent: nothing of ours applies):
 
-- ``penstock_items``: ``tuple[ExternalItem, ...]``, what is to be loaded in this step, in the order in which it was allocated;
+- ``penstock_items``: what is to be loaded in this step, in the order in which it was allocated, each the plain tuple of an
+  :class:`ExternalItem`;
 - ``penstock_guarded``: ``True`` if a load that fails is to leave its item out, and nobody is to raise: the item gets a
   placeholder, the requests that used it are rewound. Without it a failed load raises, as vLLM's own connectors do.
 """

@@ -15,10 +15,10 @@ from penstock.instrumentation.decisions import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import ec_outcomes
 from penstock.instrumentation.vllm.ec_contract import EcLoader
-from penstock.instrumentation.vllm.ec_failures import EcFailures, features_beyond, supports
+from penstock.instrumentation.vllm.ec_failures import EcFailures, supports
 from penstock.instrumentation.vllm.ec_judge import EcJudge
-from penstock.instrumentation.vllm.ec_media import LocalMedia
 from penstock.instrumentation.vllm.ec_memory import BadItems
+from penstock.instrumentation.vllm.ec_needs import Needs
 from penstock.instrumentation.vllm.ec_observer import EcObserver
 from penstock.instrumentation.vllm.ec_outcomes import EcAffected, EcCause
 from penstock.instrumentation.vllm.ec_reports import failed_items
@@ -63,9 +63,9 @@ class EcControl:
         self.mark = self._judge.mark
         self._rewinds = supports(scheduler)
         self._tracking = Tracking(scheduler)
-        self._media = LocalMedia(scheduler.vllm_config.model_config)
-        self._failures = EcFailures(scheduler, self._media, settle=self._settle)
         self._bad = BadItems()
+        self._needs = Needs(scheduler, self._loader, self._bad)
+        self._failures = EcFailures(scheduler, self._needs, settle=self._settle)
         self._waits = EcWaits()
         self._orders = WorkerOrders()
 
@@ -105,18 +105,19 @@ class EcControl:
         if self._judge.is_failing(request_id):
             return False
         if self._bad:
-            self._forget_what_moves_again(request, computed)
+            self._needs.recall(request, computed)
         if self._bad and self._fails_without_media(request, computed):
             return False
-        if ready or (
-            self._bad and not self._awaited(request, computed) and self._given_up(request, computed)
-        ):
+        if ready or (self._bad and self._needs.only_what_is_given_up(request, computed)):
             self._no_longer_waits(request_id)
             return True
         if runtime.active:
             self._waits.passed_over(request, computed)
             self._observer.deferred(request, _REASON)
-            self._note_transfer(request, computed)
+            transfer = self._needs.transfer(request, computed)
+            if transfer is not None:
+                self._waits.began(request_id)
+                self._observer.transfer_began(request_id, _REASON, *transfer)
         return False
 
     def allocated(self, request: Any, index: int) -> None:
@@ -140,7 +141,8 @@ class EcControl:
         self._orders.attach(metadata)
         if not items or not self._connector.is_consumer:
             return
-        metadata.penstock_items = items
+        # Plain tuples: a worker that has no Penstock can read them.
+        metadata.penstock_items = tuple(tuple(each) for each in items)
         if self._guards:
             metadata.penstock_guarded = True
             self._tracking.planned(metadata, items)
@@ -151,12 +153,20 @@ class EcControl:
             request = self._scheduler.requests.get(request_id)
             if request is None or request.is_finished() or self._judge.is_failing(request_id):
                 continue
-            self._fail_without_media(request, request.num_computed_tokens)
+            computed = request.num_computed_tokens
+            items = tuple(self._needs.missing(request, computed))
+            affected = EcAffected(
+                request_id, items, computed, local_media=self._needs.has_media(request, computed, items)
+            )
+            # Without a policy the answer of vLLM's own connectors stays as it is.
+            explain = self._loader is not None or self._guards
+            self._judge.failed_by_connector(request, affected, self._cause_of(items), explain=explain)
 
     # The scheduler
 
     def begin_step(self) -> None:
         """Decide about what failed and who has waited for too long since the last step."""
+        self._bad.prune()
         if self._loader is not None:
             causes = {
                 failure.item: EcCause(failure.mode, failure.error_type, peer=failure.peer)
@@ -198,48 +208,6 @@ class EcControl:
         rule = self._judge.policy.ec_load_failure
         return self._rewinds and (self._loader is not None or (rule is not None and rule.action is not None))
 
-    def _awaited(self, request: Any, computed: int) -> list[str]:
-        """Return the items that a request still waits for."""
-        loader = self._loader
-        return [
-            item
-            for item in self._missing(request, computed)
-            if item not in self._bad
-            and (loader.waits_for(item) if loader is not None else not self._connector.has_cache_item(item))
-        ]
-
-    def _given_up(self, request: Any, computed: int) -> bool:
-        """Tell whether a connector may still wait for an item that is bad, wherever it comes from now."""
-        return any(feature.identifier in self._bad for feature in features_beyond(request, computed))
-
-    def _forget_what_moves_again(self, request: Any, computed: int) -> None:
-        """Let what a connector tries again be bad no longer: one that moves items ahead has a memory of its own."""
-        loader = self._loader
-        if loader is not None:
-            for feature in features_beyond(request, computed):
-                if feature.identifier in self._bad and loader.waits_for(feature.identifier):
-                    self._bad.forget(feature.identifier)
-
-    def _missing(self, request: Any, computed: int) -> list[str]:
-        """Return the items that a request needs and vLLM's encoder cache does not have."""
-        held = self._scheduler.encoder_cache_manager.cached if self._rewinds else ()
-        items = dict.fromkeys(feature.identifier for feature in features_beyond(request, computed))
-        return [item for item in items if item not in held]
-
-    def _note_transfer(self, request: Any, computed: int) -> None:
-        loader = self._loader
-        if loader is None:
-            return
-        starts = [
-            (start_ns, item)
-            for item in self._missing(request, computed)
-            if (start_ns := loader.transfer_began(item)) is not None
-        ]
-        if starts:
-            start_ns, item = min(starts)
-            self._waits.began(request.request_id)
-            self._observer.transfer_began(request.request_id, _REASON, start_ns, loader.peer_of(item))
-
     def _no_longer_waits(self, request_id: str, *, timed_out: bool = False) -> None:
         self._waits.ended(request_id)
         if self._observer.is_deferred(request_id):
@@ -247,7 +215,7 @@ class EcControl:
 
     def _overdue(self, wait: EcWait) -> None:
         request, computed = wait.request, wait.computed
-        items = self._awaited(request, computed)
+        items = self._needs.awaited(request, computed)
         if request.is_finished() or not items:
             return
         self._no_longer_waits(request.request_id, timed_out=True)
@@ -263,29 +231,27 @@ class EcControl:
         for item, cause in causes.items():
             self._bad.remember(item, cause)
         for wait in self._waits.now():
-            items = [item for item in self._missing(wait.request, wait.computed) if item in causes]
+            items = [item for item in self._needs.missing(wait.request, wait.computed) if item in causes]
             if items and not wait.request.is_finished():
                 affected = self._waiting_loss(wait.request, wait.computed, items, Trigger.FAILURE)
                 self._judge.decide(wait.request, affected, causes[items[0]])
 
     def _fails_without_media(self, request: Any, computed: int) -> bool:
         """Fail a request that needs a bad item and cannot encode it here: vLLM would end the engine in that step."""
-        items = [item for item in self._missing(request, computed) if item in self._bad]
-        if not items or self._has_media(request, computed, items):
+        items = [item for item in self._needs.missing(request, computed) if item in self._bad]
+        if not items or self._needs.has_media(request, computed, items):
             return False
         self._fail_without_media(request, computed)
         return True
 
     def _fail_without_media(self, request: Any, computed: int) -> None:
-        items = [
-            item
-            for item in self._missing(request, computed)
-            if not self._has_media(request, computed, [item])
-        ]
-        cause = next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
-        self._judge.decide(
-            request, EcAffected(request.request_id, tuple(items), computed, local_media=False), cause
-        )
+        items = self._needs.without_media(request, computed)
+        affected = EcAffected(request.request_id, tuple(items), computed, local_media=False)
+        self._judge.decide(request, affected, self._cause_of(items))
+
+    def _cause_of(self, items: Iterable[str]) -> EcCause:
+        """Return why the first of *items* that is bad is so; if none is, nobody has them."""
+        return next((found for item in items if (found := self._bad.cause(item)) is not None), _NOT_FOUND)
 
     def _waiting_loss(
         self, request: Any, computed: int, items: Sequence[str], trigger: Trigger
@@ -294,13 +260,9 @@ class EcControl:
             request.request_id,
             tuple(items),
             computed,
-            local_media=self._has_media(request, computed, items),
+            local_media=self._needs.has_media(request, computed, items),
             trigger=trigger,
         )
-
-    def _has_media(self, request: Any, computed: int, items: Sequence[str]) -> bool:
-        features = features_beyond(request, computed)
-        return all(self._media.has(feature) for feature in features if feature.identifier in items)
 
     # Decisions
 

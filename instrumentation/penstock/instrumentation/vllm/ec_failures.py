@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.decisions import Outcome
 from penstock.instrumentation.vllm import rewind
+from penstock.instrumentation.vllm.ec_needs import features_beyond
 from penstock.instrumentation.vllm.ec_outcomes import EcAffected
 from penstock.instrumentation.vllm.kv_failures import exports
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from penstock.instrumentation.decisions import Decision
-    from penstock.instrumentation.vllm.ec_media import LocalMedia
+    from penstock.instrumentation.vllm.ec_needs import Needs
     from penstock.instrumentation.vllm.ec_tracking import StepLoads
 
     Settle = Callable[[Any, EcAffected], Decision]
@@ -39,10 +40,10 @@ _MANAGER: Final = (
 class EcFailures:
     """Takes back what was computed from bad items, in one scheduler; on its thread, inside a step."""
 
-    def __init__(self, scheduler: Any, media: LocalMedia, *, settle: Settle) -> None:
+    def __init__(self, scheduler: Any, needs: Needs, *, settle: Settle) -> None:
         """Act on *scheduler*; *settle* decides about one request and, where it must fail, lets vLLM fail it in this step."""
         self._scheduler = scheduler
-        self._media = media
+        self._needs = needs
         self._settle = settle
         self._exports = exports(scheduler)
 
@@ -74,13 +75,19 @@ class EcFailures:
             if not tainted and not stale:
                 continue
             kept = start if tainted and start is not None else computed
-            needed = [each for each in features_beyond(request, kept) if each.identifier in failed]
+            items = tuple(
+                dict.fromkeys(
+                    feature.identifier
+                    for feature in features_beyond(request, kept)
+                    if feature.identifier in failed
+                )
+            )
             affected = EcAffected(
                 request_id,
-                tuple(dict.fromkeys(each.identifier for each in needed)),
+                items,
                 kept,
                 computed - kept,
-                local_media=all(map(self._media.has, needed)),
+                local_media=self._needs.has_media(request, kept, items),
                 exported=tainted and request.status.name == _RUNNING and self._exports,
                 held=tainted and request.status.name != _RUNNING,
                 collateral=request_id not in seeds,
@@ -132,12 +139,3 @@ def _seeds(loads: StepLoads, failed: Iterable[str]) -> dict[str, int]:
         for request_id, start in loads.users.get(item, {}).items():
             seeds[request_id] = min(start, seeds.get(request_id, start))
     return seeds
-
-
-def features_beyond(request: Any, computed: int) -> list[Any]:
-    """Return the inputs of a request that its tokens beyond the *computed* ones need."""
-    return [
-        feature
-        for feature in request.mm_features
-        if feature.mm_position.offset + feature.mm_position.length > computed
-    ]

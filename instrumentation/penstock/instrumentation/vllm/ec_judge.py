@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
-from penstock.instrumentation.decisions import EcLoss, Outcome, decide_ec
+from penstock.instrumentation.decisions import DecidedBy, Decision, EcLoss, Outcome, decide_ec
 from penstock.instrumentation.policy_model import NO_POLICY
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import client_error, ec_outcomes
@@ -15,7 +15,6 @@ from penstock.instrumentation.vllm.judge import HELD
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.decisions import Decision
     from penstock.instrumentation.policy_model import Policy
     from penstock.instrumentation.vllm.ec_outcomes import EcAffected, EcCause
     from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
@@ -50,31 +49,47 @@ class EcJudge:
         decision = decide_ec(loss, default=self._own, policy=policy, observed=policy.observed)
         if affected.held and decision.outcome is Outcome.RECOMPUTED:
             decision = replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {HELD}")
-        record = self._observer.record_of(request)
-        record.ec_attempt += 1
-        if runtime.active:
-            fields = ec_outcomes.outcome_fields(
-                affected,
-                decision,
-                cause,
-                attempt=record.ec_attempt,
-                policy_hash=policy.hash,
-                connector=self._connector,
-            )
-            runtime.emit_event(
-                "load_outcome",
-                fields,
-                component=c.COMPONENT_SCHEDULER,
-                request_id=affected.request_id,
-                rehearsal=cause.rehearsal,
-            )
+        self._tell(request, affected, decision, cause)
         if decision.outcome is Outcome.FAILED:
-            self._failing[affected.request_id] = client_error.describe(
-                cause, cause.peer, decision.reason, "EC"
-            )
+            self._explain(affected, decision, cause)
             # vLLM's own way to fail a single request.
             self._scheduler.encoder_cache_mismatch_reqs.add(affected.request_id)
         return decision
+
+    def failed_by_connector(
+        self, request: Any, affected: EcAffected, cause: EcCause, *, explain: bool
+    ) -> None:
+        """Tell the outcome of a request that the connector itself fails; with *explain* its client is told why."""
+        why = "an item cannot be had" if affected.local_media else "an item cannot be had, nor encoded here"
+        decision = Decision(Outcome.FAILED, DecidedBy.VLLM, f"{why}; the connector gave the request up")
+        self._tell(request, affected, decision, cause)
+        if explain:
+            self._explain(affected, decision, cause)
+
+    def _explain(self, affected: EcAffected, decision: Decision, cause: EcCause) -> None:
+        text = client_error.describe(cause, cause.peer, decision.reason, "EC")
+        self._failing[affected.request_id] = text
+
+    def _tell(self, request: Any, affected: EcAffected, decision: Decision, cause: EcCause) -> None:
+        record = self._observer.record_of(request)
+        record.ec_attempt += 1
+        if not runtime.active:
+            return
+        fields = ec_outcomes.outcome_fields(
+            affected,
+            decision,
+            cause,
+            attempt=record.ec_attempt,
+            policy_hash=self.policy.hash,
+            connector=self._connector,
+        )
+        runtime.emit_event(
+            "load_outcome",
+            fields,
+            component=c.COMPONENT_SCHEDULER,
+            request_id=affected.request_id,
+            rehearsal=cause.rehearsal,
+        )
 
     def mark(self, outputs: Mapping[int, Any]) -> None:
         """Tell the clients of the requests that have failed in this step why."""

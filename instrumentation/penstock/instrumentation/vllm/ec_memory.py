@@ -41,6 +41,12 @@ class BadItems:
         """Note that *item* is bad no longer."""
         self._until.pop(item, None)
 
+    def prune(self) -> None:
+        """Forget what is bad no longer; what was remembered first is first."""
+        now = self._clock()
+        while self._until and next(iter(self._until.values()))[0] <= now:
+            self._until.popitem(last=False)
+
     def cause(self, item: str) -> EcCause | None:
         """Return why *item* is bad; None if it is not, or no longer."""
         found = self._until.get(item)

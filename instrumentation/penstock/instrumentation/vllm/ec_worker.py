@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 import weakref
-from abc import ABC
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -219,69 +218,6 @@ class EcWorker:
         )
 
 
-class EcWorkerSideMixin(ABC):
-    """Over a connector in a worker."""
-
-    _penstock_worker: EcWorker | None = None
-
-    # Set by vLLM's ECConnectorBase.
-    _connector_metadata: Any
-
-    def start_load_caches(self, encoder_cache: Any, **kwargs: Any) -> None:
-        """Load; in a guarded step without raising."""
-        host: Any = super()
-        worker, metadata = self._penstock_worker, self._connector_metadata
-
-        def load() -> None:
-            host.start_load_caches(encoder_cache, **kwargs)
-
-        items = getattr(metadata, "penstock_items", ())
-        if worker is not None:
-            with _GUARD:
-                worker.follow(metadata)
-        if worker is None or not items:
-            load()
-        elif getattr(metadata, "penstock_guarded", False):
-            worker.guarded(items, encoder_cache, load)
-        else:
-            worker.watched(items, encoder_cache, load)
-
-    def start_save_caches(self, **kwargs: Any) -> None:
-        """Keep placeholders from being published."""
-        host: Any = super()
-        worker = self._penstock_worker
-        if worker is not None and "encoder_cache" in kwargs:
-            with _GUARD:
-                kwargs["encoder_cache"] = worker.without_placeholders(kwargs["encoder_cache"])
-        host.start_save_caches(**kwargs)
-
-    def save_caches(self, encoder_cache: Any, mm_hash: str, **kwargs: Any) -> None:
-        """Tell of what is saved; vLLM calls this for each item that it encodes."""
-        host: Any = super()
-        worker, start_ns = self._penstock_worker, time.time_ns()
-        if worker is None:
-            host.save_caches(encoder_cache, mm_hash, **kwargs)
-            return
-        with _GUARD:
-            worker.encoded(encoder_cache[mm_hash])
-        error: Exception | None = None
-        try:
-            host.save_caches(encoder_cache, mm_hash, **kwargs)
-        except Exception as raised:
-            error = raised
-            raise
-        finally:
-            with _GUARD:
-                worker.saved(mm_hash, encoder_cache[mm_hash], start_ns, error)
-
-    def build_connector_worker_meta(self) -> Any:
-        """Send our report with the connector's own metadata in it."""
-        host: Any = super()
-        metadata = host.build_connector_worker_meta()
-        worker = self._penstock_worker
-        return metadata if worker is None else worker.report(metadata)
-
-
 def _classify(error: Exception) -> failures.Failure:
     text = failures.cut(str(error))
     known = (_ERROR_TYPES.get(kind.__name__) for kind in type(error).__mro__)
@@ -309,7 +245,8 @@ def _device(cache: Mapping[str, Any]) -> torch.device:
     """Return where the worker's encoder outputs are."""
     held = next(iter(cache.values()), None)
     if held is not None:
-        return held.device  # type: ignore[no-any-return]
+        device: torch.device = held.device
+        return device
     from vllm.platforms import current_platform
 
     kind = current_platform.device_type

@@ -40,7 +40,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
         Raises:
             ValueError: the configuration is wrong, or this engine's shape cannot work with it.
-            RegionError: the shared memory cannot be had.
+            OutOfMemoryError, RegionError: the memory cannot be had.
 
         """
         super().__init__(vllm_config=vllm_config, role=role)

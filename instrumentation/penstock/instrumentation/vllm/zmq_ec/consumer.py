@@ -49,7 +49,7 @@ class Consumer:
             has_media: whether a feature could be encoded here.
 
         Raises:
-            RegionError: the memory is not there.
+            OutOfMemoryError, RegionError: the memory cannot be had.
 
         """
         self._settings = settings

@@ -1,7 +1,7 @@
-"""A producer's encoder outputs on the host: the newest that fit into a number of bytes.
+"""A producer's encoder outputs on the host: the newest that fit into an area that is taken once, at start.
 
-The model's thread puts, the server's thread reads. Frames on their way to a slow consumer keep the memory of an evicted
-item alive, so it counts until its last user has let go: what is held never exceeds the capacity.
+The model's thread puts, the server's thread reads. What is on its way to a consumer is not evicted until it is sent, so
+slow consumers can keep new items out, for as long as they stay connected, but never make the memory grow.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from __future__ import annotations
 import threading
 import weakref
 import zlib
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation.vllm.zmq_ec import memory
+from penstock.instrumentation.vllm.zmq_ec.slots import Slot, Slots
 from penstock.instrumentation.vllm.zmq_ec.wire import Content
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NEVER: Final = float("inf")
 
 
 @dataclass(slots=True)
 class Kept:
-    """An item.
+    """An item: where it is, and what; *content* is None until its checksum is made."""
 
-    Attributes:
-        memory: its bytes.
-        content: what they are; None until :meth:`HostCache.content` has made the checksum.
-
-    """
-
-    memory: memoryview
+    slot: Slot
     rows: int
     width: int
     dtype: str
@@ -34,23 +35,28 @@ class Kept:
 
 
 class HostCache:
-    """Least recently used first out. Thread-safe."""
+    """Least recently used first out. Thread-safe.
+
+    Attributes:
+        refused: items for which there was no room.
+
+    """
 
     def __init__(self, capacity: int) -> None:
-        """Hold at most *capacity* bytes."""
+        """Take *capacity* bytes.
+
+        Raises:
+            OutOfMemoryError: the host does not have them.
+
+        """
+        memory.check(capacity, "encoder outputs", "host_cache_bytes")
         self.capacity = capacity
         self.refused = 0
-        self.evicted = 0
+        self._area = memory.reserve(capacity)
+        self._slots = Slots(0, capacity)
         self._lock = threading.Lock()
-        self._items: OrderedDict[str, Kept] = OrderedDict()
-        self._held = 0
+        self._items: dict[str, Kept] = {}
         self._released: deque[int] = deque()
-
-    @property
-    def held(self) -> int:
-        """Bytes that are alive: of the items, and of evicted ones that are still being sent."""
-        with self._lock:
-            return self._settle()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -60,58 +66,72 @@ class HostCache:
         with self._lock:
             return self._find(item) is not None
 
-    def put(self, item: str, buffer: Any, rows: int, width: int, dtype: str) -> bool:
-        """Keep *item*, whose bytes are those of *buffer* (one that can be weakly referenced); nobody may change them.
+    def put(
+        self, item: str, nbytes: int, fill: Callable[[Any], None], rows: int, width: int, dtype: str
+    ) -> bool:
+        """Keep *item*: *fill* writes its bytes to the array it gets.
 
         Returns:
-            Whether there was room. Bytes that consumers still read make none.
+            Whether there was room, or the item was there already: the same name is the same content.
 
         """
-        memory = memoryview(buffer).cast("B")
-        size = memory.nbytes
         with self._lock:
             if self._find(item) is not None:
                 return True
-            if size > self.capacity:
+            self._settle()
+            slot, evicted = self._slots.allocate(item, nbytes, 0.0)
+            for each in evicted:
+                del self._items[each.item]
+            if slot is None:
                 self.refused += 1
                 return False
-            while self._settle() + size > self.capacity and self._items:
-                # No reference may stay here: the memory is free when the last one goes.
-                self._items.popitem(last=False)
-                self.evicted += 1
-            if self._settle() + size > self.capacity:
-                self.refused += 1
-                return False
-            self._held += size
-            # Called wherever the last reference dies, even below this lock: it may only append.
-            weakref.finalize(buffer, self._released.append, size).atexit = False
-            self._items[item] = Kept(memory, rows, width, dtype)
-            return True
-
-    def get(self, item: str) -> Kept | None:
-        """Return *item*, which is then the newest."""
+        try:
+            fill(self._area[slot.content : slot.content + nbytes])
+        except BaseException:
+            with self._lock:
+                self._slots.free(slot)
+            raise
         with self._lock:
-            return self._find(item)
+            self._slots.seal(slot, 0.0)
+            self._items[item] = Kept(slot, rows, width, dtype)
+        return True
 
-    def content(self, item: str) -> tuple[Kept, Content] | None:
-        """Return *item* with its checksum, which is made at the first call."""
-        kept = self.get(item)
-        if kept is None:
-            return None
-        content = kept.content
-        if content is None:
-            # Outside the lock: it takes milliseconds. Two threads that make it at once make the same.
-            content = Content(zlib.crc32(kept.memory), kept.memory.nbytes, kept.rows, kept.width, kept.dtype)
-            kept.content = content
-        return kept, content
+    def content(self, item: str) -> Content | None:
+        """Return what *item* is; the checksum is made at the first call."""
+        with self._lock:
+            kept = self._find(item)
+            if kept is None or kept.content is not None:
+                return None if kept is None else kept.content
+            whole = self._hand_out(kept.slot, 0, kept.slot.nbytes)
+        # Outside the lock: it takes milliseconds.
+        content = Content(zlib.crc32(whole), kept.slot.nbytes, kept.rows, kept.width, kept.dtype)
+        kept.content = content
+        return content
+
+    def chunk(self, item: str, offset: int, length: int) -> memoryview | None:
+        """Return bytes of *item*, which stay as they are while anybody holds them; None if it is not there (any more).
+
+        The caller has checked them against its content.
+        """
+        with self._lock:
+            kept = self._find(item)
+            return None if kept is None else self._hand_out(kept.slot, offset, length)
 
     def _find(self, item: str) -> Kept | None:
         kept = self._items.get(item)
         if kept is not None:
-            self._items.move_to_end(item)
+            self._slots.touch(kept.slot)
         return kept
 
-    def _settle(self) -> int:
+    def _hand_out(self, slot: Slot, offset: int, length: int) -> memoryview:
+        begin = slot.content + offset
+        view = self._area[begin : begin + length]
+        self._settle()
+        self._slots.pin(slot, 1, until=_NEVER)
+        # Called wherever the last reference dies, even below the lock: it may only append.
+        weakref.finalize(view, self._released.append, slot.generation).atexit = False
+        return memoryview(view)
+
+    def _settle(self) -> None:
         while self._released:
-            self._held -= self._released.popleft()
-        return self._held
+            self._slots.reported(self._released.popleft())

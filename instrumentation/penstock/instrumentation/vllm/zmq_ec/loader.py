@@ -12,7 +12,7 @@ from penstock.instrumentation.vllm.zmq_ec.region import RegionError, RegionName,
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder
-    from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders
+from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 

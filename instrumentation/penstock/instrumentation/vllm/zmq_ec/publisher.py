@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from penstock.instrumentation.vllm.zmq_ec import wire
@@ -28,9 +28,10 @@ class Publisher:
     """
 
     def __init__(self, host: str, port: int, model: bytes, capacity: int) -> None:
-        """Listen at once.
+        """Take the memory, and listen at once.
 
         Raises:
+            OutOfMemoryError: the host does not have *capacity* bytes.
             ValueError: the address cannot be listened at.
 
         """
@@ -52,14 +53,16 @@ class Publisher:
         ):
             self.skipped += 1
             return
-        # bfloat16 has no numpy type, bytes have.
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        copy.copy_(tensor.detach())
-        if not self.cache.put(item, copy.view(torch.uint8).numpy(), tensor.shape[0], tensor.shape[1], dtype):
+
+        def fill(memory: Any) -> None:
+            # Bytes, because numpy has no bfloat16. The copy from a device has ended when this returns.
+            torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
+
+        if not self.cache.put(item, tensor.nbytes, fill, tensor.shape[0], tensor.shape[1], dtype):
             logger.warning(
                 "ZmqECConnector: no room for item %s of %d bytes (host_cache_bytes is %d)",
                 item,
-                copy.nbytes,
+                tensor.nbytes,
                 self.cache.capacity,
             )
             return

@@ -9,16 +9,15 @@ Layout: a header with a magic word and a random token, so that a worker never ta
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import secrets
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from penstock.instrumentation.vllm.zmq_ec import memory
 
 _MAGIC: Final = b"penstock-ec-1\0\0\0"
 _HEADER: Final = struct.Struct("16s16s")
@@ -58,21 +57,18 @@ class Region:
         """Make a region of *size* bytes and reserve its memory, so that it cannot run out later.
 
         Raises:
-            RegionError: the host does not have that much.
+            OutOfMemoryError: the host does not have that much.
+            RegionError: or it gives none.
 
         """
-        spare = spare_memory()
-        if not BEGIN < size < spare:
-            raise RegionError(
-                f"ZmqECConnector cannot reserve {size} bytes of shared memory: {max(spare, 0)} are left. Set region_bytes "
-                "in ec_connector_extra_config (or ec_buffer_size) to what can be spared."
-            )
+        memory.check(size, "shared memory", "region_bytes")
         token = secrets.token_bytes(16)
         self._fd = os.memfd_create("penstock-ec", os.MFD_CLOEXEC)
         try:
             os.ftruncate(self._fd, size)
             os.posix_fallocate(self._fd, 0, size)
-            self._map = mmap.mmap(self._fd, size)
+            # Populated, because the first write to a page through a new mapping costs many times the copy.
+            self._map = mmap.mmap(self._fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         except (OSError, ValueError, OverflowError) as error:
             os.close(self._fd)
             raise RegionError(
@@ -153,18 +149,3 @@ class RegionView:
     def close(self) -> None:
         """Unmap. Idempotent."""
         self._map.close()
-
-
-def spare_memory() -> int:
-    """Return the bytes of memory that host and control group have left, as far as they tell.
-
-    Asked beforehand, because reserving more than there is would have the kernel kill somebody.
-    """
-    found = [2**63]
-    with contextlib.suppress(OSError, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
-        group = Path("/sys/fs/cgroup")
-        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    return min(found)

@@ -56,17 +56,16 @@ class Responder:
             raise wire.WireError(text, wire.Reason.MODEL, request.tag)
 
     def _probe(self, request: wire.Probe) -> Reply:
-        found = self._cache.content(request.item)
-        if found is None:
+        content = self._cache.content(request.item)
+        if content is None:
             return self._miss(request.tag)
         self.counts["have"] += 1
-        return Reply([wire.encode(wire.Have(request.tag, self._model, found[1]))])
+        return Reply([wire.encode(wire.Have(request.tag, self._model, content))])
 
     def _fetch(self, request: wire.Fetch) -> Reply:
-        found = self._cache.content(request.item)
-        if found is None:
+        content = self._cache.content(request.item)
+        if content is None:
             return self._miss(request.tag)
-        kept, content = found
         if content.crc != request.crc:
             raise wire.WireError("the item has another content now", wire.Reason.CHANGED, request.tag)
         end = request.offset + request.length
@@ -74,10 +73,13 @@ class Responder:
             raise wire.WireError(
                 f"bytes up to {end} of an item of {content.size}", wire.Reason.TOO_LARGE, request.tag
             )
+        payload = self._cache.chunk(request.item, request.offset, request.length)
+        if payload is None:
+            return self._miss(request.tag)
         self.counts["chunk"] += 1
         header = wire.encode(wire.Chunk(request.tag, content.crc, request.offset, request.length))
         return Reply(
-            [header, kept.memory[request.offset : end]],
+            [header, payload],
             request.item,
             content.size,
             first=request.offset == 0,

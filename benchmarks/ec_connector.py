@@ -1,0 +1,314 @@
+"""Encoder outputs from one process to another: ``ZmqECConnector``, vLLM's ``ECExampleConnector`` on tmpfs, raw pyzmq.
+
+    python benchmarks/ec_connector.py [--rounds 15] [--items 1] [--sizes 65536,1048576,...]
+
+A round is: the producer saves, says so, the consumer gets the items and gathers them into the model's input, as vLLM does
+(ECExampleConnector maps its file: its reading is that copy). The three take turns, so that whatever else the machine does
+hits all alike; what counts are the ratios, taken round by round. The consumer's process is the scheduler and the worker
+at once, as with vLLM's ``uni`` executor. Raw pyzmq is a REQ/REP of the same bytes, sent from where they are and left
+where libzmq put them, without checksum: what the transport alone costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import zmq
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
+
+WIDTH = 1024
+SIZES = [1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26]
+WARM_UP = 3
+MEMORY = 640 << 20
+POLL = 50e-6
+"""Seconds between two looks of the scheduler; a real one has a step in between."""
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH, "intermediate_size": 128,
+    "num_hidden_layers": 1, "num_attention_heads": 8, "vocab_size": 512, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
+DESTINATION = torch.zeros(1, WIDTH)
+"""Where the consumer gathers what came, as vLLM does for the model's input; made large enough in :func:`main`."""
+
+
+class Producer(Protocol):
+    """Its side of one way."""
+
+    def save(self, items: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Make the items available."""
+
+
+class Consumer(Protocol):
+    """The other side."""
+
+    def load(self, items: Sequence[str], rows: int) -> list[torch.Tensor]:
+        """Return the items."""
+
+
+def connector(name: str, role: str, side: str, directory: str, **extra: Any) -> Any:
+    """Return a connector as vLLM's factory builds it."""
+    from vllm.config import DeviceConfig, ECTransferConfig, ModelConfig, VllmConfig
+    from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
+    from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
+
+    (Path(directory) / "config.json").write_text(json.dumps(MODEL))
+    config = VllmConfig(
+        model_config=ModelConfig(
+            model=directory,
+            tokenizer=directory,
+            skip_tokenizer_init=True,
+            dtype="float32",
+            max_model_len=1024,
+        ),
+        device_config=DeviceConfig("cpu"),
+    )
+    config.ec_transfer_config = ECTransferConfig(
+        ec_connector=name,
+        ec_role=role,
+        ec_port=0,
+        ec_connector_module_path="penstock.instrumentation.vllm.zmq_ec" if name == "ZmqECConnector" else None,
+        ec_connector_extra_config=extra,
+    )
+    return ECConnectorFactory.create_connector(config, ECConnectorRole[side])
+
+
+class ConnectorProducer:
+    """Either connector's worker on the encoder's side."""
+
+    def __init__(self, made: Any) -> None:
+        self._connector = made
+
+    def save(self, items: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Save as vLLM's runner does."""
+        cache = dict(items)
+        for item in cache:
+            self._connector.save_caches(cache, item)
+
+
+class ConnectorConsumer:
+    """Either connector's scheduler and worker on the language model's side."""
+
+    def __init__(self, scheduler: Any, worker: Any) -> None:
+        self._scheduler = scheduler
+        self._worker = worker
+        self._freed: list[str] = []
+
+    def load(self, items: Sequence[str], rows: int) -> list[Any]:
+        """Ask, schedule, load and report as vLLM does."""
+        from vllm.v1.outputs import ECConnectorOutput
+
+        position = SimpleNamespace(offset=0, length=rows, get_num_embeds=lambda: rows)
+        features = [
+            SimpleNamespace(
+                identifier=item, mm_position=position, data={"x": SimpleNamespace(data=1)}, modality="image"
+            )
+            for item in items
+        ]
+        request = SimpleNamespace(
+            request_id="r",
+            mm_features=features,
+            ec_transfer_params=None,
+            get_num_encoder_embeds=lambda _: rows,
+        )
+        while not self._scheduler.ensure_cache_available(request, 0):
+            time.sleep(POLL)
+        for index, item in enumerate(items):
+            assert self._scheduler.has_cache_item(item), item
+            self._scheduler.update_state_after_alloc(request, index)
+        step = SimpleNamespace(scheduled_new_reqs=[], free_encoder_mm_hashes=self._freed)
+        cache: dict[str, torch.Tensor] = {}
+        self._worker.bind_connector_metadata(self._scheduler.build_connector_meta(step))
+        self._worker.start_load_caches(cache)
+        report = self._worker.build_connector_worker_meta()
+        self._worker.clear_connector_metadata()
+        self._scheduler.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
+        self._freed = list(items)
+        return [cache[item] for item in items]
+
+
+class RawProducer:
+    """A REP socket; the bytes are sent from where they are."""
+
+    def __init__(self) -> None:
+        self._socket = zmq.Context().socket(zmq.REP)
+        self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self._items: dict[bytes, memoryview] = {}
+
+    def save(self, items: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Remember where they are."""
+        self._items = {item.encode(): memoryview(tensor.numpy()).cast("B") for item, tensor in items}
+
+    def serve(self) -> None:
+        """Answer for each item."""
+        for _ in range(len(self._items)):
+            self._socket.send(self._items[self._socket.recv()], copy=False)
+
+
+class RawConsumer:
+    """A REQ socket; what came stays where libzmq put it."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = zmq.Context().socket(zmq.REQ)
+        self._socket.connect(f"tcp://127.0.0.1:{port}")
+
+    def load(self, items: Sequence[str], rows: int) -> list[Any]:
+        """Ask for one after the other."""
+        found = []
+        for item in items:
+            self._socket.send(item.encode())
+            frame = self._socket.recv(copy=False)
+            found.append(torch.frombuffer(frame.buffer, dtype=torch.float32).view(rows, WIDTH))
+        return found
+
+
+def produce(pipe: Connection, directory: str) -> None:
+    """Be the encoder's process: save what is asked for, in the way that is asked for."""
+    torch.set_num_threads(1)
+    zmq_ec = connector("ZmqECConnector", "ec_producer", "WORKER", directory, host_cache_bytes=MEMORY)
+    example = connector(
+        "ECExampleConnector", "ec_producer", "WORKER", directory, shared_storage_path=directory
+    )
+    raw = RawProducer()
+    ways: dict[str, Producer] = {
+        "zmq_ec": ConnectorProducer(zmq_ec), "example": ConnectorProducer(example), "raw": raw,
+    }  # fmt: skip
+    pipe.send((zmq_ec._publisher.server.address, raw.port))  # noqa: SLF001
+    source = torch.randn(max(SIZES) // 4 // WIDTH * 2, WIDTH)
+    while (order := pipe.recv()) is not None:
+        way, items, rows = order
+        given = [(item, source[index : index + rows]) for index, item in enumerate(items)]
+        began = time.perf_counter()
+        ways[way].save(given)
+        pipe.send(time.perf_counter() - began)
+        if way == "raw":
+            raw.serve()
+    zmq_ec.shutdown()
+
+
+def measure(
+    pipe: Connection,
+    consumers: dict[str, Consumer],
+    size: int,
+    count: int,
+    rounds: int,
+    clean: Callable[[], None],
+) -> dict[str, list[tuple[float, float]]]:
+    """Return (seconds in all, of these in the producer's save) of each way and round."""
+    rows = size // 4 // WIDTH
+    found: dict[str, list[tuple[float, float]]] = {way: [] for way in consumers}
+    for number in range(-WARM_UP, rounds):
+        for way, consumer in consumers.items():
+            items = [f"{way}-{size}-{number}-{index}" for index in range(count)]
+            began = time.perf_counter()
+            pipe.send((way, items, rows))
+            saving = pipe.recv()
+            loaded = consumer.load(items, rows)
+            for index, each in enumerate(loaded):
+                DESTINATION[index * rows : (index + 1) * rows].copy_(each)
+            passed = time.perf_counter() - began
+            del loaded
+            if number >= 0:
+                found[way].append((passed, saving))
+        clean()
+    return found
+
+
+def spread(values: Sequence[float], scale: float = 1.0) -> str:
+    """Return the median and the quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle * scale:8.2f} [{low * scale:.2f} {high * scale:.2f}]"
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--items", type=int, default=1, help="items of one request")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes of an item")
+    arguments = parser.parse_args()
+    sizes = [int(each) for each in arguments.sizes.split(",")]
+    torch.set_num_threads(1)
+    DESTINATION.resize_(max(sizes) // 4 // WIDTH * arguments.items, WIDTH).zero_()
+    warnings.filterwarnings("ignore", message="The given buffer is not writable")
+    directory = tempfile.mkdtemp(prefix="ec-bench-", dir="/dev/shm")
+    spawn = multiprocessing.get_context("spawn")
+    pipe, theirs = spawn.Pipe()
+    child = spawn.Process(target=produce, args=(theirs, directory))
+    child.start()
+    try:
+        address, port = pipe.recv()
+        zmq_ec = connector(
+            "ZmqECConnector",
+            "ec_consumer",
+            "SCHEDULER",
+            directory,
+            producers=[address],
+            region_bytes=MEMORY,
+            idle_timeout=20,
+        )
+        worker = connector("ZmqECConnector", "ec_consumer", "WORKER", directory)
+        examples = [
+            connector("ECExampleConnector", "ec_consumer", side, directory, shared_storage_path=directory)
+            for side in ("SCHEDULER", "WORKER")
+        ]
+        consumers: dict[str, Consumer] = {
+            "zmq_ec": ConnectorConsumer(zmq_ec, worker),
+            "example": ConnectorConsumer(examples[0], examples[1]),
+            "raw": RawConsumer(port),
+        }
+
+        def clean() -> None:
+            for each in Path(directory).iterdir():
+                if each.is_dir():
+                    shutil.rmtree(each)
+
+        print(
+            f"{arguments.items} items a round, {arguments.rounds} rounds, load {os.getloadavg()[0]:.1f}; median [quartiles]"
+        )
+        print("   KiB | ZmqECConnector ms         (save ms) | ECExampleConnector ms     | raw REQ/REP ms            | "
+              "Example / Zmq        | Zmq / raw")  # fmt: skip
+        for size in sizes:
+            found = measure(pipe, consumers, size, arguments.items, arguments.rounds, clean)
+            zmq_all, example_all, raw_all = (
+                [each for each, _ in found[way]] for way in ("zmq_ec", "example", "raw")
+            )
+            saving = statistics.median(each for _, each in found["zmq_ec"]) * 1e3
+            against_example = [b / a for a, b in zip(zmq_all, example_all, strict=True)]
+            against_raw = [a / b for a, b in zip(zmq_all, raw_all, strict=True)]
+            print(
+                f"{size >> 10:6} | {spread(zmq_all, 1e3)} ({saving:.2f}) | {spread(example_all, 1e3)} | "
+                f"{spread(raw_all, 1e3)} | {spread(against_example)} | {spread(against_raw)}",
+                flush=True,
+            )
+        for made in (worker, zmq_ec):
+            made.shutdown()
+    finally:
+        pipe.send(None)
+        child.join(10)
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()
