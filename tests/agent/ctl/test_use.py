@@ -113,7 +113,10 @@ def test_the_address_may_come_after_the_command_or_from_the_environment() -> Non
         ("", "<stdin> holds no manifest"),
         ("kind: List\nitems: []\n", "<stdin> holds no manifest"),
         ("a: !!binary aGVsbG8=", "is nothing that JSON can say here; quote it"),
-        ("a: !!python/object:os.system {}", "<stdin>:1: tag:yaml.org,2002:python/object:os.system is nothing that JSON can say"),
+        (
+            "a: !!python/object:os.system {}",
+            "<stdin>:1: tag:yaml.org,2002:python/object:os.system is nothing that JSON can say",
+        ),
     ],
 )
 def test_a_file_that_is_no_manifest_is_refused(text: str, sentence: str) -> None:
