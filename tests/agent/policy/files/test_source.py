@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -326,6 +327,24 @@ async def test_an_expired_policy_is_said_aloud(directory: Path, store: PolicySto
         await _settled(source)
     assert (logs[0]["log_level"], logs[0]["policy"]) == ("warning", "a.yaml:1: policy old")
     assert _held(store) == {"b": "recompute"}
+
+
+async def test_a_policy_that_expires_while_it_is_followed(directory: Path, database: PolicyDatabase) -> None:
+    """At the next change of the files it is taken away, and the log of changes says why."""
+    now = [_CLOCK]
+    store = PolicyStore(database, clock=lambda: now[0])
+    source = FileSource(directory, store, clock=lambda: now[0])
+    ends = (NOW + timedelta(minutes=1)).isoformat()
+    directory.joinpath("a.yaml").write_text(yaml.safe_dump(document("short", expiresAt=ends)))
+    await _settled(source)
+    now[0] += 61
+    await _settled(source)
+    assert list(_held(store)) == ["short"]
+    directory.joinpath("b.yaml").write_text(_text("b"))
+    await _settled(source)
+    assert list(_held(store)) == ["b"]
+    (entry,) = await store.changes("short", 1)
+    assert (entry.change.action, entry.change.reason) == ("delete", "it has expired")
 
 
 async def test_fail_everywhere_is_said_aloud_once(directory: Path, store: PolicyStore) -> None:
