@@ -291,6 +291,6 @@ def test_an_author_is_bounded(claimed: str) -> None:
 def test_a_certificate_without_names() -> None:
     """Nobody."""
     with pytest.raises(AccessError, match=r"the client's certificate \(no name\) is not on the list"):
-        parse_allow_list("ops=read").admit({})
+        parse_allow_list("ops=read").admit({"x509_common_name": [b""]})
     with pytest.raises(AccessError):
         parse_allow_list("").admit({"x509_common_name": [b"ops"]})
