@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -255,6 +256,21 @@ async def test_a_bad_file_at_the_start(tmp_path: Path, directory: Path, database
     assert (_held(store), source.status.refused) == ({"a": "auto"}, 1)
     assert source.status.error.startswith("a.yaml:1: this is not YAML")
     reopened.close()
+
+
+async def test_a_start_does_not_wait_for_ever(
+    directory: Path, store: PolicyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filesystem that hangs keeps nothing but its own policies out."""
+    monkeypatch.setattr("penstock.agent.policy.files.source.START_SECONDS", 0.0)
+    source, taken = _source(directory, store), asyncio.Event()
+    store.subscribe(taken.set)
+    with capture_logs() as logs:
+        await source.start()
+    assert [log["event"][:41] for log in logs] == ["policy files cannot be read in time; what"]
+    await asyncio.wait_for(taken.wait(), 20)
+    await source.stop()
+    assert _held(store) == {"a": "auto"}
 
 
 @pytest.mark.parametrize(
