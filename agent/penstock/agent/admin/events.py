@@ -23,7 +23,7 @@ from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.journal import Journal, Reader
@@ -168,14 +168,13 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
     request = wanted.request
     since = since_unix_nano(request, now)
     kinds = tuple(request.kinds)
-    rows: Iterable[tuple[LoggedBatch, int]]
     if request.request_id:
         rows = reader.events(
             kinds=kinds, request_id=request.request_id, since_unix_nano=since, limit=MAX_SCANNED + 1
         )
+        scan = Scan(reader, rows)
     else:
-        rows = reader.scan(kinds=kinds, since_unix_nano=since, limit=MAX_SCANNED + 1)
-    scan = Scan(reader, rows)
+        scan = Scan.newest(reader, kinds=kinds, since_unix_nano=since)
     found = []
     for event in _wanted(scan, wanted):
         found.append(event)
