@@ -22,7 +22,7 @@ _KV = (_ROOT / "docs" / "guides" / "kv-load-failures.md").read_text()
 # In tables and sentences in backquotes; in examples after the prompt, perhaps over two lines, before a comment.
 _QUOTED = re.compile(r"`(agentctl [^`]+)`")
 _TYPED = re.compile(r"^\$ (agentctl (?:[^\n\\]|\\\n)*)", re.MULTILINE)
-_PLACEHOLDERS = {"ENGINE": "0", "PEER": "10.0.0.7:5600"}
+_PLACEHOLDERS = {"ENGINE": "0", "OTHER": "1", "PEER": "10.0.0.7:5600"}
 
 
 def _commands(text: str) -> list[list[str]]:

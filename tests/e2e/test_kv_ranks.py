@@ -30,6 +30,13 @@ def _failed_ranks(kv: Bench, request: Prefilled) -> list[int]:
     return sorted(event.rank for event in kv.events("transfer_failure", request.name))
 
 
+def _lines(kv: Bench) -> int:
+    """Return how many lines vLLM's ranks have written about transfers that failed in decode."""
+    return kv.stack.decode.child.log.read_text(errors="replace").count(
+        "NIXL transfer failure: transfer_failed"
+    )
+
+
 def _follows_rightly(kv: Bench, request: Prefilled) -> None:
     """See that a request which shares the prefix of one that was recomputed has the right tokens."""
     follower = kv.prefilled(prompt=f"{request.prompt} and so on {uuid.uuid4().hex}")
@@ -87,3 +94,21 @@ def test_a_failed_handshake_of_both_ranks_is_recomputed(kv: Bench) -> None:
     assert outcome.tokens_recomputed == request.tokens
     assert _failed_ranks(kv, request) == [0, 1]
     _follows_rightly(kv, request)
+
+
+def test_both_ranks_limit_their_log_lines_live(kv: Bench) -> None:
+    """With an interval each rank writes one line for one peer, however many transfers fail; without it again all of them."""
+    with kv.drill("transfer"):
+        for spec, lines in (({"telemetry": {"failureLogInterval": "1h"}}, 2), ({}, 6)):
+            before = _lines(kv)
+            kv.enforce(kvLoadFailure={"action": "recompute"}, **spec)
+            for _ in range(3):
+                request = kv.prefilled()
+                assert kv.decode(request).completion == request.text
+                until(
+                    lambda name=request.name: (
+                        sorted(each.rank for each in kv.events("transfer_failure", name)) == [0, 1]
+                    ),
+                    "Not each rank has told its failure once",
+                )
+            assert _lines(kv) - before == lines

@@ -77,7 +77,8 @@ class AllowList:
             AccessError: none of its names is on the list.
 
         """
-        names = [value.decode(errors="replace") for key in _NAMES for value in auth_context.get(key) or ()]
+        values = [value for key in _NAMES for value in auth_context.get(key) or () if value]
+        names = [value.decode(errors="replace") for value in values]
         known = [name for name in names if name in self.roles]
         if not known:
             shown = ", ".join(repr(name[:_MAX_CLAIM]) for name in names[:8]) or "no name"

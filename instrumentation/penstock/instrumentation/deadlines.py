@@ -58,6 +58,18 @@ class Overdue:
     limit_ns: int
 
 
+def exceeded(limits: Limits, start: int, transfer: int, end: int) -> tuple[Wait, int, int] | None:
+    """Return the deadline that a wait which has ended was over, with how long it took and was allowed; None for neither.
+
+    Times in nanoseconds of any one clock; *transfer* is when the transfer started, 0 if it never did.
+    """
+    for wait, waited in ((Wait.START, (transfer or end) - start), (Wait.TRANSFER, end - (transfer or end))):
+        limit = limits.of(wait)
+        if limit is not None and waited > limit:
+            return wait, waited, limit
+    return None
+
+
 class Deadlines:
     """Who waits for what, and since when.
 

@@ -111,6 +111,7 @@ class PolicyDesk:
         self._accepted: Policy = NO_POLICY
         self._paused = False
         self._open: _Taken | None = None
+        self._told: frozenset[tuple[str, str, str]] = frozenset()
 
     @property
     def hash(self) -> str:
@@ -242,15 +243,17 @@ class PolicyDesk:
         return True
 
     def _tell(self, taken: _Taken) -> None:
-        """Log and emit what was refused of a push."""
+        """Log and emit what was refused of a push, unless the one before was refused for the same: it may come often."""
         self.last_error = taken.error
-        current = self._runtime.policy.current.hash
-        if taken.error:
-            logger.warning("penstock refused a policy: %s", taken.error)
-            self._note(taken.hash, current, "push", taken.received_ns, taken.error)
-        for name, error in taken.refused.items():
-            logger.warning("penstock refused the order %s: %s", name, error)
-            self._note("", current, "order", taken.received_ns, f"order {name}: {error}")
+        refused = {(taken.hash, taken.error, "push"): taken.error} if taken.error else {}
+        refused |= {(name, error, "order"): f"order {name}: {error}" for name, error in taken.refused.items()}
+        for key, error in refused.items():
+            if key not in self._told:
+                logger.warning("penstock refused what the agent pushed: %s", error)
+                name, _, cause = key
+                current = self._runtime.policy.current.hash
+                self._note(name if cause == "push" else "", current, cause, taken.received_ns, error)
+        self._told = frozenset(refused)
 
     def _ack(self, taken: _Taken) -> Report:
         answer = {"nonce": taken.nonce, "hash": self.hash, "paused": self._paused}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -229,37 +230,37 @@ async def test_certificates_are_renewed_while_it_runs(served: _Served) -> None:
     }
 
 
-async def test_whoever_opens_the_unix_socket_may_do_everything() -> None:
-    """And says who they are, but for names that only the agent gives."""
+@asynccontextmanager
+async def _over_unix(service: admin_pb2_grpc.AdminServicer) -> AsyncIterator[grpc.aio.Channel]:
     with short_directory() as directory:
-        service = _Recorder()
-        server = GrpcServer(
-            UnixAddress(directory / "a.sock"),
-            "--admin-listen",
-            0o600,
-            interceptors=[AccessInterceptor(None)],
-        )
+        address = UnixAddress(directory / "a.sock")
+        server = GrpcServer(address, "--admin-listen", 0o600, interceptors=[AccessInterceptor(None)])
         admin_pb2_grpc.add_AdminServicer_to_server(service, server.server)
         await server.start()
-        async with grpc.aio.insecure_channel(str(server.address)) as channel:
-            apply = SERVICE.methods_by_name["ApplyPolicy"]
-            assert await _call(channel, apply, author="me@host") == (grpc.StatusCode.OK, "")
-            for author in ("tls:ops", "file:policies.yaml"):
-                code, details = await _call(channel, apply, author=author)
-                assert code is grpc.StatusCode.PERMISSION_DENIED
-                assert details.startswith(
-                    f"author '{author}' cannot be claimed: names that begin with tls: or"
-                )
-        assert service.calls == [("ApplyPolicy", "me@host")]
+        async with grpc.aio.insecure_channel(str(address)) as channel:
+            yield channel
         await server.stop(0)
 
 
-async def test_a_method_that_is_not_here(served: _Served) -> None:
-    """Refused by role first, then by name; nothing is logged as an error of ours."""
-    del served.service.Backup
-    backup = SERVICE.methods_by_name["Backup"]
-    async with served.channel(served.authority.issue(common_name="grafana")) as channel:
-        assert (await _call(channel, backup))[0] is grpc.StatusCode.PERMISSION_DENIED
+async def test_whoever_opens_the_unix_socket_may_do_everything() -> None:
+    """And says who they are, but for names that only the agent gives."""
+    service = _Recorder()
+    apply = SERVICE.methods_by_name["ApplyPolicy"]
+    async with _over_unix(service) as channel:
+        assert await _call(channel, apply, author="me@host") == (grpc.StatusCode.OK, "")
+        for author in ("tls:ops", "file:policies.yaml"):
+            code, details = await _call(channel, apply, author=author)
+            assert code is grpc.StatusCode.PERMISSION_DENIED
+            assert details.startswith(f"author '{author}' cannot be claimed: names that begin with tls: or")
+    assert service.calls == [("ApplyPolicy", "me@host")]
+
+
+@pytest.mark.parametrize("method", ["Backup", "WatchEvents"])
+async def test_a_method_that_is_not_here(method: str) -> None:
+    """Its name is in the answer."""
+    async with _over_unix(admin_pb2_grpc.AdminServicer()) as channel:
+        answer = await _call(channel, SERVICE.methods_by_name[method])
+    assert answer == (grpc.StatusCode.UNIMPLEMENTED, f"this agent has no {method}")
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -290,6 +291,6 @@ def test_an_author_is_bounded(claimed: str) -> None:
 def test_a_certificate_without_names() -> None:
     """Nobody."""
     with pytest.raises(AccessError, match=r"the client's certificate \(no name\) is not on the list"):
-        parse_allow_list("ops=read").admit({})
+        parse_allow_list("ops=read").admit({"x509_common_name": [b""]})
     with pytest.raises(AccessError):
         parse_allow_list("").admit({"x509_common_name": [b"ops"]})

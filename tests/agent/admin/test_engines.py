@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from penstock.agent.admin.events import Filter, _events_of
+from penstock.agent.admin.events import Filter, _events_of, watch_events
+from penstock.agent.journal import Reader
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,
@@ -39,6 +41,8 @@ from tests.support.batches import (
 from tests.support.policies import document
 
 if TYPE_CHECKING:
+    from penstock.agent.model import LoggedBatch
+
     from tests.support.admin_server import AdminHarness
 
 _OTHER = "10.0.0.8:5600"
@@ -275,3 +279,41 @@ def test_an_engine_that_refuses_says_why(harness: AdminHarness) -> None:
     list(harness.stub.WatchRollout(admin.WatchRolloutRequest(timeout={"seconds": 10})))
     (engine,) = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
     assert (engine.in_sync, engine.policy.last_error) == (False, "kvLoadFailure.action: no budget here")
+
+
+def test_a_watch_that_is_given_up_lets_its_thread_finish_before_its_reader_goes(
+    harness: AdminHarness,
+) -> None:
+    """SQLite must not be closed under a thread that reads: that would end the whole agent, by SIGSEGV."""
+    reading, release = threading.Event(), threading.Event()
+    states: list[str] = []
+
+    class SlowReader(Reader):
+        def batches(self, after: int, limit: int = 256) -> list[LoggedBatch]:
+            reading.set()
+            assert release.wait(20)
+            states.append("read")
+            return super().batches(after, limit)
+
+        def close(self) -> None:
+            states.append("closed")
+            super().close()
+
+    harness.journal.reader = lambda: SlowReader(harness.journal.path)  # type: ignore[method-assign]
+
+    async def give_up() -> None:
+        events = watch_events(harness.service.agent, harness.service._tail, admin.ListEventsRequest())
+        task = asyncio.ensure_future(anext(events))
+        await asyncio.to_thread(reading.wait, 20)
+        for _ in range(2):
+            task.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert states == []
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await events.aclose()
+
+    harness.run(give_up())
+    assert states == ["read", "closed"]

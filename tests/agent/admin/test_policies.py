@@ -89,6 +89,10 @@ def test_warnings_tell_what_a_change_will_not_do(harness: AdminHarness) -> None:
         "engine 0 does not know spec.deferral and will refuse the policy",
         "engine 0: spec.kvLoadFailure.action is given by policy early, which ranks higher",
     ]
+    trial = _apply(harness, "trial", mode="observe", priority=200, peerQuarantine={"failures": 3})
+    assert trial.warnings[0] == (
+        "spec.peerQuarantine does nothing in mode observe: it is not simulated; try it with mode enforce on one engine"
+    )
 
 
 def test_fail_everywhere_has_to_be_confirmed(harness: AdminHarness) -> None:

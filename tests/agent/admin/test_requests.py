@@ -90,7 +90,7 @@ def test_two_servers_may_give_the_same_id(harness: AdminHarness) -> None:
 
 
 def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its limit, by the events that were looked at, by the bytes that were parsed."""
+    """By its limit, by the events that were looked at, by the bytes that were parsed; also if it found nothing."""
     core = harness.source("0")
     for number in range(3):
         harness.append(core, closed(f"r{number}", arrival_time_unix_nano=TIME + number))
@@ -101,6 +101,11 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
     monkeypatch.setattr(requests, "MAX_BYTES", 1)
     response = _ask(harness)
     assert (_ids(response), response.truncated) == (["r2"], True)
+    monkeypatch.setattr(scanning, "MAX_EVENTS", 2)
+    response = _ask(harness, peer="nobody:1")
+    assert (_ids(response), response.truncated) == ([], True)
+    events = harness.stub.ListEvents(admin.ListEventsRequest(peer="nobody:1"))
+    assert (len(events.events), events.truncated) == (0, True)
     with harness.journal.reader() as reader:
         rows = reader.scan(kinds=["request_closed"], limit=10)
         scan = scanning.Scan(reader, rows, events=2)

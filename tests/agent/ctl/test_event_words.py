@@ -9,7 +9,7 @@ from penstock.agent.ctl.event_words import event_peer, event_words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
-from tests.support.batches import PEER, event
+from tests.support.batches import PEER, deferral_end, event
 from tests.support.stories import DECODE, failed_load, outcome
 
 _KV = {"channel": common.CHANNEL_KV, "peer": {"address": PEER}}
@@ -63,6 +63,13 @@ def _rehearsed(item: events.Event) -> events.Event:
             outcome(DECODE, reason="", observed_outcome=common.OUTCOME_RECOMPUTED),
             "kv recomputed by policy after handshake, 12 tokens kept, 400 recomputed (observed: recomputed)",
         ),
+        (
+            deferral_end(DECODE, observed_reason="deferral.maxStartWait: it took 3 s, 1 s are allowed"),
+            (
+                "waited for remote_kv: ready "
+                "(observed: given up, deferral.maxStartWait: it took 3 s, 1 s are allowed)"
+            ),
+        ),
         (_rehearsed(failed_load()), "kv handshake/refused: connection refused [rehearsal]"),
         (
             _rehearsed(
@@ -94,3 +101,20 @@ def test_one_line_says_it(item: Any, words: str) -> None:
     """What was done, who decided and why; and whose peer it is."""
     assert event_words(item) == words
     assert event_peer(item) == PEER
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"hash": "abc", "previous_hash": "", "accepted": True, "cause": "expiry"},
+            "vllm's own → abc (expiry)",
+        ),
+        ({"hash": "abc", "cause": "push", "error": "no"}, "refused abc: no"),
+        ({"cause": "order", "error": "order d: no such mode"}, "refused order d: no such mode"),
+    ],
+)
+def test_what_became_of_a_push(fields: dict[str, Any], words: str) -> None:
+    """The policy by its hash, an order by its name; there is no peer."""
+    item = event("policy_applied", **fields)
+    assert (event_words(item), event_peer(item)) == (words, "-")

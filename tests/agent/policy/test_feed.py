@@ -252,6 +252,29 @@ async def test_a_push_that_got_lost_is_sent_again(directory: Path) -> None:
         assert subscriber.answer.took == 10
 
 
+async def test_an_engine_whose_clock_runs_ahead_gets_its_policy_again(directory: Path) -> None:
+    """It has moved on and stays so beyond the agent's patience; a moment's difference is none."""
+    now = [time.time()]
+    async with running_feed(directory, clock=lambda: now[0]) as served, Engine(served.address) as engine:
+        await engine.ack(await engine.push())
+        expires = datetime.fromtimestamp(now[0] + 60, UTC).isoformat()
+        await served.store.apply(manifest(kvLoadFailure=_FAIL, expiresAt=expires), author="me")
+        push = await engine.push()
+        await engine.ack(push)
+        subscriber = await _answered(served, engine)
+        await engine.moved("")
+        await eventually(lambda: subscriber.hash_in_force == "", "it has moved on")
+        assert not subscriber.due(now[0] + 9, 10)
+        now[0] += 10
+        subscriber.wake.notify()
+        again = await engine.push()
+        assert (again.nonce, hash_of(again)) == (3, hash_of(push))
+        assert again.schedule[0].valid_for.ToTimedelta() == timedelta(seconds=50)
+        await engine.ack(again)
+        assert (await _answered(served, engine)).in_force
+        assert not subscriber.due(now[0] + 20, 10)
+
+
 async def test_an_engine_that_comes_back_gets_its_policy_at_once(served: FeedServer) -> None:
     """Also what changed while it was away; nonces begin anew."""
     engine = Engine(served.address)

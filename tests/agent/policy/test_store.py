@@ -174,7 +174,11 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path, database: Pol
 async def test_the_audit_log_cannot_be_edited(store: PolicyStore, database: PolicyDatabase) -> None:
     """Neither changed nor erased, whoever writes the SQL."""
     await store.apply(manifest(), author="me")
-    for statement in ("UPDATE audit SET author = 'you'", "DELETE FROM audit"):
+    for statement in (
+        "UPDATE audit SET author = 'you'",
+        "DELETE FROM audit",
+        "INSERT OR REPLACE INTO audit VALUES (1, 0, 'you', 'apply', 'decode-default', '', 0, 1, '', '')",
+    ):
         with (
             pytest.raises(StateError, match="the audit log is append-only"),
             database.transaction() as connection,

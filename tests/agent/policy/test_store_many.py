@@ -119,7 +119,7 @@ async def test_files_have_exactly_what_they_say(store: PolicyStore) -> None:
     assert (entry.change.action, entry.change.author, entry.change.reason) == (
         "delete",
         "file:a.yaml",
-        "it is no longer in file:a.yaml",
+        "it is no longer in the file a.yaml",
     )
 
 

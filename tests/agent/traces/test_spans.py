@@ -224,11 +224,13 @@ def test_ratio_zero_keeps_what_failed_or_waited_long():
         reason=common_pb2.DEFERRAL_REASON_REMOTE_KV,
         ending=common_pb2.DEFERRAL_ENDING_READY,
         start_time_unix_nano=TIME,
+        observed_reason="deferral.maxStartWait: it took 3 s, 1 s are allowed",
     )
     long = [(DECODE_CORE, slow), (DECODE_CORE, closed_decode())]
     assert spans_of(decode_story(), sample_ratio=0.0) == {}
     assert names.REQUEST in spans_of(failed_story(), sample_ratio=0.0)
-    assert only(spans_of(long, sample_ratio=0.0), names.DEFERRAL).attributes[names.ENDING] == "ready"
+    waited = only(spans_of(long, sample_ratio=0.0), names.DEFERRAL).attributes
+    assert (waited[names.ENDING], waited[names.OBSERVED_REASON][:21]) == ("ready", "deferral.maxStartWait")
 
 
 def test_a_lease_that_nobody_read():

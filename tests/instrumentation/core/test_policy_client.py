@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import grpc
@@ -24,6 +23,7 @@ from penstock.proto.v1.policy_pb2 import (
 
 from tests.support.agent import wait_until
 from tests.support.entries import acknowledged, emit_failure
+from tests.support.held_step import hold_step
 from tests.support.seconds import SecondsClock
 
 if TYPE_CHECKING:
@@ -74,26 +74,6 @@ def subscribed(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> Runtim
     return runtime
 
 
-def long_step(runtime: Runtime) -> Callable[[], None]:
-    """Begin a step on a thread of its own; returns what ends it."""
-    entered, leave = threading.Event(), threading.Event()
-
-    def step() -> None:
-        with runtime.policy.step():
-            entered.set()
-            leave.wait(10)
-
-    thread = threading.Thread(target=step)
-    thread.start()
-    assert entered.wait(10)
-
-    def end() -> None:
-        leave.set()
-        thread.join()
-
-    return end
-
-
 def test_subscribe_says_who(agent: FakeAgent, subscribed: Runtime) -> None:
     """The subscription holds all that a selector and the agent need."""
     subscribe = last(agent, "subscribe").subscribe
@@ -117,7 +97,7 @@ def test_push_is_put_in_force_then_acknowledged(agent: FakeAgent, subscribed: Ru
 
 def test_swap_waits_for_the_end_of_the_step(agent: FakeAgent, subscribed: Runtime) -> None:
     """While a step runs the policy does not change and no acknowledgement goes out."""
-    end = long_step(subscribed)
+    end = hold_step(subscribed)
     agent.push(FAIL)
     wait_until(lambda: subscribed._policy_client._nonce == 1, "the push has arrived")
     assert subscribed.policy.current is NO_POLICY
@@ -132,7 +112,7 @@ def test_engine_that_hangs_in_a_step_refuses_and_follows_in_the_end(
 ) -> None:
     """A step beyond the deadline is answered by a NACK with what is still in force; its end brings the push and an ACK."""
     monkeypatch.setattr(policy_desk, "STEP_DEADLINE", 0.05)
-    end = long_step(subscribed)
+    end = hold_step(subscribed)
     push = Push(schedule=FAIL.schedule)
     push.quarantines.add(id="q", peer="p:1", state=QUARANTINE_STATE_OPEN)
     agent.push(push)
@@ -157,7 +137,7 @@ def test_pause_does_not_wait_for_a_step(agent: FakeAgent, subscribed: Runtime) -
     """While an engine hangs in a step the kill switch makes its hooks passive, also behind another push."""
     agent.push(FAIL)
     agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement")
-    end = long_step(subscribed)
+    end = hold_step(subscribed)
     agent.push(RECOMPUTE)
     agent.push(Push(paused=True))
     wait_until(lambda: not subscribed.active, "the hooks are passive")
@@ -245,6 +225,11 @@ def test_refused_push_leaves_the_last_good_one(agent: FakeAgent, subscribed: Run
     assert "maxRecomputeTokens" in nack.error
     assert subscribed.policy.current.hash == "h-fail"
     agent.wait(lambda: ("push", "h-bad", False, "h-fail") in applied(agent), "the event")
+    agent.push(bad)
+    agent.wait(lambda: count(agent, "nack") == 2, "another refusal")
+    agent.push(Push())
+    agent.wait(lambda: ("push", "", True, "h-fail") in applied(agent), "the event of the end")
+    assert len(applied(agent)) == 3, "the same refusal is one event"
 
 
 def test_policy_outlives_the_agent(agent: FakeAgent, subscribed: Runtime) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from penstock.instrumentation.policy_client import PolicyClient
 from penstock.instrumentation.policy_model import NO_POLICY, Action
 from penstock.instrumentation.runtime import Runtime
 from penstock.instrumentation.settings import Settings
@@ -14,6 +17,8 @@ from penstock.proto.v1 import admin_pb2, admin_pb2_grpc
 
 from tests.support.agent import AgentProcess, running_agent, wait_until
 from tests.support.entries import acknowledged, emit_failure, emit_transfer
+from tests.support.held_step import hold_step
+from tests.support.seconds import SecondsClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,3 +124,103 @@ def test_pause_reaches_both_streams(engine: Runtime, admin: Any) -> None:
         *_, rollout = admin.SetPaused(request, timeout=30)
         assert [item.state for item in rollout.engines] == ["acknowledged"]
         wait_until(lambda want=paused: engine.active is not want, "the hooks follow")
+
+
+def _strike(agent: AgentProcess, sig: int) -> None:
+    """Kill the agent, or stop it where it stands."""
+    assert agent.process is not None
+    if sig == signal.SIGKILL:
+        agent.kill()
+    else:
+        agent.process.send_signal(sig)
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_expiry_needs_no_agent(real: AgentProcess, engine: Runtime, admin: Any, sig: int) -> None:
+    """A policy for a time ends by the engine's own clock with the agent gone; the agent hears of it when it is back."""
+    clock = SecondsClock()
+    client = PolicyClient(engine, engine.settings, FIELDS, clock)
+    engine._policy_client = client
+    client.start()
+    wait_until(lambda: client._heard, "the first push")
+    ends = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    apply(admin, {"kvLoadFailure": {"action": "recompute"}, "expiresAt": ends})
+    in_force = engine.policy.current.hash
+    assert in_force
+    _strike(real, sig)
+    clock.now += 3_000
+    client.ring()
+    assert engine.policy.current.hash == in_force
+    clock.now += 700
+    client.ring()
+    wait_until(lambda: engine.policy.current == NO_POLICY, "vLLM's own configuration")
+    if sig == signal.SIGKILL:
+        real.start()
+        # By the agent's clock it has not ended: the engine gets it again, for the time that is left there.
+        wait_until(lambda: engine.policy.current.hash == in_force, "the policy again")
+    else:
+        assert real.process is not None
+        real.process.send_signal(signal.SIGCONT)
+    wait_until(
+        lambda: real.metric("penstock_policy_updates_total", result="accepted", source="expiry"),
+        "the expiry is counted",
+    )
+
+
+def test_every_update_is_counted(real: AgentProcess, engine: Runtime, admin: Any) -> None:
+    """Acceptance, refusal, pause and resume are events that outlive the agent, and a counter by result and source."""
+
+    def count(result: str, source: str) -> float:
+        return real.metric("penstock_policy_updates_total", result=result, source=source) or 0.0
+
+    kinds = [("accepted", "push"), ("rejected", "push"), ("accepted", "pause"), ("accepted", "resume")]
+    before = [count(*kind) for kind in kinds]
+    engine.start_policy(FIELDS)
+    wait_until(lambda: engine._policy_client._heard, "the first push")
+    apply(admin, {"kvLoadFailure": {"action": "fail"}})
+    rollout = apply(admin, {"telemetry": {"traceSampleRatio": 0.5}})
+    for paused in (True, False):
+        request = admin_pb2.SetPausedRequest(paused=paused, author="test")
+        request.timeout.FromSeconds(20)
+        list(admin.SetPaused(request, timeout=30))
+    wait_until(lambda: acknowledged(engine), "all events are acknowledged")
+    real.kill()
+    real.start()
+    wait_until(
+        lambda: [count(*kind) - was for kind, was in zip(kinds, before, strict=True)] == [1, 1, 1, 1],
+        "each update is counted once",
+    )
+    events = admin_pb2.ListEventsRequest(kinds=["policy_applied"], limit=20)
+    texts = [item.event.policy_applied.error for item in admin.ListEvents(events, timeout=20).events]
+    assert rollout.engines[0].error in texts
+
+
+def test_engine_is_in_sync_only_once_it_has_its_policy(
+    real: AgentProcess, engine: Runtime, admin: Any
+) -> None:
+    """Also one that comes back without it: what the agent says of it comes after its ACK."""
+    engine.start_policy(FIELDS)
+    wait_until(lambda: engine._policy_client._heard, "the first push")
+    apply(admin, {"kvLoadFailure": {"action": "recompute"}})
+    wanted = engine.policy.current.hash
+    engine.stop(5.0)
+    successor = Runtime()
+    successor.configure(Settings(endpoint=real.listen, labels={"role": "decode"}))
+    successor.identify(process="engine-core", key="0", model="tiny", vllm_version="0.32.0")
+    end = hold_step(successor)
+    try:
+        successor.start_policy(FIELDS)
+        wait_until(lambda: successor._policy_client._nonce, "the push has come")
+
+        def state() -> tuple[str, bool]:
+            (found,) = admin.ListEngines(admin_pb2.ListEnginesRequest(), timeout=20).engines
+            return found.wanted_hash, found.in_sync
+
+        wait_until(lambda: state()[0] == wanted, "the agent knows what it is to have")
+        assert state() == (wanted, False)
+        end()
+        wait_until(lambda: state() == (wanted, True), "in sync")
+        assert successor.policy.current.hash == wanted
+    finally:
+        end()
+        successor.stop(5.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.deadlines import Deadlines, Limits, Overdue, Wait
+from penstock.instrumentation.deadlines import Deadlines, Limits, Overdue, Wait, exceeded
 from penstock.instrumentation.policy_model import Deferral
 
 NONE = Limits()
@@ -24,6 +24,23 @@ LIMITS = Limits(max_start_wait_ns=30, max_transfer_wait_ns=5)
 def test_limits_of_a_policy(deferral, limits):
     """Seconds become nanoseconds; what a policy leaves open has no limit."""
     assert Limits.from_policy(deferral) == limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "transfer", "end", "over"),
+    [
+        (NONE, 0, 10_000, None),
+        (LIMITS, 0, 130, None),
+        (LIMITS, 0, 131, (Wait.START, 31, 30)),
+        (LIMITS, 130, 135, None),
+        (LIMITS, 110, 116, (Wait.TRANSFER, 6, 5)),
+        (LIMITS, 131, 140, (Wait.START, 31, 30)),
+        (Limits(max_transfer_wait_ns=5), 0, 10_000, None),
+    ],
+)
+def test_which_deadline_a_wait_was_over(limits, transfer, end, over):
+    """Of a wait from 100 on: the first deadline that it was over, counted as when it would have been enforced."""
+    assert exceeded(limits, 100, transfer, end) == over
 
 
 def test_start_wait():

@@ -10,7 +10,7 @@ import pytest
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.directives import Directives
 from penstock.instrumentation.drills import Drill
-from penstock.instrumentation.policy_model import NO_POLICY, Action, Deferral, Policy, Telemetry
+from penstock.instrumentation.policy_model import NO_POLICY, Action, Deferral, Policy, PolicyBody, Telemetry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import load_deadlines
 from penstock.instrumentation.vllm.reports import WorkerReport
@@ -208,3 +208,34 @@ def test_what_workers_do_of_a_policy_travels_once() -> None:
     assert attached() is None
     orders.follow(NO_POLICY, Directives())
     assert attached() == Telemetry()
+
+
+@pytest.mark.parametrize(
+    ("observed", "enforced", "told"),
+    [
+        (Deferral(max_start_wait=0.000001), None, True),
+        (Deferral(max_start_wait=3_600), None, False),
+        (None, None, False),
+        (Deferral(max_start_wait=0.000001), Deferral(max_start_wait=0.000001), False),
+    ],
+    ids=["over", "not over", "no deferral", "enforced anyway"],
+)
+def test_an_observed_deadline_is_told_and_ends_nothing(
+    make_scheduler: MakeScheduler,
+    recorder: Recorder,
+    observed: Deferral | None,
+    enforced: Deferral | None,
+    told: bool,
+) -> None:
+    """A policy in mode observe names the waits that it would have given up; the load goes on and is served."""
+    scheduler = make_scheduler("sync")
+    waiting = park(scheduler, "r1")
+    runtime.policy.swap(Policy(hash="h", deferral=enforced, observed=PolicyBody(deferral=observed)), 1.0)
+    if enforced is None:
+        assert cancelled(scheduler) == frozenset()
+    finish_loads(scheduler, waiting)
+    serve(scheduler, waiting)
+    (end,) = recorder.take("deferral_end", "r1")
+    assert end.ending == c.DEFERRAL_ENDING_READY
+    assert end.observed_reason.startswith("deferral.maxStartWait: it took") is told
+    assert bool(end.observed_reason) is told

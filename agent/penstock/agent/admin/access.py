@@ -64,9 +64,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _unary(self, method: str, call: Any) -> Any:
         async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             await self._check(method, request, context)
-            # What the generated base has for a method that is not here is a plain function, which raises.
             if not inspect.iscoroutinefunction(call):
-                await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"this agent has no {method}")
+                await _abort_missing(method, context)
             return await call(request, context)
 
         return checked
@@ -74,6 +73,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _stream(self, method: str, call: Any) -> Any:
         async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             await self._check(method, request, context)
+            if not inspect.isasyncgenfunction(call):
+                await _abort_missing(method, context)
             async with aclosing(call(request, context)) as responses:
                 async for response in responses:
                     yield response
@@ -88,6 +89,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                 request.author = caller.author(request.author)
         except AccessError as error:
             await context.abort(code_of(error), str(error))
+
+
+async def _abort_missing(method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """End a call of what only the generated base has: a plain function, which would raise."""
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"this agent has no {method}")
 
 
 def _require(caller: Caller, method: str) -> None:

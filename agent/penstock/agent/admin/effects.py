@@ -32,6 +32,9 @@ _ONLY_WITH_AUTO = {
 }
 _OWN_ACTION = {"kvLoadFailure": "vLLM's own", "ecLoadFailure": "the connector's own"}
 
+# A quarantine changes the very failures that it is decided by; telemetry decides about no request.
+_NOT_OBSERVED = frozenset({"peerQuarantine", "telemetry"})
+
 
 def confirm(manifest: Manifest, confirmed: bool) -> None:
     """Let a policy that makes every engine fail loads pass only if that is *confirmed*.
@@ -63,6 +66,9 @@ def engine_changes(
 
 def warnings(agent: AgentContext, manifest: Manifest, after: Sequence[Manifest]) -> Iterator[str]:
     """Yield what *manifest* will not do, as one of *after*."""
+    if manifest.spec.mode == "observe":
+        for section in sorted(_NOT_OBSERVED & {path.partition(".")[0] for path in manifest.leaves}):
+            yield f"spec.{section} does nothing in mode observe: it is not simulated; try it with mode enforce on one engine"
     selected = select(targets(agent).values(), manifest.spec.selector.selection())
     if not selected:
         yield f"policy {manifest.name} selects no engine that is known now; it waits for one"

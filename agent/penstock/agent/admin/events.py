@@ -14,6 +14,7 @@ from penstock.agent.admin.targets import selection_of, source_target
 from penstock.agent.errors import ContractError
 from penstock.agent.journal.connect import describe
 from penstock.agent.journal.index import event_request_ids
+from penstock.agent.policy.completion import to_completion
 from penstock.agent.policy.notice import Notice
 from penstock.agent.traces.explain import explain
 from penstock.agent.traces.query import get_trace
@@ -23,7 +24,7 @@ from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.journal import Journal, Reader
@@ -120,18 +121,18 @@ async def watch_events(
     """Yield events as they are committed; first those after a position or since a moment, if the request has one."""
     wanted = Filter.of(request)
     with describe(agent.journal.path), agent.journal.reader() as reader:
-        position = await asyncio.to_thread(reader.last)
+        position = await _in_thread(reader.last)
         if request.HasField("after_batch"):
             position = request.after_batch if request.after_batch <= position else 0
         elif request.HasField("since"):
             limit = min(request.limit or _DEFAULT_EVENTS, MAX_EVENTS)
-            for logged in (await asyncio.to_thread(_list, reader, wanted, limit, agent.clock())).events:
+            for logged in (await _in_thread(_list, reader, wanted, limit, agent.clock())).events:
                 position = max(position, logged.batch)
                 yield logged
         while not tail.closed:
             seen = tail.notice.version
-            batches = await asyncio.to_thread(reader.batches, position, _READ_AT_ONCE)
-            for event in await asyncio.to_thread(_events_of, reader, batches, wanted):
+            batches = await _in_thread(reader.batches, position, _READ_AT_ONCE)
+            for event in await _in_thread(_events_of, reader, batches, wanted):
                 yield event
             if batches:
                 position = batches[-1].id
@@ -164,6 +165,11 @@ async def with_reader(agent: AgentContext, read: Callable[[Reader], T]) -> T:
     return await asyncio.to_thread(run)
 
 
+async def _in_thread(read: Callable[..., T], *arguments: Any) -> T:
+    """Run *read* on a thread; who is cancelled meanwhile waits for its end, as its reader is about to be closed."""
+    return await to_completion(asyncio.to_thread(read, *arguments))
+
+
 def since_unix_nano(request: admin.ListEventsRequest | admin.ListRequestsRequest, now: float) -> int:
     """Return the moment that a request's ``since`` means, in SQLite's range; 0 for none."""
     since = int(now * 1e9) - request.since.ToNanoseconds() if request.HasField("since") else 0
@@ -175,14 +181,13 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
     request = wanted.request
     since = since_unix_nano(request, now)
     kinds = tuple(request.kinds)
-    rows: Iterable[tuple[LoggedBatch, int]]
     if request.request_id:
         rows = reader.events(
             kinds=kinds, request_id=request.request_id, since_unix_nano=since, limit=MAX_SCANNED + 1
         )
+        scan = Scan(reader, rows)
     else:
-        rows = reader.scan(kinds=kinds, since_unix_nano=since, limit=MAX_SCANNED + 1)
-    scan = Scan(reader, rows)
+        scan = Scan.newest(reader, kinds=kinds, since_unix_nano=since)
     found = []
     for event in _wanted(scan, wanted):
         found.append(event)

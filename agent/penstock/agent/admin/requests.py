@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.convert import key_message, timestamp
 from penstock.agent.admin.deferrals import deferred_requests
-from penstock.agent.admin.events import MAX_EVENTS, peers_of, since_unix_nano, with_reader
+from penstock.agent.admin.events import peers_of, since_unix_nano, with_reader
 from penstock.agent.admin.scanning import MAX_BYTES, Scan
 from penstock.agent.admin.targets import selection_of, source_target
 from penstock.agent.errors import ContractError
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.admin.scanning import Found
     from penstock.agent.journal import Reader
+    from penstock.agent.model import LoggedBatch
     from penstock.agent.selector import Selection
     from penstock.agent.traces.spans import Entry
     from penstock.proto.v1.events_pb2 import LoadOutcome
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 # Each of these says that the log has heard of a request.
 _KINDS = ("request_closed", "load_outcome", "transfer_failure", "deferral_start")
 _SORTS = ("", "age", "time")
-MAX_REQUESTS = MAX_EVENTS
+# Those are read one by one.
+MAX_REQUESTS = 10_000
+_BATCHES_KEPT = 16
 _DEFAULT_REQUESTS = 100
 
 
@@ -49,30 +51,56 @@ async def list_requests(
         raise ContractError("a request that is deferred has no outcome yet; ask for one of the two")
     selection = selection_of(request.selector)
     limit = min(request.limit or _DEFAULT_REQUESTS, MAX_REQUESTS)
-    now = agent.clock()
-    if request.deferred:
-        present = [live for live in agent.registry.sources() if selection.matches(source_target(live.source))]
-        response = await with_reader(
-            agent,
-            lambda reader: deferred_requests(
-                reader, present, request.peer, since_unix_nano(request, now), limit
-            ),
+    since = since_unix_nano(request, agent.clock())
+    present = [live for live in agent.registry.sources() if selection.matches(source_target(live.source))]
+
+    def read(reader: Reader) -> admin.ListRequestsResponse:
+        response = (
+            deferred_requests(reader, present, request.peer, since, limit)
+            if request.deferred
+            else _known(reader, request, selection, since, limit)
         )
-    else:
-        response = await with_reader(
-            agent, lambda reader: _known(reader, request, selection, since_unix_nano(request, now), limit)
-        )
-    by_age = request.sort == "age" or (request.deferred and not request.sort)
-    response.requests.sort(key=lambda item: item.since.ToNanoseconds(), reverse=not by_age)
-    return response
+        by_age = request.sort == "age" or (request.deferred and not request.sort)
+        response.requests.sort(key=lambda item: item.since.ToNanoseconds(), reverse=not by_age)
+        return response
+
+    return await with_reader(agent, read)
 
 
-@dataclass(slots=True)
-class _Budget:
-    """Bytes of batches that may still be parsed."""
+class _Log:
+    """The log by request. Reads *budget* bytes of batches, and the one that goes beyond it."""
 
-    left: int
-    parsed: dict[int, Batch] = field(default_factory=dict)
+    def __init__(self, reader: Reader, budget: int) -> None:
+        self._reader = reader
+        self._left = budget
+        self._batches: dict[int, dict[RequestKey, list[Entry]]] = {}
+
+    @property
+    def spent(self) -> bool:
+        """True once the budget is used up."""
+        return self._left <= 0
+
+    def entries(self, key: RequestKey) -> list[Entry]:
+        """Return all that the log says about one request."""
+        found: list[Entry] = []
+        for logged in self._reader.request_batches(key.request_id):
+            found += self._batch(logged).get(key, ())
+        return found
+
+    def _batch(self, logged: LoggedBatch) -> dict[RequestKey, list[Entry]]:
+        entries = self._batches.pop(logged.id, None)
+        if entries is None:
+            self._left -= len(logged.body)
+            entries = {}
+            source = self._reader.source(logged.epoch)
+            if source is not None:
+                for key, entry in request_entries(source, Batch.FromString(logged.body)):
+                    entries.setdefault(key, []).append(entry)
+        # Requests that follow each other are in few batches: the last ones that were used are kept.
+        self._batches[logged.id] = entries
+        if len(self._batches) > _BATCHES_KEPT:
+            del self._batches[next(iter(self._batches))]
+        return entries
 
 
 def _known(
@@ -80,7 +108,7 @@ def _known(
 ) -> admin.ListRequestsResponse:
     """Find the newest requests by the events that name them, then read what the log says about each."""
     kinds = ("load_outcome",) if request.outcome else _KINDS
-    scan = Scan(reader, reader.scan(kinds=kinds, since_unix_nano=since, limit=MAX_EVENTS + 1))
+    scan = Scan.newest(reader, kinds=kinds, since_unix_nano=since)
     newest: dict[RequestKey, Found] = {}
     for found in scan:
         if _takes(request, found) and selection.matches(source_target(found.source)):
@@ -88,14 +116,13 @@ def _known(
         if len(newest) > limit:
             break
     response = admin.ListRequestsResponse(truncated=len(newest) > limit or scan.cut)
-    budget = _Budget(MAX_BYTES)
+    log = _Log(reader, MAX_BYTES)
     for key, found in list(newest.items())[:limit]:
-        if budget.left <= 0:
+        if log.spent:
             response.truncated = True
             break
-        entries = _entries(reader, key, budget)
         asked = found.event.load_outcome if request.outcome else None
-        response.requests.append(_summary(RequestFacts.of(key.request_id, entries), asked))
+        response.requests.append(_summary(RequestFacts.of(key.request_id, log.entries(key)), asked))
     return response
 
 
@@ -107,21 +134,6 @@ def _takes(request: admin.ListRequestsRequest, found: Found) -> bool:
         and (not request.outcome or body.outcome == request.outcome)
         and (not request.peer or request.peer in peers_of(body))
     )
-
-
-def _entries(reader: Reader, key: RequestKey, budget: _Budget) -> list[Entry]:
-    """Return all that the log says about one request."""
-    found: list[Entry] = []
-    for logged in reader.request_batches(key.request_id):
-        source = reader.source(logged.epoch)
-        if source is None or source.key.server != key.server:
-            continue
-        batch = budget.parsed.get(logged.id)
-        if batch is None:
-            budget.left -= len(logged.body)
-            batch = budget.parsed[logged.id] = Batch.FromString(logged.body)
-        found += (entry for of, entry in request_entries(source, batch) if of == key)
-    return found
 
 
 def _summary(facts: RequestFacts, asked: LoadOutcome | None) -> admin.RequestSummary:

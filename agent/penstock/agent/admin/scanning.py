@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from penstock.agent.journal import Reader
     from penstock.agent.model import LoggedBatch, Source
@@ -57,6 +57,13 @@ class Scan:
         self._events = events
         self._size = size
         self._sources: dict[int, Source | None] = {}
+
+    @classmethod
+    def newest(cls, reader: Reader, *, kinds: Collection[str], since_unix_nano: int) -> Scan:
+        """Look at the newest events of *kinds*, of the moment *since_unix_nano* or later."""
+        # One more than is looked at: that there is one is what tells that it was cut.
+        rows = reader.scan(kinds=kinds, since_unix_nano=since_unix_nano, limit=MAX_EVENTS + 1)
+        return cls(reader, rows, events=MAX_EVENTS)
 
     def __iter__(self) -> Iterator[Found]:
         """Yield the events; one whose sender is not known is left out."""

@@ -36,8 +36,8 @@ def examine(status: admin.AgentStatus, engines: Sequence[admin.Engine], now: flo
 
 def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
     agent_now = status.now.ToNanoseconds() / 1e9
-    since = words.age(agent_now - status.start_time.ToNanoseconds() / 1e9)
-    yield Finding(OK, AGENT, f"penstock-agent {status.version} answers, up for {since}")
+    since = words.ago_of(status.start_time, agent_now)
+    yield Finding(OK, AGENT, f"penstock-agent {status.version} answers, started {since}")
     if status.degraded:
         yield Finding(
             WRONG,

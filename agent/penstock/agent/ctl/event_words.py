@@ -71,7 +71,10 @@ def _deferral_start(body: events.DeferralStart) -> str:
 
 def _deferral_end(body: events.DeferralEnd) -> str:
     reason, ending = label(common.DeferralReason, body.reason), label(common.DeferralEnding, body.ending)
-    return f"waited for {reason}: {ending}"
+    observed = (
+        f" (observed: given up, {words.one_line(body.observed_reason)})" if body.observed_reason else ""
+    )
+    return f"waited for {reason}: {ending}{observed}"
 
 
 def _request_closed(body: events.RequestClosed) -> str:
@@ -93,7 +96,9 @@ def _lease_closed(body: events.LeaseClosed) -> str:
 
 def _policy_applied(body: events.PolicyApplied) -> str:
     if not body.accepted:
-        return f"refused {words.short_hash(body.hash)}: {words.one_line(body.error)}"
+        # An order's error names it; it has no hash.
+        what = "" if body.cause == "order" else f"{words.short_hash(body.hash)}: "
+        return f"refused {what}{words.one_line(body.error)}"
     return f"{words.short_hash(body.previous_hash)} → {words.short_hash(body.hash)} ({body.cause})"
 
 

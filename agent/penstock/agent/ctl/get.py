@@ -125,7 +125,8 @@ def events(client: Client, output: str, **filters: Any) -> None:
     """List events of the log, the newest last."""
     response = client.call("ListEvents", events_request(**filters))
     found = rows.logged_events(response.events, time.time())
-    show_table(response, found, output, "no such event is in the log")
+    where = "among the newest of the log" if response.truncated else "in the log"
+    show_table(response, found, output, f"no such event is {where}")
     if response.truncated and output in {"table", "wide"}:
         click.echo("there are older ones; --limit or --since widens the view", err=True)
 

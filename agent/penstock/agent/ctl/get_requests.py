@@ -68,7 +68,8 @@ def requests(
     if since is not None:
         request.since.FromTimedelta(since)
     response = client.call("ListRequests", request)
-    nothing = "no request is deferred" if deferred else "no such request is in the log"
+    where = "among the newest events of the log" if response.truncated else "in the log"
+    nothing = "no request is deferred" if deferred else f"no such request is {where}"
     show_table(response, rows(response.requests, time.time()), output, nothing_fits(selector, nothing))
     if output in {"json", "yaml"}:
         return

@@ -191,7 +191,7 @@ EPLB_EXPERTS: Final = Metric(
 POLICY_UPDATES: Final = Metric(
     "penstock_policy_updates_total",
     Kind.COUNTER,
-    "Policies that took effect or were refused (accepted, rejected), by what changed them.",
+    "Policies that took effect or were refused (accepted, rejected), by what changed them; order: a drill or quarantine order refused.",
     ("result", "source"),
     free=frozenset({"source"}),
 )

@@ -52,6 +52,9 @@ CREATE TRIGGER IF NOT EXISTS audit_is_not_edited BEFORE UPDATE ON audit
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
 CREATE TRIGGER IF NOT EXISTS audit_is_not_erased BEFORE DELETE ON audit
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
+CREATE TRIGGER IF NOT EXISTS audit_is_not_replaced BEFORE INSERT ON audit
+  WHEN EXISTS (SELECT 1 FROM audit WHERE id = NEW.id)
+  BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
 CREATE TABLE IF NOT EXISTS pause (
   server TEXT NOT NULL,
   engine TEXT NOT NULL,

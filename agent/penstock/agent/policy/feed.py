@@ -139,7 +139,7 @@ class PolicyFeed:
         now = self._clock()
         times = [*subscriber.wanted.begins[:1]]
         times += [order.ends_unix_nano / 1e9 for kind in self._orders_for(subscriber) for order in kind]
-        again = subscriber.due_at(self._patience)
+        again = subscriber.due_at(now, self._patience)
         if again is not None:
             times.append(again)
         return min([_LONGEST_SLEEP, *(max(time - now, 0.001) for time in times)])
@@ -165,7 +165,7 @@ class PolicyFeed:
                 return
             _log_answer(subscriber)
         elif kind == "moved":
-            subscriber.moved(report.moved)
+            subscriber.moved(report.moved, now)
         else:
             raise ContractError(f"a report is {kind or 'empty'}; send ack, nack or moved after Subscribe")
         subscriber.wake.notify()

@@ -137,7 +137,7 @@ class PolicyStore(Store):
         async with self._turn:
             kept = {item.manifest.name for item in policies}
             edits = [
-                Edit(name, None, "delete", old.owner, f"it is no longer in {old.owner}")
+                Edit(name, None, "delete", old.owner, self._why_gone(old))
                 for name, old in sorted(self._policies.items())
                 if old.owner != IMPERATIVE and name not in kept
             ]
@@ -189,6 +189,11 @@ class PolicyStore(Store):
         present = self._policies.get(manifest.name)
         if present is None or present.manifest.canonical != manifest.canonical:
             manifest.check_times(self._now())
+
+    def _why_gone(self, policy: StoredPolicy) -> str:
+        if policy.manifest.expired(self._now()):
+            return "it has expired"
+        return f"it is no longer in the file {policy.owner.removeprefix(FILE_PREFIX)}"
 
     def _check_generation(self, name: str, expected: int | None) -> None:
         present = self._policies.get(name)

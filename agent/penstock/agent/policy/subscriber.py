@@ -112,6 +112,7 @@ class Subscriber:
     wake: Notice = field(default_factory=Notice)
     _pushed: _Pushed | None = None
     _nonce: int = 0
+    _moved_at: float | None = None
 
     @classmethod
     def from_subscribe(cls, subscribe: Subscribe, target: Target) -> Subscriber:
@@ -154,18 +155,27 @@ class Subscriber:
         """Return since when what the last push says is unanswered; None if it is not."""
         return None if self._pushed is None or self._last_answer is not None else self._pushed.since
 
-    def due_at(self, patience: float) -> float | None:
-        """Return when the unanswered push is to be sent again; None if there is none."""
-        return None if self._pushed is None or self._last_answer is not None else self._pushed.time + patience
+    def due_at(self, now: float, patience: float) -> float | None:
+        """Return when a push is to be sent again although nothing has changed; None if none is.
+
+        It is where nobody has answered, and where the engine's clock has moved it on to what is not to hold at *now*.
+        """
+        if self._pushed is None:
+            return None
+        if self._last_answer is None:
+            return self._pushed.time + patience
+        strayed = self._moved_at is not None and self.hash_in_force != self.wanted.hash_at(now)
+        return self._moved_at + patience if strayed and self._moved_at is not None else None
 
     def due(self, now: float, patience: float) -> bool:
         """Tell whether a push is to go out at *now*; *patience* is how long one may go unanswered."""
         if self._pushed is None:
             return True
-        again = self.due_at(patience)
-        if again is None:
-            return self._pushed.wanted != self.wanted
-        return now >= again or self._is_urgent(self._pushed.wanted)
+        again = self.due_at(now, patience)
+        if again is not None and now >= again:
+            return True
+        changed = self._pushed.wanted != self.wanted
+        return changed and (self._last_answer is not None or self._is_urgent(self._pushed.wanted))
 
     def _is_urgent(self, pushed: Wanted) -> bool:
         return pushed.paused != self.wanted.paused or not set(pushed.drills) <= set(self.wanted.drills)
@@ -202,9 +212,9 @@ class Subscriber:
         )
         return True
 
-    def moved(self, moved: PolicyMoved) -> None:
+    def moved(self, moved: PolicyMoved, now: float) -> None:
         """Note that the engine's schedule has moved on by itself."""
-        self.hash_in_force = _cut(moved.hash)
+        self.hash_in_force, self._moved_at = _cut(moved.hash), now
 
     @property
     def _last_answer(self) -> Answer | None:
@@ -225,7 +235,7 @@ class Subscriber:
         *,
         paused: bool,
     ) -> None:
-        self.hash_in_force = _cut(in_force)
+        self.hash_in_force, self._moved_at = _cut(in_force), None
         ordered = {*pushed.wanted.drills, *pushed.wanted.quarantines}
         self.answer = Answer(
             pushed.nonce,

@@ -199,7 +199,12 @@ class Children:
         end, time = entry.event.deferral_end, entry.event.time_unix_nano
         start = end.start_time_unix_nano or time
         return self._deferral(
-            entry, end, (start, time), end.ending, parts.since(start, end.transfer_start_time_unix_nano)
+            entry,
+            end,
+            (start, time),
+            end.ending,
+            parts.since(start, end.transfer_start_time_unix_nano),
+            end.observed_reason,
         )
 
     def _open_deferrals(self) -> list[Span]:
@@ -223,6 +228,7 @@ class Children:
         times: tuple[int, int],
         ending: int,
         start_wait: float | None = None,
+        observed_reason: str = "",
     ) -> Span:
         return self._span(
             names.DEFERRAL,
@@ -234,6 +240,7 @@ class Children:
                 **parts.peer_attributes(body.peer),
                 names.ENDING: parts.word(common_pb2.DeferralEnding, ending),
                 names.START_WAIT_SECONDS: start_wait,
+                names.OBSERVED_REASON: observed_reason,
             },
             (entry,),
         )

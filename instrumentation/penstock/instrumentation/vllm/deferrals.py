@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.deadlines import Limits, exceeded
 
 if TYPE_CHECKING:
+    from penstock.instrumentation.policy_model import Policy
     from penstock.instrumentation.vllm.peers import Peer
 
 _CHANNELS = {
@@ -48,6 +50,17 @@ class Deferral:
     def start_fields(self) -> dict[str, Any]:
         """Return the fields of ``DeferralStart``."""
         return {**self._fields(), "remote_request_id": self.remote_request_id}
+
+    def observed_reason(self, policy: Policy, now_ns: int) -> str:
+        """Return why a policy in mode observe would have given this wait, which ends now, up; empty if none would have."""
+        observed = policy.observed
+        if observed is None or observed.deferral == policy.deferral:
+            return ""
+        over = exceeded(Limits.from_policy(observed.deferral), self.start_ns, self.transfer_start_ns, now_ns)
+        if over is None:
+            return ""
+        wait, waited, limit = over
+        return f"deferral.{wait}: it took {waited / 1e9:.3g} s, {limit / 1e9:.3g} s are allowed"
 
     def end_fields(self, ending: int) -> dict[str, Any]:
         """Return the fields of ``DeferralEnd``; *ending* is a ``DEFERRAL_ENDING_*``."""

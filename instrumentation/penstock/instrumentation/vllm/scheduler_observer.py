@@ -92,7 +92,7 @@ class SchedulerObserver:
         timed_out = record is not None and record.timed_out
         ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_ABORTED
         for deferral in self._deferrals.end_all(request_id):
-            self._emit("deferral_end", deferral.end_fields(ending), request_id)
+            self._emit("deferral_end", self._end_fields(deferral, ending), request_id)
         if record is None:
             return
         abandoned = outcomes.abandoned_fields(record)
@@ -132,7 +132,14 @@ class SchedulerObserver:
             if reason == c.DEFERRAL_REASON_REMOTE_KV:
                 timed_out = record is not None and record.timed_out
             ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_READY
-            self._emit("deferral_end", ended.end_fields(ending), request_id)
+            self._emit("deferral_end", self._end_fields(ended, ending), request_id)
+
+    @staticmethod
+    def _end_fields(ended: Deferral, ending: int) -> dict[str, Any]:
+        fields = ended.end_fields(ending)
+        if ended.reason == c.DEFERRAL_REASON_REMOTE_KV and ending != c.DEFERRAL_ENDING_TIMEOUT:
+            fields["observed_reason"] = ended.observed_reason(runtime.policy.current, time.time_ns())
+        return fields
 
     def is_deferred(self, request_id: str) -> bool:
         """Tell whether a request waits for anything."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from penstock.agent.policy.files import FileSource
 from penstock.agent.policy.files.source import LOOK_SECONDS, SETTLE_SECONDS
 from structlog.testing import capture_logs
 
+from tests.support.files import write
 from tests.support.policies import NOW, action, document, manifest
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ async def test_a_change_is_taken_once_it_has_come_to_rest(directory: Path, store
     source = _source(directory, store)
     assert await source.poll() == SETTLE_SECONDS
     assert _held(store) == {}
-    directory.joinpath("a.yaml").write_text(_text("a", "b"))
+    write(directory / "a.yaml", _text("a", "b"))
     assert await source.poll() == SETTLE_SECONDS
     assert _held(store) == {}
     assert await source.poll() == LOOK_SECONDS
@@ -85,14 +88,14 @@ async def test_writes_moves_and_removals(directory: Path, store: PolicyStore) ->
     source = _source(directory, store)
     await _settled(source)
     assert _held(store) == {"a": "auto"}
-    directory.joinpath("a.yaml").write_text(_text("a", value="fail"))
+    write(directory / "a.yaml", _text("a", value="fail"))
     await _settled(source)
     assert _held(store) == {"a": "fail"}
-    directory.joinpath("a.yaml.tmp").write_text(_text("a", value="auto"))
+    write(directory / "a.yaml.tmp", _text("a", value="auto"))
     directory.joinpath("a.yaml.tmp").replace(directory / "a.yaml")
-    directory.joinpath("b.yml").write_text(_text("b"))
-    directory.joinpath(".hidden.yaml").write_text("not: read")
-    directory.joinpath("notes.txt").write_text("not read")
+    write(directory / "b.yml", _text("b"))
+    write(directory / ".hidden.yaml", "not: read")
+    write(directory / "notes.txt", "not read")
     await _settled(source)
     assert _held(store) == {"a": "auto", "b": "auto"}
     directory.joinpath("a.yaml").unlink()
@@ -119,7 +122,7 @@ async def test_a_single_file(directory: Path, store: PolicyStore) -> None:
     await _settled(source)
     assert source.status.error == f"{file} cannot be read (No such file or directory)"
     assert _held(store) == {"a": "auto"}
-    file.write_text(_text("z"))
+    write(file, _text("z"))
     await _settled(source)
     assert (_held(store), source.status.error) == ({"z": "auto"}, "")
 
@@ -138,7 +141,7 @@ class _ConfigMap:
         version = self.path / f"..2026_11_20.{self._versions}"
         version.mkdir()
         for name, text in files.items():
-            version.joinpath(f"{name}.yaml").write_text(text)
+            write(version.joinpath(f"{name}.yaml"), text)
         self.path.joinpath("..data_tmp").symlink_to(version.name)
         return version
 
@@ -220,8 +223,8 @@ async def test_what_is_refused_leaves_everything_as_it_was(directory: Path, stor
     """Also what the good file beside it says; said once, until it is mended."""
     source = _source(directory, store)
     await _settled(source)
-    directory.joinpath("a.yaml").write_text(_text("a", value="recompute"))
-    directory.joinpath("b.yaml").write_text("spec: {}\n")
+    write(directory / "a.yaml", _text("a", value="recompute"))
+    write(directory / "b.yaml", "spec: {}\n")
     with capture_logs() as logs:
         await _settled(source)
         await _settled(source)
@@ -242,7 +245,7 @@ async def test_a_bad_file_at_the_start(tmp_path: Path, directory: Path, database
     """The last good set comes from the store."""
     before = PolicyStore(database, clock=lambda: _CLOCK)
     await _settled(_source(directory, before))
-    directory.joinpath("a.yaml").write_text("{")
+    write(directory / "a.yaml", "{")
     database.close()
     reopened = PolicyDatabase.open(tmp_path)
     store = PolicyStore(reopened, clock=lambda: _CLOCK)
@@ -253,6 +256,21 @@ async def test_a_bad_file_at_the_start(tmp_path: Path, directory: Path, database
     assert (_held(store), source.status.refused) == ({"a": "auto"}, 1)
     assert source.status.error.startswith("a.yaml:1: this is not YAML")
     reopened.close()
+
+
+async def test_a_start_does_not_wait_for_ever(
+    directory: Path, store: PolicyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filesystem that hangs keeps nothing but its own policies out."""
+    monkeypatch.setattr("penstock.agent.policy.files.source.START_SECONDS", 0.0)
+    source, taken = _source(directory, store), asyncio.Event()
+    store.subscribe(taken.set)
+    with capture_logs() as logs:
+        await source.start()
+    assert [log["event"][:41] for log in logs] == ["policy files cannot be read in time; what"]
+    await asyncio.wait_for(taken.wait(), 20)
+    await source.stop()
+    assert _held(store) == {"a": "auto"}
 
 
 @pytest.mark.parametrize(
@@ -285,7 +303,7 @@ async def test_what_is_no_policy_file_is_refused(
 async def test_too_many_files(directory: Path, store: PolicyStore) -> None:
     """Bounded by their number, too."""
     for number in range(64):
-        directory.joinpath(f"p{number}.yaml").write_text(_text(f"p{number}"))
+        write(directory / f"p{number}.yaml", _text(f"p{number}"))
     source = _source(directory, store)
     await _settled(source)
     assert "has 65 files, of at most 64; put policies together" in source.status.error
@@ -318,8 +336,9 @@ async def test_a_takeover_is_said_aloud(directory: Path, store: PolicyStore) -> 
 
 async def test_an_expired_policy_is_said_aloud(directory: Path, store: PolicyStore) -> None:
     """It is out of force, and its removal from the file can wait."""
-    directory.joinpath("a.yaml").write_text(
-        yaml.safe_dump_all([document("old", expiresAt="2026-01-01T00:00:00Z"), document("b")])
+    write(
+        directory.joinpath("a.yaml"),
+        yaml.safe_dump_all([document("old", expiresAt="2026-01-01T00:00:00Z"), document("b")]),
     )
     source = _source(directory, store)
     with capture_logs() as logs:
@@ -328,13 +347,31 @@ async def test_an_expired_policy_is_said_aloud(directory: Path, store: PolicySto
     assert _held(store) == {"b": "recompute"}
 
 
+async def test_a_policy_that_expires_while_it_is_followed(directory: Path, database: PolicyDatabase) -> None:
+    """At the next change of the files it is taken away, and the log of changes says why."""
+    now = [_CLOCK]
+    store = PolicyStore(database, clock=lambda: now[0])
+    source = FileSource(directory, store, clock=lambda: now[0])
+    ends = (NOW + timedelta(minutes=1)).isoformat()
+    write(directory / "a.yaml", yaml.safe_dump(document("short", expiresAt=ends)))
+    await _settled(source)
+    now[0] += 61
+    await _settled(source)
+    assert list(_held(store)) == ["short"]
+    write(directory / "b.yaml", _text("b"))
+    await _settled(source)
+    assert list(_held(store)) == ["b"]
+    (entry,) = await store.changes("short", 1)
+    assert (entry.change.action, entry.change.reason) == ("delete", "it has expired")
+
+
 async def test_fail_everywhere_is_said_aloud_once(directory: Path, store: PolicyStore) -> None:
     """Files are reviewed before; agentctl would ask."""
-    directory.joinpath("a.yaml").write_text(_text("a", value="fail"))
+    write(directory / "a.yaml", _text("a", value="fail"))
     source = _source(directory, store)
     with capture_logs() as logs:
         await _settled(source)
-        directory.joinpath("b.yaml").write_text(_text("b"))
+        write(directory / "b.yaml", _text("b"))
         await _settled(source)
     warnings = [log for log in logs if log["log_level"] == "warning"]
     assert [(log["event"], log["policy"]) for log in warnings] == [

@@ -32,8 +32,8 @@ _log = structlog.get_logger(__name__)
 # Between looks; and after one that found something new, which is only taken if it stays the same.
 LOOK_SECONDS = 1.0
 SETTLE_SECONDS = 0.25
-# Looks that the start waits for files that do not come to rest.
-_FIRST_LOOKS = 8
+# How long the start waits: files may not come to rest, and a filesystem may hang.
+START_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +70,19 @@ class FileSource:
         self._clock = clock
         self._seen: Look | None = None
         self._taken: Look | None = None
+        self._looked = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take what there is, and follow it; a refusal does not stop the start."""
-        for _ in range(_FIRST_LOOKS):
-            seconds = await self.poll()
-            if seconds == LOOK_SECONDS:
-                break
-            await asyncio.sleep(seconds)
+        """Take what there is, and follow it; neither a refusal nor a filesystem that hangs stops the start."""
         self._following = asyncio.ensure_future(self._follow())
+        try:
+            await asyncio.wait_for(self._looked.wait(), START_SECONDS)
+        except TimeoutError:
+            _log.warning(
+                "policy files cannot be read in time; what was in force last stays until then",
+                path=str(self.path),
+            )
 
     async def stop(self) -> None:
         """Look no more. Idempotent."""
@@ -94,14 +97,15 @@ class FileSource:
         status.policy_file_error = self.status.error
 
     async def _follow(self) -> None:
-        seconds = LOOK_SECONDS
         while True:
-            await asyncio.sleep(seconds)
             try:
                 seconds = await self.poll()
             except Exception:  # noqa: BLE001  (a bug in here must not end the following for good)
                 _log.exception("policy files could not be looked at", path=str(self.path))
                 seconds = LOOK_SECONDS
+            if seconds == LOOK_SECONDS:
+                self._looked.set()
+            await asyncio.sleep(seconds)
 
     async def poll(self) -> float:
         """Look once, and take what has come to rest; returns the seconds until the next look."""

@@ -1,0 +1,104 @@
+"""The commands of the guide to agentctl do what it says, one after the other, against a real agent's services."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+import structlog
+import yaml
+from click.testing import CliRunner
+from penstock.agent.ctl.main import cli
+from penstock.agent.ctl.policy_fields import FIELDS
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.admin_server import AdminHarness, running_admin
+from tests.support.agent import short_directory
+from tests.support.batches import deferral_start, transfer_failure
+from tests.support.policies import action, document
+from tests.support.stories import closed, outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+_GUIDE = (_GUIDES / "agentctl.md").read_text()
+_TYPED = re.compile(r"^\$ agentctl ([^\n]*)", re.MULTILINE)
+_NAMES = {"ENGINE": "0", "OTHER": "1", "REQUEST": "req-1"}
+
+
+@pytest.fixture
+def _quiet() -> Iterator[None]:
+    """Drop log records: the service runs in this process, and the runner takes all that is printed in it."""
+
+    def drop(*_: object) -> NoReturn:
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[drop])
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def harness(_quiet: None) -> Iterator[AdminHarness]:
+    """Serve two engines; one has had trouble with a request, and one that waits."""
+    now = time.time_ns()
+    with short_directory() as directory, running_admin(directory) as running:
+        first, second = running.source("0"), running.source("1")
+        for key, core in (("0", first), ("1", second)):
+            facts = {"model": "tiny", "compatibility_hash": key}
+            running.snapshot(core, Snapshot(time_unix_nano=now, engine=facts))
+            running.engine(key)
+        running.append(
+            first,
+            transfer_failure("req-1", time_ns=now),
+            outcome("req-1", time_ns=now),
+            closed("req-1", time_ns=now, arrival_time_unix_nano=now),
+            deferral_start("req-2", time_ns=now),
+        )
+        yield running
+
+
+def test_the_guide_can_be_typed_from_its_first_line_to_its_last(
+    harness: AdminHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command succeeds and prints something; what is JSON can be read."""
+    monkeypatch.chdir(tmp_path)
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    decode = document("decode-default", kvLoadFailure=action("recompute"))
+    (policies / "decode.yaml").write_text(yaml.safe_dump(decode))
+    commands = [
+        [_NAMES.get(word, word) for word in shlex.split(line, comments=True)]
+        for line in _TYPED.findall(_GUIDE)
+    ]
+    assert len(commands) > 25
+    for command in commands:
+        endless = command[0] in {"watch", "top"} and "--count" not in command
+        arguments = [*command, *(["--count", "1"] if endless else [])]
+        result = CliRunner().invoke(cli, ["--address", harness.address, *arguments])
+        assert (result.exit_code, bool(result.stdout)) == (0, True), (command, result.stdout, result.stderr)
+        if command[-2:] == ["-o", "json"]:
+            printed = json.loads(result.stdout)
+            if command[:2] == ["describe", "engine"]:
+                (tmp_path / "other.json").write_text(json.dumps(printed))
+
+
+def test_every_flag_of_set_policy_is_explained_in_a_guide() -> None:
+    """Here, or in the guide to load failures."""
+    text = _GUIDE + (_GUIDES / "kv-load-failures.md").read_text()
+    assert {
+        field.flag for field in FIELDS if field.flag not in text and f"`{field.flag[2:]}`" not in text
+    } == set()
+
+
+def test_every_command_is_in_a_guide() -> None:
+    """A command that nobody is told of is not used at 3 am."""
+    text = "".join(guide.read_text() for guide in _GUIDES.glob("*.md"))
+    names = [name for name in cli.list_commands(None) if f"agentctl {name}" not in text]  # type: ignore[arg-type]
+    assert names == []
