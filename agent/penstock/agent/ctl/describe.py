@@ -162,5 +162,6 @@ def _entries(source: admin.Source) -> Iterator[str]:
     )
     if source.unaccounted_entries:
         yield click.style(
-            f"{_INDENT}{source.unaccounted_entries} entries are not accounted for; please report this", fg="red"
+            f"{_INDENT}{source.unaccounted_entries} entries are not accounted for; please report this",
+            fg="red",
         )
