@@ -168,9 +168,7 @@ class Series:
         }
 
     @classmethod
-    def load(
-        cls, metric: Metric, state: dict[str, Any], cap: int = CAP, room: Room | None = None
-    ) -> Series:
+    def load(cls, metric: Metric, state: dict[str, Any], cap: int = CAP, room: Room | None = None) -> Series:
         """Return the series that :meth:`dump` described.
 
         Raises:
