@@ -60,26 +60,26 @@ class Producer:
     def __init__(self, directory: Path, endpoint: str, number: int, rate: int) -> None:
         self.word = f"p{number}"
         self.directory = directory
-        self._process = subprocess.Popen(
-            [
-                sys.executable, "-m", "tests.faults.producer",
-                f"--endpoint={endpoint}",
-                f"--word={self.word}",
-                f"--engine={number}",
-                f"--rate={rate}",
-                f"--deadline={_SETTLE}",
-                f"--ledger={self.ledger}",
-            ],
-            stdin=subprocess.PIPE,
-            cwd=_ROOT,
-            env={**os.environ, "GRPC_VERBOSITY": "NONE", "PENSTOCK_GUARD": ""},
-            text=True,
-        )  # fmt: skip
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
+        # "penstock has no agent": it is to be so.
+        self._log = directory / f"{self.word}.log"
+        command = [
+            sys.executable, "-m", "tests.faults.producer",
+            f"--endpoint={endpoint}",
+            f"--word={self.word}",
+            f"--engine={number}",
+            f"--rate={rate}",
+            f"--deadline={_SETTLE}",
+            f"--ledger={self.ledger}",
+        ]  # fmt: skip
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stderr=log,
+                cwd=_ROOT,
+                env={**os.environ, "GRPC_VERBOSITY": "NONE", "PENSTOCK_GUARD": ""},
+                text=True,
+            )
 
     @property
     def ledger(self) -> Path:
@@ -98,7 +98,8 @@ class Producer:
 
     def finish(self) -> None:
         """Wait for its end, which :meth:`command` has asked for."""
-        assert self._process.wait(_SETTLE + 30) == 0, f"{self.word} could not settle"
+        code = self._process.wait(_SETTLE + 30)
+        assert code == 0, f"{self.word} ended with {code}:\n{self._log.read_text()}"
 
     def close(self) -> None:
         """End it in any case."""

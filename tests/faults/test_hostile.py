@@ -109,7 +109,8 @@ def test_reconnects(stand):
     strangers = 0
     for number in range(RECONNECTS):
         known = number % 2
-        code = send(stand.agent.listen, [hello(EPOCH if known else EPOCH + number)])
+        first = hello(EPOCH, "steady") if known else hello(EPOCH + number, "stranger")
+        code = send(stand.agent.listen, [first])
         strangers += not known
         # Of those who have never been here only so many are let in at once.
         full = not known and strangers > NEW_SOURCES_BURST

@@ -49,6 +49,7 @@ def filled(harness: AdminHarness) -> AdminHarness:
                 {"name": "scheduler", "installed": True},
                 {"name": "eplb", "installed": False, "reason": "no such method"},
             ],
+            emitter={"produced_entries": 9, "pending_entries": 4},
         ),
     )
     harness.engine("0")
@@ -137,6 +138,8 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
         f"{PEER}: 1 ok, 1 failed; handshake/refused 1, last ",
         "hook eplb is not installed: no such method",
         "1 of 2 hooks installed",
+        "entries: 9 produced, 2 stored, 4 pending, 0 dropped",
+        "3 entries are not accounted for; please report this",
     ):
         assert part in text
     missing = agentctl("describe", "engine", "9")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import grpc
 from penstock.agent.journal import Reader
 from penstock.agent.journal.schema import FILE
@@ -53,3 +55,30 @@ def test_an_engines_traces_survive_a_killed_agent():
     assert {span.span_id for span in tree.spans} == {span.span_id for span in spans}
     assert len(spans) == 7
     assert {span.trace_id for span in spans if span.name != names.HANDSHAKE} == {tree.trace_id}
+
+
+def test_a_backend_that_never_answers_holds_up_nothing():
+    """Acknowledgements, metrics and the end go on; what waits is delivered by the next life, to a backend that answers."""
+    with otlp_backend() as backend, socket.create_server(("127.0.0.1", 0), backlog=16) as hole:
+        env = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{hole.getsockname()[1]}",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "600000",
+        }
+        with running_agent(["--drain-deadline=3s"], env=env) as agent:
+            with FakeEngine(agent.listen, engine="0", role=ROLE_PREFILL) as prefill:
+                prefill.publish(closed(PREFILL, kv_role=ROLE_PREFILL), lease())
+                connection, _ = hole.accept()
+                with connection:
+                    for number in range(50):
+                        prefill.publish(closed(f"r{number}-aaaaaaaa", kv_role=ROLE_PREFILL))
+                    assert agent.metric("penstock_agent_export_backlog_batches") > 0
+                    assert agent.metric("penstock_agent_oldest_unexported_timestamp_seconds")
+                    # The call has ten minutes, the agent has three seconds.
+                    assert agent.stop() == 0
+            agent._env["OTEL_EXPORTER_OTLP_ENDPOINT"] = backend.endpoint
+            agent.start()
+            spans = backend.wait_for(52)
+            wait_until(
+                lambda: agent.metric("penstock_agent_spans_total", result="exported") == 52, "the count"
+            )
+    assert len({span.span_id for span in spans}) == len(spans) == 52

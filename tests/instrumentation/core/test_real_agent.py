@@ -92,6 +92,44 @@ def test_counters_over_a_crash(real: AgentProcess, engine: Runtime) -> None:
     wait_until(lambda: real.metric("penstock_engine_connected", engine="0") == 1, "the engine is connected")
 
 
+def entries(admin: Any) -> Any:
+    """Return what the agent says of the only source that is connected."""
+    (source,) = [
+        source
+        for each in admin.ListEngines(admin_pb2.ListEnginesRequest(), timeout=20).engines
+        for source in each.sources
+        if source.connected
+    ]
+    return source
+
+
+def test_every_entry_is_accounted_for(real: AgentProcess, engine: Runtime, admin: Any) -> None:
+    """After an outage that was too long for the outbox: events are kept, samples are lost, and all adds up."""
+    engine.start()
+    wait_until(lambda: real.metric("penstock_unaccounted_entries", engine="0") == 0, "the first account")
+    engine._exporter._outbox._limit = 64 << 10
+    real.kill()
+    for number in range(20):
+        for sample in range(500):
+            emit_transfer(engine, f"s-{number}-{sample}")
+        emit_failure(engine, f"e-{number}")
+        wait_until(lambda: engine.emitter.longest() < 512, "full batches are sealed")
+    real.start()
+    wait_until(lambda: acknowledged(engine), "everything is acknowledged")
+
+    def settled() -> bool:
+        emitter = entries(admin).emitter
+        return emitter.produced_entries == 10_020 and not emitter.pending_entries
+
+    wait_until(settled, "a snapshot with the account")
+    source = entries(admin)
+    assert source.lost_entries > 1_000
+    assert source.stored_entries + source.lost_entries == 10_020
+    assert source.unaccounted_entries == 0
+    assert {drop.kind for drop in source.drops} == {"transfer_sample"}
+    assert real.metric("penstock_unaccounted_entries", engine="0") == 0
+
+
 def test_policy_is_in_force_when_the_agent_says_so(engine: Runtime, admin: Any) -> None:
     """A policy applied on the agent is in force here before the rollout says so, and goes with it."""
     engine.start_policy(FIELDS)

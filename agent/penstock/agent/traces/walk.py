@@ -103,6 +103,8 @@ class Walk:
         while unsent:
             chunk, spans = _take(unsent)
             self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
+            # A call may take as long as its time-out: what waits shows from its beginning.
+            self._moved(self)
             if spans and not self._delivery.deliver(spans, lambda: self._moved(self)):
                 return False
             self.oldest_unexported_unix_nano = 0

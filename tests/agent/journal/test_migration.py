@@ -1,0 +1,126 @@
+"""An upgrade that is interrupted: the database is whole, of one version or the next, and the next start goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.journal import Journal, schema
+from penstock.agent.model import EngineKey, Source
+from penstock.agent.policy import database as policies
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.batches import deferral_start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
+BATCHES = 500
+
+# A child that upgrades the database, and is killed when SQLite has taken so many steps of its virtual machine.
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from penstock.agent.journal import schema
+path, left = Path(sys.argv[1]), int(sys.argv[2])
+def passed():
+    global left
+    left -= 1
+    if left <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+database = schema.connect(path)
+database.set_progress_handler(passed, 50)
+schema.migrate(database)
+"""
+
+
+def old_database(directory: Path) -> Path:
+    """Write a journal of the first schema with many batches."""
+    directory.mkdir()
+    path = directory / "journal.db"
+    database = schema.connect(path)
+    schema.migrate(database, schema.MIGRATIONS[:1])
+    body = Batch(epoch=7, seq=1, events=[deferral_start("r")]).SerializeToString()
+    database.execute("BEGIN")
+    database.executemany(
+        "INSERT INTO batches (epoch, seq, received_unix_nano, body) VALUES (7, ?, 5, ?)",
+        [(seq, body) for seq in range(1, BATCHES + 1)],
+    )
+    for epoch in range(1, 200):
+        database.execute(
+            "INSERT INTO sources VALUES (?, x'', '', '0', 'worker', ?, 5, 5, NULL)",
+            (epoch, BATCHES if epoch == 7 else 0),
+        )
+    database.execute("INSERT INTO open_deferrals VALUES (7, 'r', 1, x'')")
+    database.execute("COMMIT")
+    database.close()
+    return path
+
+
+def upgrade(path: Path, steps: int) -> int:
+    """Run the child; returns its exit code."""
+    return subprocess.run([sys.executable, "-c", CHILD, str(path), str(steps)], check=False).returncode
+
+
+async def test_killed_in_the_middle_of_an_upgrade(tmp_path):
+    """At many places: each leaves version 1 as it was or version 2 complete."""
+    seen = set()
+    for number, steps in enumerate((1, 4, 16, 24, 32, 40, 48, 64, 100_000)):
+        path = old_database(tmp_path / str(number))
+        code = upgrade(path, steps)
+        assert code in (0, -signal.SIGKILL)
+        database = sqlite3.connect(path)
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        columns = {row[1] for row in database.execute("PRAGMA table_info(sources)")}
+        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert ("last_batch" in columns, "pruned" in tables) == (version == 2,) * 2
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        database.close()
+        seen.add((code, version))
+        journal = Journal.open(path.parent)
+        assert await journal.open_source(SOURCE) == BATCHES
+        with journal.reader() as reader:
+            assert (reader.first(), reader.last()) == (1, BATCHES)
+        assert await journal.append(SOURCE, Batch(epoch=7, seq=BATCHES + 1), b"") == BATCHES + 1
+        await journal.close()
+    assert {(-signal.SIGKILL, 1), (0, 2)} <= seen
+
+
+@pytest.mark.parametrize("module", [schema, policies])
+def test_a_start_that_is_killed_while_it_creates(tmp_path, module):
+    """A first start that ends in the middle leaves nothing that the second one stumbles over."""
+    opened = {
+        schema: f"from penstock.agent.journal.schema import open_database as o; o(Path({str(tmp_path)!r}), '', 1 << 30)",
+        policies: f"from penstock.agent.policy import PolicyDatabase; PolicyDatabase.open(Path({str(tmp_path)!r}))",
+    }[module]
+    code = (
+        "import os, signal, sqlite3; from pathlib import Path\n"
+        "class Killed(sqlite3.Connection):\n"
+        "    def executescript(self, script):\n"
+        "        return super().executescript(script[: script.rindex('COMMIT')] + 'SELECT die();')\n"
+        "    def cursor(self, *args):\n"
+        "        return super().cursor(KilledCursor)\n"
+        "class KilledCursor(sqlite3.Cursor):\n"
+        "    def executescript(self, script):\n"
+        "        return super().executescript(script[: script.rindex('COMMIT')] + 'SELECT die();')\n"
+        "real = sqlite3.connect\n"
+        "def connect(*args, **more):\n"
+        "    database = real(*args, factory=Killed, **more)\n"
+        "    database.create_function('die', 0, lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "    return database\n"
+        "sqlite3.connect = connect\n"
+    )
+    child = subprocess.run([sys.executable, "-c", code + opened], env=os.environ, check=False)
+    assert child.returncode == -signal.SIGKILL
+    if module is schema:
+        schema.open_database(tmp_path, "", 1 << 30).database.close()
+    else:
+        policies.PolicyDatabase.open(tmp_path).close()
+    assert list(tmp_path.glob("state.*")) == []
