@@ -19,7 +19,7 @@ from demo.processes import Child, ChildError, free_port
 from demo.receiver import Receiver
 from demo.servers import ROOT
 from demo.steps import StepError, until
-from demo.story import say
+from demo.telling import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
