@@ -28,6 +28,10 @@ METHOD: Final = "/penstock.v1.PolicyFeed/Watch"
 PROVEN: Final = 10.0
 """Seconds after which a stream counts as good even if nothing came."""
 
+_HOPELESS: Final = frozenset({"ABORTED", "INVALID_ARGUMENT", "PERMISSION_DENIED", "UNIMPLEMENTED"})
+"""Ends that another attempt will not change soon. ABORTED: another process subscribes under our name, and to take the
+name back at once would only make it do the same."""
+
 _NEVER: Final = float("inf")
 
 
@@ -163,7 +167,7 @@ class PolicyClient(Service):
 
     def _set_back(self, ended: Ended, now: float) -> None:
         """Decide when to connect again."""
-        hopeless = ended.code in ("INVALID_ARGUMENT", "UNIMPLEMENTED", "PERMISSION_DENIED")
+        hopeless = ended.code in _HOPELESS
         self._refused_link = repr(ended) if hopeless else ""
         if hopeless:
             self._connect_at = now + self._backoff.longest()

@@ -11,6 +11,7 @@ import pytest
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 
+from tests.support.agent import wait_until
 from tests.support.policies import action, document
 
 if TYPE_CHECKING:
@@ -166,6 +167,22 @@ def test_policies_say_in_how_many_engines_they_are_in_force(harness: AdminHarnes
         "me",
     )
     harness.hang_up(refusing)
+
+
+def test_a_policy_that_has_expired_or_is_outranked_is_in_force_nowhere(harness: AdminHarness) -> None:
+    """Whatever the engines that it selects have in force."""
+    harness.engine("0")
+    _apply(harness)
+    _apply(harness, "outranked", priority=1)
+    soon = datetime.now(UTC) + timedelta(milliseconds=200)
+    _apply(harness, "short", expiresAt=soon.isoformat(), ecLoadFailure=action("fail"))
+    assert _rollout(harness).done
+
+    def in_force() -> dict[str, int]:
+        policies = harness.stub.ListPolicies(admin.ListPoliciesRequest()).policies
+        return {policy.name: policy.engines_in_force for policy in policies}
+
+    wait_until(lambda: in_force() == {"p": 1, "outranked": 0, "short": 0}, "the short one ends")
 
 
 def test_a_rollout_names_who_accepted_and_who_refused(harness: AdminHarness) -> None:

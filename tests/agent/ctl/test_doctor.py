@@ -172,6 +172,21 @@ def test_a_process_that_engines_share_is_looked_at_once() -> None:
     assert sum("lost" in item.what for item in examine(_status(), engines, _NOW)) == 1
 
 
+def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
+    """Two servers of a pod without PENSTOCK_SERVER; one that has gone, or a worker, is no second engine."""
+    engine = _engine()
+    worker, gone, other = (engine.sources.add() for _ in range(3))
+    for number, source in enumerate((worker, gone, other), start=8):
+        source.CopyFrom(engine.sources[0])
+        source.epoch, source.hello.pid = number, number
+    worker.hello.process = "worker"
+    gone.connected = False
+    (found,) = [item for item in examine(_status(), [engine], _NOW) if item.level != OK]
+    assert (found.level, found.subject) == (WRONG, "engine 0")
+    assert "2 EngineCores go by this name (pid 0, 10)" in found.what
+    assert "PENSTOCK_SERVER" in found.advice
+
+
 def test_no_engine_at_all_is_told_how_to_connect_one() -> None:
     """With the address that this agent really listens at."""
     (found,) = [item for item in examine(_status(), [], _NOW) if item.level == WRONG]
@@ -218,7 +233,9 @@ def test_an_agent_that_cannot_be_reached_has_a_cause() -> None:
             assert f"nobody listens at {path}: its socket is left over" in _doctor(str(path))
             assert f"sockets there: {path}" in _doctor(f"{directory}/wrong.sock")
         (directory / "file").write_text("")
-        assert "it is no socket" in _doctor(f"{directory}/file")
+        said = _doctor(f"{directory}/file")
+        assert f"{directory}/file is no socket" in said
+        assert "--admin-listen" in said
 
 
 def test_a_socket_of_another_user(harness: AdminHarness) -> None:
@@ -251,5 +268,13 @@ def test_a_port_where_nobody_listens() -> None:
 
 
 def test_somebody_else_s_socket(harness: AdminHarness) -> None:
-    """The engines' socket answers, but not as an agent does."""
-    assert "does not answer as an agent" in _doctor(harness._feed_address)
+    """The engines' socket answers, but not as an agent does; one of an agent that hangs does not answer at all."""
+    assert "it is the engines' socket (--address takes what --admin-listen names)" in _doctor(
+        harness._feed_address
+    )
+    with short_directory() as directory, socket.socket(socket.AF_UNIX) as hung:
+        hung.bind(f"{directory}/admin.sock")
+        hung.listen()
+        said = _doctor(f"{directory}/admin.sock")
+    assert "admin.sock takes connections, but nothing answers in time" in said
+    assert "the agent hangs or is stopped" in said

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from penstock.agent.model import EngineKey
+from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.policies import action, document
 
@@ -43,6 +44,20 @@ def test_set_policy_creates_and_waits_until_it_is_in_force(harness: AdminHarness
     assert "@" in stored.author
 
 
+def test_a_wait_is_also_for_engines_that_a_policy_has_let_go(
+    harness: AdminHarness, agentctl: Agentctl
+) -> None:
+    """A narrower selector is in force once those outside have dropped the policy."""
+    harness.engine("0", tier="gold")
+    harness.engine("1", tier="silver")
+    assert agentctl(*_SET, "recompute", "-l", "role=decode", "--wait").exit_code == 0
+    narrowed = agentctl(*_SET, "recompute", "-l", "tier=gold", "--wait")
+    assert narrowed.exit_code == 0, narrowed.stderr
+    last = {line.split()[1]: line for line in narrowed.stdout.splitlines()[1:]}
+    assert sorted(last) == ["0", "1"]
+    assert last["1"].endswith("in force: vllm's own")
+
+
 def test_a_refusal_is_told_and_exits_1(harness: AdminHarness, agentctl: Agentctl) -> None:
     """With the engine's own words."""
     harness.engine("0")
@@ -53,6 +68,20 @@ def test_a_refusal_is_told_and_exits_1(harness: AdminHarness, agentctl: Agentctl
     assert result.stderr == (
         "agentctl: policy p is not in force in 1 of 2 engines: 1 refused it (kvLoadFailure.action: cannot do that)\n"
     )
+
+
+def test_what_an_engine_refuses_does_not_read_as_if_it_were_in_force(
+    harness: AdminHarness, agentctl: Agentctl
+) -> None:
+    """Its description says what is wanted, and the refusal to its end: there is what to do."""
+    why = f"{'x' * 150}; remove it for this engine"
+    harness.snapshot(harness.source("0"), Snapshot(policy={"connected": True}))
+    harness.engine("0", refuse=lambda push: why if push.schedule else "")
+    agentctl(*_SET, "auto", "--wait")
+    lines = [line.strip() for line in agentctl("describe", "engine", "0").stdout.splitlines()]
+    assert "In force: vllm's own" in lines
+    assert "wanted: kvLoadFailure.action = auto, by policy p" in lines
+    assert f"Last error: kvLoadFailure.action: {why}" in lines
 
 
 def test_an_engine_that_does_not_answer_is_named_at_the_deadline(
@@ -218,7 +247,7 @@ def test_the_table_of_policies_and_the_effective_policy(harness: AdminHarness, a
         "enforce",
         "role=decode",
         "kvLoadFailure.action=recompute",
-        "1/1",
+        "0/1",  # q gives the field
         "never",
     ]
     assert lines[2].split()[:6] == ["q", "200", "enforce", "all", "kvLoadFailure.action=auto", "1/1"]

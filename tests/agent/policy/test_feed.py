@@ -13,6 +13,7 @@ from penstock.agent.model import EngineKey
 from penstock.agent.policy.rollout import Known, rollout
 from penstock.agent.selector import Selection, Target
 from penstock.proto.v1.policy_pb2 import FAILURE_ACTION_FAIL, PolicyAck, Report, Subscribe
+from structlog.testing import capture_logs
 
 from tests.support.policies import action, manifest
 from tests.support.policy_feed import Engine, FeedServer, eventually, hash_of, running_feed
@@ -298,6 +299,22 @@ async def test_a_second_stream_of_the_same_engine_takes_over(served: FeedServer)
             await new.push()
             assert await old.ended() is grpc.StatusCode.ABORTED
             assert _subscriber(served, new).connected
+
+
+async def test_two_engines_of_one_name_are_logged(served: FeedServer) -> None:
+    """They take the feed from each other; one engine that connects again is nothing to log."""
+    async with Engine(served.address) as old:
+        await old.push()
+        with capture_logs() as logs:
+            async with Engine(served.address) as again:
+                await again.push()
+                assert not [line for line in logs if line["log_level"] == "warning"]
+                other = Engine(served.address)
+                await other.connect(epoch=2)
+                await other.push()
+                (warning,) = [line for line in logs if line["log_level"] == "warning"]
+                await other.disconnect()
+    assert "PENSTOCK_SERVER" in warning["event"]
 
 
 async def test_the_schedule_is_pushed_again_when_a_policy_expires(served: FeedServer) -> None:

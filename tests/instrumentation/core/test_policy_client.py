@@ -337,6 +337,21 @@ def test_agent_without_a_feed_is_left_alone(agent: FakeAgent, make_runtime: Call
     assert client._backoff._ceiling == 5.0
 
 
+def test_a_name_that_another_engine_takes_is_not_taken_back_at_once(
+    agent: FakeAgent, subscribed: Runtime
+) -> None:
+    """Two engines of one name must not drive each other out of the feed many times a second; what holds stays."""
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
+    for watcher in list(agent._watchers):
+        watcher.put(grpc.StatusCode.ABORTED)
+    client = subscribed._policy_client
+    wait_until(lambda: client._refused_link, "the end of the stream")
+    assert "ABORTED" in client._refused_link
+    assert client._backoff._ceiling == 5.0
+    assert subscribed.policy.current.hash == "h-fail"
+
+
 def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runtime) -> None:
     """Several expiries pass on the engine's own clock; each is an event, and a report once there is a stream."""
     clock = SecondsClock()

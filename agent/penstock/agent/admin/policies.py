@@ -13,9 +13,13 @@ from penstock.agent.selector import select
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
     from penstock.agent.admin.context import AgentContext
+    from penstock.agent.model import EngineKey
     from penstock.agent.policy.model import Manifest
     from penstock.agent.policy.store import Applied, StoredPolicy
+    from penstock.agent.selector import Target
 
 MAX_AUDIT = 1000
 _DEFAULT_AUDIT = 100
@@ -65,8 +69,10 @@ async def list_policies(
     agent: AgentContext, request: admin.ListPoliciesRequest
 ) -> admin.ListPoliciesResponse:
     """Return all policies, or the one of a name."""
+    known = targets(agent).values()
+    giving = _giving(agent, known)
     found = [
-        _policy(agent, policy)
+        _policy(policy, known, giving)
         for policy in agent.store.policies()
         if request.name in {"", policy.manifest.name}
     ]
@@ -101,16 +107,31 @@ def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) 
     )
 
 
-def _policy(agent: AgentContext, stored: StoredPolicy) -> admin.Policy:
-    selected = select(targets(agent).values(), stored.manifest.spec.selector.selection())
-    subscribers = (agent.feed.subscriber(target.key) for target in selected)
+def _giving(agent: AgentContext, known: Iterable[Target]) -> dict[EngineKey, frozenset[str]]:
+    """Return by engine that has what it is to have: the policies that give a field of it."""
+    found = {}
+    for target in known:
+        subscriber = agent.feed.subscriber(target.key)
+        if subscriber is not None and subscriber.in_force:
+            merged = agent.schedule(target)[0].merged
+            given = (*merged.body.values(), *(merged.observed or {}).values())
+            found[target.key] = frozenset(item.policy for item in given)
+    return found
+
+
+def _policy(
+    stored: StoredPolicy, known: Iterable[Target], giving: Mapping[EngineKey, Collection[str]]
+) -> admin.Policy:
+    name = stored.manifest.name
+    selected = select(known, stored.manifest.spec.selector.selection())
     return admin.Policy(
-        name=stored.manifest.name,
+        name=name,
         generation=stored.generation,
         manifest_json=stored.manifest.canonical,
         owner=stored.owner,
         author=stored.author,
         changed=convert.timestamp(stored.changed_unix_nano),
         engines_selected=len(selected),
-        engines_in_force=sum(1 for item in subscribers if item is not None and item.in_force),
+        # One that has expired, or that others outrank in each of its fields, is in force nowhere.
+        engines_in_force=sum(name in giving.get(target.key, ()) for target in selected),
     )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.ctl.failure import AwayError, FailedError, WrongUseError
+from penstock.agent.ctl.failure import AwayError, FailedError, RefusedError, WrongUseError
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:
@@ -84,8 +84,11 @@ class Client:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return FailedError(f"the agent at {self.address} did not answer in time: see its log")
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return FailedError(f"the agent at {self.address} is too old for this command: upgrade it")
-        return FailedError(details or f"the agent at {self.address} answered {code.name}: see its log")
+            return RefusedError(
+                f"{self.address} does not know this command: it is the engines' socket (--address takes what "
+                "--admin-listen names), or the agent is too old: upgrade it"
+            )
+        return RefusedError(details or f"the agent at {self.address} answered {code.name}: see its log")
 
     def _unreachable(self, details: str) -> str:
         if not self.address.startswith("unix:"):

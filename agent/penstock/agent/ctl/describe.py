@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
 
 _INDENT = "  "
+_LONGEST_ERROR = 400
 
 
 @click.command()
@@ -101,8 +102,10 @@ def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) ->
         yield from _in_force(item, now)
     else:
         yield f"Wanted: {item.wanted_hash or words.short_hash('')}; what is in force is not told yet"
+    # What is not in force must not read as if it were.
+    prefix = "" if item.in_sync else "wanted: "
     for field in effective.fields:
-        yield f"{field.field} = {field.new_value}, by policy {field.new_policy}"
+        yield f"{prefix}{field.field} = {field.new_value}, by policy {field.new_policy}"
     for step in effective.schedule[1:]:
         fields = ", ".join(f"{path}={value}" for path, value in leaves(json.loads(step.spec_json or "{}")))
         yield f"{words.ago_of(step.begins, now)}: {fields or words.short_hash('')}"
@@ -121,7 +124,7 @@ def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
     if status.expires_time_unix_nano:
         yield f"Moves on: {words.ago(status.expires_time_unix_nano, now)}"
     if status.last_error:
-        yield click.style(f"Last error: {words.one_line(status.last_error)}", fg="red")
+        yield click.style(f"Last error: {words.one_line(status.last_error, _LONGEST_ERROR)}", fg="red")
 
 
 def _waiting(item: admin.Engine, now: float) -> Iterator[str]:

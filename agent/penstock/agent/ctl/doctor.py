@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.diagnosis import AGENT, examine
-from penstock.agent.ctl.failure import FailedError
+from penstock.agent.ctl.failure import AwayError, FailedError, RefusedError
 from penstock.agent.ctl.findings import NOTE, OK, WRONG, Finding, wrong
 from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.output import dump
@@ -50,18 +50,28 @@ def _look(client: Client) -> list[Finding]:
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
     except FailedError as error:
         # What the system says about the way there is more than what the call can know.
-        cause = why(client.address)
-        if cause is not None:
-            return [cause]
-        return [
-            Finding(
-                WRONG,
-                AGENT,
-                f"something listens at {client.address}, but does not answer as an agent: {error.message}",
-                "is it the admin socket, not the engines' one? then the agent hangs: read its log, restart it",
-            )
-        ]
+        return [why(client.address) or _answer(client.address, error)]
     return examine(status, engines, time.time())
+
+
+def _answer(address: str, error: FailedError) -> Finding:
+    """Say what is wrong with an agent that takes connections."""
+    if isinstance(error, RefusedError):
+        return Finding(WRONG, AGENT, error.message, "")
+    if isinstance(error, AwayError) and not address.startswith("unix:"):
+        return Finding(
+            WRONG,
+            AGENT,
+            error.message,
+            "openssl x509 -noout -dates -subject -in FILE shows a certificate; if they are in order the agent hangs: "
+            "read its log, restart it",
+        )
+    return Finding(
+        WRONG,
+        AGENT,
+        f"{address} takes connections, but nothing answers in time",
+        "the agent hangs or is stopped: look at its process and its log, then restart its container",
+    )
 
 
 def _show(finding: Finding) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Seconds by which an engine's clock may differ from the agent's: spans of both are put in one order.
 _CLOCKS = 1.0
+_CORE = "engine-core"
 # An engine holds at most 32 MiB; half of it is a sign.
 _UNACKNOWLEDGED = 16 << 20
 _CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
@@ -43,7 +44,7 @@ def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Fi
                 "if it runs, look for 'penstock' in its log; if it has gone for good, nothing is to be done",
             )
         ]
-    found = [*_plugin(engine, subject), *_policy(engine, subject)]
+    found = [*_plugin(engine, subject), *_name(engine, subject), *_policy(engine, subject)]
     for source in engine.sources:
         if source.epoch not in seen:
             seen.add(source.epoch)
@@ -75,6 +76,19 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
             subject,
             "its role was guessed",
             "set PENSTOCK_LABELS=role=decode (or prefill, encoder, both) in its environment: selectors rely on it",
+        )
+
+
+def _name(engine: admin.Engine, subject: str) -> Iterator[Finding]:
+    cores = [source for source in engine.sources if source.connected and source.hello.process == _CORE]
+    if len(cores) > 1:
+        pids = ", ".join(str(source.hello.pid) for source in cores)
+        yield Finding(
+            WRONG,
+            subject,
+            f"{len(cores)} EngineCores go by this name (pid {pids}): their counts are one, and a policy reaches one "
+            "of them at a time",
+            "set PENSTOCK_SERVER in the environment of each vLLM server of the pod; after a restart look again first",
         )
 
 

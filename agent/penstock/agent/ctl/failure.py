@@ -15,6 +15,10 @@ class AwayError(FailedError):
     """No agent answers, or it has hung up: it may come back."""
 
 
+class RefusedError(FailedError):
+    """The agent has answered, and it says no."""
+
+
 class WrongUseError(click.ClickException):
     """It was asked wrongly; exit code 2."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,15 @@ from penstock.agent.ctl.output import dump, plain, table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from penstock.agent.ctl.client import Client
 
 # Seconds beyond its own time that a stream may take to end.
 GRACE = 5.0
 DEFAULT_TIMEOUT = timedelta(seconds=30)
+# To ask once how things are, when the time is up.
+_LEAST = timedelta(milliseconds=100)
 
 
 def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
@@ -87,11 +90,11 @@ def wait_for(
     timeout: timedelta,
     output: str,
 ) -> None:
-    """Wait until a change is in force; with JSON or YAML, print change and rollout when it is over."""
-    request = admin.WatchRolloutRequest(
-        store_generation=response.store_generation, selector=selector, timeout=duration_message(timeout)
-    )
-    stream = client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
+    """Wait until a change is in force; with JSON or YAML, print change and rollout when it is over.
+
+    It is once those that *selector* selects have it, and those that it has let go are rid of it.
+    """
+    stream = _rollouts(client, response, selector, timeout)
     what = f"policy {response.name}" if response.name else "the import"
     if output == "table":
         follow(stream, what, quiet=False)
@@ -110,6 +113,34 @@ def wait_for(
         click.echo(dump(document, output))
 
 
+def _rollouts(
+    client: Client, response: admin.ApplyPolicyResponse, selector: admin.EngineSelector, timeout: timedelta
+) -> Iterator[admin.Rollout]:
+    end = time.monotonic() + timeout.total_seconds()
+    selected = admin.Rollout(done=True)
+    for selected in _rollout(client, response, selector, timeout):
+        yield selected
+    seen = [engine.key for engine in selected.engines]
+    let_go = [engine.key for engine in response.engines if engine.key not in seen]
+    if let_go:
+        left = max(timedelta(seconds=end - time.monotonic()), _LEAST)
+        for rest in _rollout(client, response, admin.EngineSelector(engines=let_go), left):
+            yield admin.Rollout(
+                store_generation=rest.store_generation,
+                engines=[*selected.engines, *rest.engines],
+                done=selected.done and rest.done,
+            )
+
+
+def _rollout(
+    client: Client, response: admin.ApplyPolicyResponse, selector: admin.EngineSelector, timeout: timedelta
+) -> Iterator[admin.Rollout]:
+    request = admin.WatchRolloutRequest(
+        store_generation=response.store_generation, selector=selector, timeout=duration_message(timeout)
+    )
+    return client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
+
+
 def _given(value: str, policy: str) -> str:
     return f"{value} ({policy})" if value else "vllm's own"
 
@@ -122,6 +153,8 @@ def _line(engine: admin.EngineRollout, done: str) -> str:
         return click.style(f"acknowledged after {took}, {now}", fg="green") + but
     if engine.state == "refused":
         return click.style(f"refused: {_reason(engine)}", fg="red")
+    if engine.state == "disconnected":
+        return "disconnected: it gets this when it comes back"
     return f"{engine.state}{': ' if engine.error else ''}{engine.error}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pwd
 import socket
@@ -40,11 +39,7 @@ def _unix(path: Path) -> Finding | None:
     except PermissionError:
         return _forbidden(path)
     except ConnectionRefusedError:
-        return _wrong(
-            f"nobody listens at {path}: " + _what_is_there(path),
-            "the agent that made it was killed or has ended; start penstock-agent again and read its log "
-            "(it removes the old socket itself)",
-        )
+        return _left_over(path)
     except TimeoutError:
         return _wrong(
             f"{path} takes no connection within {_PATIENCE:g} s",
@@ -57,12 +52,26 @@ def _unix(path: Path) -> Finding | None:
     return None
 
 
+def _left_over(path: Path) -> Finding:
+    try:
+        is_socket = stat.S_ISSOCK(path.stat().st_mode)
+    except OSError:  # it went meanwhile
+        is_socket = True
+    if not is_socket:
+        return _wrong(f"{path} is no socket", "give --address what penstock-agent has as --admin-listen")
+    return _wrong(
+        f"nobody listens at {path}: its socket is left over",
+        "the agent that made it was killed or has ended; start penstock-agent again and read its log "
+        "(it removes the old socket itself)",
+    )
+
+
 def _absent(path: Path) -> Finding:
     parent = path.parent
     if not parent.is_dir():
         return _wrong(
             f"there is no directory {parent}",
-            "run agentctl in the agent's container (kubectl exec POD -c penstock-agent -- agentctl doctor), "
+            "run agentctl in the agent's container (kubectl exec POD -c penstock -- agentctl doctor), "
             "or mount the volume that has the socket; --address names another one",
         )
     try:
@@ -112,14 +121,6 @@ def _tcp(host: str, port: int) -> Finding | None:
         )
     except OSError as error:
         return _wrong(f"{where} cannot be reached: {error.strerror or error}", "see to the network")
-
-
-def _what_is_there(path: Path) -> str:
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        return error.strerror or errno.errorcode.get(error.errno or 0, "unknown")
-    return "its socket is left over" if stat.S_ISSOCK(mode) else "it is no socket"
 
 
 def _user(uid: int) -> str:

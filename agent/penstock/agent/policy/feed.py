@@ -103,6 +103,12 @@ class PolicyFeed:
         replaced = self._subscribers.get(target.key)
         self._subscribers[target.key] = subscriber
         if replaced is not None:
+            if replaced.connected and replaced.epoch != subscriber.epoch:
+                _log.warning(
+                    "two engines subscribe under one name and take it from each other, unless one is just ending; "
+                    "give each server of the pod a PENSTOCK_SERVER of its own",
+                    engine=str(target.key),
+                )
             # Its stream, if it is still there, sees that it was replaced, and ends.
             replaced.wake.notify()
         return subscriber
