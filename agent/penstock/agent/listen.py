@@ -29,7 +29,7 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_concurrent_streams", 4_096),
     # Two for each of some hundred processes, and scrapers of health; each costs memory before it says a word.
     ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
-    # From the connection to HTTP/2's first frame; the default is two minutes.
+    # From the connection, over TLS too, to HTTP/2's first frame; the default is two minutes.
     ("grpc.server_handshake_timeout_ms", 5_000),
     # A connection without a call: engines have one always.
     ("grpc.max_connection_idle_ms", 60_000),
@@ -46,8 +46,6 @@ _OPTIONS: list[tuple[str, Any]] = [
     # Engines ping as often: never answer that with GOAWAY.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
-    # Who connects over TLS and says nothing holds a connection for two minutes otherwise.
-    ("grpc.server_handshake_timeout_ms", 10_000),
 ]
 
 

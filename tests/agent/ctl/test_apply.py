@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.support.policies import action, document
+from tests.support.policies import action, document, manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +83,19 @@ def test_a_directory_that_cannot_be_used(
     assert (result.exit_code, _names(harness)) == (2, [])
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_an_error_on_the_way_names_what_was_applied(
+    harness: AdminHarness, agentctl: Agentctl, tmp_path: Path
+) -> None:
+    """Each of two fits into the store, and both do not."""
+    harness.run(harness.store.apply_all([manifest(f"p{n}") for n in range(255)], author="me"))
+    _write(tmp_path / "a.yaml", document("a"))
+    _write(tmp_path / "b.yaml", document("b"))
+    result = agentctl("apply", "-f", str(tmp_path))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"agentctl: {tmp_path}/b.yaml: there would be 257 policies")
+    assert result.stderr.endswith("; applied before it: a\n")
 
 
 def test_if_generation_is_compare_and_set(harness: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_file_against_what_holds(harness: AdminHarness, agentctl: Agentctl, tm
     path.write_text(yaml.safe_dump_all([document("other"), document("p", kvLoadFailure=action("auto"))]))
     agentctl("set-policy", "p", "--kv-load-failure", "recompute")
     result = agentctl("diff", "policy", "p", str(path))
-    assert result.stdout.splitlines()[0].split() == ["FIELD", "GENERATION", "1", str(path).upper()]
+    assert result.stdout.splitlines()[0].split() == ["FIELD", "GENERATION", "1", str(path)]
     assert "kvLoadFailure.action   recompute (p)   auto (p)" in result.stdout
     assert len(harness.store.policies()) == 1
     seen = json.loads(agentctl("diff", "policy", "p", str(path), "-o", "json").stdout)

@@ -116,6 +116,13 @@ def test_set_policy_changes_only_what_it_names(harness: AdminHarness, agentctl: 
     assert _spec(harness)["selector"] == {"matchLabels": {"role": "prefill"}, "models": ["llama-*"]}
 
 
+def test_a_reason_is_of_its_change_only(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """And leaves nothing behind: what is exported is what somebody would have written."""
+    agentctl(*_SET, "recompute", "--reason", "INC-42")
+    agentctl(*_SET, "auto")
+    assert harness.store.policies()[0].manifest.document()["metadata"] == {"name": "p"}
+
+
 def test_ttl_is_written_as_a_moment_by_the_agents_clock(harness: AdminHarness, agentctl: Agentctl) -> None:
     """Break-glass needs one of at most four hours."""
     assert agentctl(*_SET, "recompute", "--priority", "950", "--ttl", "30m").exit_code == 0
@@ -177,12 +184,12 @@ def test_a_wrong_manifest_is_one_sentence(agentctl: Agentctl) -> None:
     result = agentctl("apply", "-f", "-", stdin=yaml.safe_dump(document(kvLoadFailure=action("recmpute"))))
     assert (result.exit_code, result.stderr) == (
         2,
-        "agentctl: spec.kvLoadFailure.action is 'recmpute'; use one of recompute, fail, auto\n",
+        "agentctl: <stdin>: spec.kvLoadFailure.action is 'recmpute'; use one of recompute, fail, auto\n",
     )
     result = agentctl("apply", "-f", "-", stdin=yaml.safe_dump(document(kvLoadfailure={})))
     assert (result.exit_code, result.stderr) == (
         2,
-        "agentctl: spec.kvLoadfailure is not a field; did you mean kvLoadFailure?\n",
+        "agentctl: <stdin>: spec.kvLoadfailure is not a field; did you mean kvLoadFailure?\n",
     )
     assert agentctl("set-policy", "Bad_Name", "--kv-load-failure", "fail").exit_code == 2
 

@@ -56,8 +56,7 @@ async def import_policies(
         ],
     )
     response.warnings.extend(f"policy {manifest.name} has expired and is left out" for manifest in expired)
-    for manifest in manifests:
-        response.warnings.extend(warnings(agent, manifest, applied.after))
+    response.warnings.extend(warnings(agent, manifests, applied.after))
     return response
 
 

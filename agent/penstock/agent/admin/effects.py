@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert
@@ -11,10 +12,11 @@ from penstock.agent.policy.merge import effective
 from penstock.agent.selector import select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.agent.admin.context import AgentContext
-    from penstock.agent.policy.merge import Given
+    from penstock.agent.model import EngineKey
+    from penstock.agent.policy.merge import Given, Merged
     from penstock.agent.policy.model import Manifest
     from penstock.agent.selector import Target
     from penstock.proto.v1 import admin_pb2 as admin
@@ -64,18 +66,31 @@ def engine_changes(
             yield change
 
 
-def warnings(agent: AgentContext, manifest: Manifest, after: Sequence[Manifest]) -> Iterator[str]:
-    """Yield what *manifest* will not do, as one of *after*."""
+def warnings(agent: AgentContext, manifests: Iterable[Manifest], after: Sequence[Manifest]) -> Iterator[str]:
+    """Yield what *manifests* will not do, as some of *after*."""
+    known = targets(agent)
+    # Each engine's merge is made once: an import may bring as many policies as there can be.
+    merged = cache(lambda key: effective(after, known[key], agent.now)[0].merged)
+    for manifest in manifests:
+        yield from _warnings(agent, manifest, known, merged)
+
+
+def _warnings(
+    agent: AgentContext,
+    manifest: Manifest,
+    known: Mapping[EngineKey, Target],
+    merged: Callable[[EngineKey], Merged],
+) -> Iterator[str]:
     if manifest.spec.mode == "observe":
         for section in sorted(_NOT_OBSERVED & {path.partition(".")[0] for path in manifest.leaves}):
             yield f"spec.{section} does nothing in mode observe: it is not simulated; try it with mode enforce on one engine"
-    selected = select(targets(agent).values(), manifest.spec.selector.selection())
+    selected = select(known.values(), manifest.spec.selector.selection())
     if not selected:
         yield f"policy {manifest.name} selects no engine that is known now; it waits for one"
     for target in selected:
         yield from _unsupported(agent, manifest, target)
-        merged = effective(after, target, agent.now)[0].merged
-        given = (merged.observed if manifest.spec.mode == "observe" else merged.body) or {}
+        found = merged(target.key)
+        given = (found.observed if manifest.spec.mode == "observe" else found.body) or {}
         yield from _without_effect(manifest, target, given)
         for path in manifest.leaves:
             winner = given[path].policy if path in given else manifest.name

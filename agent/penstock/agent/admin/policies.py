@@ -103,7 +103,7 @@ def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) 
         generation=applied.generation,
         result=applied.result,
         engines=engine_changes(agent, applied.before, applied.after),
-        warnings=() if manifest is None else warnings(agent, manifest, applied.after),
+        warnings=() if manifest is None else warnings(agent, [manifest], applied.after),
     )
 
 

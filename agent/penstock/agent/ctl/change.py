@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.ctl.failure import AwayError, WrongUseError
 from penstock.agent.ctl.files import Written, read_paths
 from penstock.agent.ctl.named import POLICY
 from penstock.agent.ctl.options import DURATION, PATH, author, with_client, with_output
@@ -119,28 +119,47 @@ def apply_files(
     if if_generation is not None and len(manifests) > 1:
         raise WrongUseError(f"--if-generation is about one policy, and here are {len(manifests)}")
 
-    def request(manifest: Written, *, dry: bool) -> admin.ApplyPolicyRequest:
-        return admin.ApplyPolicyRequest(
-            manifest_json=manifest.text,
-            author=author(),
-            dry_run=dry,
-            if_generation=if_generation,
-            all=everywhere,
-        )
-
+    how_sent: dict[str, Any] = {"if_generation": if_generation, "everywhere": everywhere}
     if len(manifests) > 1 and not dry_run:
         for manifest in manifests:
-            try:
-                client.call("ApplyPolicy", request(manifest, dry=True))
-            except click.ClickException as error:
-                raise type(error)(f"{manifest.where}: {error.message}; nothing was applied") from None
-    responses = [client.call("ApplyPolicy", request(manifest, dry=dry_run)) for manifest in manifests]
+            _send(client, manifest, "; nothing was applied", dry_run=True, **how_sent)
+    responses: list[admin.ApplyPolicyResponse] = []
+    for manifest in manifests:
+        # Between the check and this, somebody else may have changed what it builds on.
+        so_far = f"; applied before it: {', '.join(item.name for item in responses)}" if responses else ""
+        responses.append(_send(client, manifest, "" if dry_run else so_far, dry_run=dry_run, **how_sent))
     # All are on their way before the first is waited for.
     if how["output"] == "table":
         for response in responses:
             show_change(response, dry_run=dry_run)
     for manifest, response in zip(manifests, responses, strict=True):
         follow_change(client, response, selector_of(manifest.text), wait=wait and not dry_run, **how)
+
+
+def _send(
+    client: Client,
+    manifest: Written,
+    so_far: str,
+    *,
+    dry_run: bool,
+    if_generation: int | None,
+    everywhere: bool,
+) -> admin.ApplyPolicyResponse:
+    """Apply one manifest; an error names its file, and says what has been done *so_far*."""
+    request = admin.ApplyPolicyRequest(
+        manifest_json=manifest.text,
+        author=author(),
+        dry_run=dry_run,
+        if_generation=if_generation,
+        all=everywhere,
+    )
+    try:
+        response: admin.ApplyPolicyResponse = client.call("ApplyPolicy", request)
+    except AwayError as error:
+        raise AwayError(error.message + so_far) from None
+    except click.ClickException as error:
+        raise type(error)(f"{manifest.where}: {error.message}{so_far}") from None
+    return response
 
 
 @click.command()

@@ -63,7 +63,7 @@ def policy(
             document["engines"] = plain(change)["engines"]
         click.echo(dump(document, output))
     else:
-        _show(name, before, after, found)
+        _show(name, before, after, found, file)
         if change is not None:
             show_warnings(change)
             if found:
@@ -72,9 +72,10 @@ def policy(
     return _DIFFERS if found and exit_code else 0
 
 
-def _show(name: str, before: str, after: str, found: list[Difference]) -> None:
+def _show(name: str, before: str, after: str, found: list[Difference], file: str | None) -> None:
     if found:
-        click.echo(table(("FIELD", before.upper(), after.upper()), rows(found)))
+        title = after if file is not None else after.upper()
+        click.echo(table(("FIELD", before.upper(), title), rows(found)))
     else:
         click.echo(f"policy {name}: {before} and {after} are the same")
 

@@ -124,10 +124,12 @@ def _patched(
     )
     spec = manifest["spec"]
     # The reason of the last change is not that of this one.
-    annotations = manifest["metadata"].setdefault("annotations", {})
+    annotations = manifest["metadata"].pop("annotations", {})
     annotations.pop(_REASON, None)
     if reason:
         annotations[_REASON] = reason
+    if annotations:
+        manifest["metadata"]["annotations"] = annotations
     set_fields(spec, fields)
     if selector is not None:
         kept = {"models": spec["selector"]["models"]} if "models" in spec.get("selector", {}) else {}

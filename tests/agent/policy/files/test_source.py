@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from penstock.agent.policy import PolicyDatabase, PolicyStore
 from penstock.agent.policy.files import FileSource
+from penstock.agent.policy.files.scan import Look
 from penstock.agent.policy.files.source import LOOK_SECONDS, SETTLE_SECONDS
 from structlog.testing import capture_logs
 
@@ -377,3 +379,32 @@ async def test_fail_everywhere_is_said_aloud_once(directory: Path, store: Policy
     assert [(log["event"], log["policy"]) for log in warnings] == [
         ("a policy of a file makes every engine fail loads", "a")
     ]
+
+
+def test_a_filesystem_that_hangs_does_not_hold_up_the_end(
+    directory: Path, database: PolicyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop, and with it the process, ends while a look is still under way."""
+    looking, answered = threading.Event(), threading.Event()
+
+    def hang(_: Path) -> Look:
+        looking.set()
+        answered.wait()
+        return Look()
+
+    monkeypatch.setattr("penstock.agent.policy.files.source.look", hang)
+    monkeypatch.setattr("penstock.agent.policy.files.source.START_SECONDS", 0.0)
+
+    async def serve() -> None:
+        source = _source(directory, PolicyStore(database, clock=lambda: _CLOCK))
+        await source.start()
+        await asyncio.to_thread(looking.wait)
+        await source.stop()
+
+    agent = threading.Thread(target=asyncio.run, args=(serve(),))
+    agent.start()
+    agent.join(10)
+    ended = not agent.is_alive()
+    answered.set()
+    agent.join()
+    assert ended

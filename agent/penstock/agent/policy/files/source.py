@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import FullError, PenstockError, StateError
+from penstock.agent.policy.files.aside import aside
 from penstock.agent.policy.files.check import check
 from penstock.agent.policy.files.problem import FilesError
 from penstock.agent.policy.files.scan import Look, look, read
@@ -109,15 +110,15 @@ class FileSource:
 
     async def poll(self) -> float:
         """Look once, and take what has come to rest; returns the seconds until the next look."""
-        found = await asyncio.to_thread(look, self.path)
+        found = await aside(look, self.path)
         if found == self._taken:
             return LOOK_SECONDS
         if found != self._seen:
             self._seen = found
             return SETTLE_SECONDS
         try:
-            texts = await asyncio.to_thread(read, found)
-            if await asyncio.to_thread(look, self.path) != found:
+            texts = await aside(read, found)
+            if await aside(look, self.path) != found:
                 return SETTLE_SECONDS
             await self._take(texts)
         except OSError:

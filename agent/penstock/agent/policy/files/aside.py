@@ -1,0 +1,31 @@
+"""Work on a filesystem that may hang: nobody has to wait for its thread, not even the end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+async def aside(work: Callable[..., T], *arguments: Any) -> T:
+    """Return what *work* returns, or raise what it raises.
+
+    Unlike asyncio's own threads, which are joined before the process ends, this one dies with it.
+    """
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work(*arguments))
+        except Exception as error:  # noqa: BLE001  (it is raised where it is waited for)
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="penstock-files", daemon=True).start()
+    return await asyncio.wrap_future(done)
