@@ -111,6 +111,8 @@ class PolicyDesk:
         self._accepted: Policy = NO_POLICY
         self._paused = False
         self._open: _Taken | None = None
+        # When a step that keeps the schedule from moving on counts as one that hangs.
+        self._overdue: float | None = None
         self._told: frozenset[tuple[str, str, str]] = frozenset()
 
     @property
@@ -163,7 +165,7 @@ class PolicyDesk:
             guard.record(_NAME, bug)
             error = f"this engine failed to read the policy: {bug!r:.200}"
         directives, refused_orders = self._directives_of(push)
-        self._target = _Target(schedule, directives, push.paused)
+        self._target, self._overdue = _Target(schedule, directives, push.paused), None
         self._open = _Taken(
             push.nonce,
             push.schedule[0].hash if push.schedule else "",
@@ -184,8 +186,14 @@ class PolicyDesk:
         if due is self._accepted:
             return None
         if not self._settle("expiry", 0):
-            self.last_error = _hangs()
+            # A step may well take longer than one attempt.
+            self._overdue = self._overdue or self._clock() + STEP_DEADLINE
+            if self._clock() >= self._overdue:
+                self.last_error = _hangs()
             return None
+        self._overdue = None
+        if self.last_error == _hangs():
+            self.last_error = ""
         return _report(moved={"hash": due.hash})
 
     def _directives_of(self, push: Push) -> tuple[Directives, Mapping[str, str]]:

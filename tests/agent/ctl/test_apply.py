@@ -98,6 +98,24 @@ def test_an_error_on_the_way_names_what_was_applied(
     assert result.stderr.endswith("; applied before it: a\n")
 
 
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_several_changes_are_one_document_for_a_program(
+    harness: AdminHarness, agentctl: Agentctl, tmp_path: Path, output: str
+) -> None:
+    """Also when engines refuse: each change is waited for and told."""
+    harness.engine("0", refuse=lambda push: "no" if push.schedule else "")
+    _write(tmp_path / "a.yaml", document("a"))
+    _write(tmp_path / "b.yaml", document("b", ecLoadFailure=action("auto")))
+    arguments = ("apply", "-f", str(tmp_path), "-o", output)
+    shown = yaml.safe_load(agentctl(*arguments).stdout)
+    assert [(item["name"], item["result"]) for item in shown["items"]] == [("a", "created"), ("b", "created")]
+    waited = agentctl(*arguments, "--wait")
+    assert waited.exit_code == 1
+    items = yaml.safe_load(waited.stdout)["items"]
+    assert [item["rollout"]["engines"][0]["state"] for item in items] == ["refused"] * 2
+    assert [f"policy {name} is not in force in 1 of 1" in waited.stderr for name in "ab"] == [True] * 2
+
+
 def test_if_generation_is_compare_and_set(harness: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
     """With flags, with files and with delete; who comes too late is told so, with exit code 1."""
     _write(tmp_path / "p.yaml", document("p"))

@@ -390,6 +390,27 @@ def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runti
     assert last(agent, "subscribe").subscribe.hash_in_force == ""
 
 
+def test_an_expiry_that_a_long_step_delays_is_no_hang(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told as one only after the deadline, and no longer than it lasts."""
+    monkeypatch.setattr(policy_desk, "ATTEMPT", 0.01)
+    clock = SecondsClock()
+    desk = policy_desk.PolicyDesk(runtime, FIELDS, faults_allowed=False, clock=clock)
+    schedule = [entry("h-1", FAILURE_ACTION_FAIL, 10), entry("h-2", FAILURE_ACTION_RECOMPUTE)]
+    assert desk.take(Push(nonce=1, schedule=schedule)).ack.hash == "h-1"
+    clock.now += 10.0
+    end = hold_step(runtime)
+    assert desk.tick() is None
+    assert desk.last_error == ""
+    clock.now += policy_desk.STEP_DEADLINE
+    assert desk.tick() is None
+    assert "hangs" in desk.last_error
+    end()
+    assert desk.tick().moved.hash == "h-2"
+    assert desk.last_error == ""
+
+
 def test_schedule_runs_down_while_paused(agent: FakeAgent, runtime: Runtime) -> None:
     """A pause does not stop the clock: what is in force after it is what the schedule says by then."""
     clock = SecondsClock()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.change import changed_engines, follow_change, with_all, with_change
 from penstock.agent.ctl.files import read_paths
 from penstock.agent.ctl.options import PATH, author, with_client
 from penstock.agent.ctl.output import dump, dump_yaml
-from penstock.agent.ctl.progress import show_fields, show_warnings
+from penstock.agent.ctl.progress import conclude, show_fields, show_warnings
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from penstock.agent.ctl.client import Client
 
 
@@ -56,7 +58,8 @@ def import_(
     everywhere: bool,
     dry_run: bool,
     wait: bool,
-    **how: Any,
+    timeout: timedelta,
+    output: str,
 ) -> None:
     """Create or replace many policies in one change: all of them, or none. Policies that are not named stay."""
     document = {"kind": "List", "items": [json.loads(item.text) for item in read_paths(paths)]}
@@ -64,7 +67,7 @@ def import_(
         manifests_json=json.dumps(document), author=author(), dry_run=dry_run, reason=reason, all=everywhere
     )
     response = client.call("ImportPolicies", request)
-    if how["output"] == "table":
+    if output == "table":
         show_warnings(response)
         tail = " (dry run: nothing was changed)" if dry_run else ""
         for policy in response.policies:
@@ -72,10 +75,12 @@ def import_(
         if dry_run:
             show_fields(response)
     selector = changed_engines(response)
-    follow_change(
+    followed = follow_change(
         client,
         response,
         selector or admin.EngineSelector(),
         wait=wait and not dry_run and selector is not None,
-        **how,
+        timeout=timeout,
+        output=output,
     )
+    conclude([followed], output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -10,8 +11,15 @@ from penstock.agent.ctl.failure import AwayError, WrongUseError
 from penstock.agent.ctl.files import Written, read_paths
 from penstock.agent.ctl.named import POLICY
 from penstock.agent.ctl.options import DURATION, PATH, author, with_client, with_output
-from penstock.agent.ctl.output import show
-from penstock.agent.ctl.progress import DEFAULT_TIMEOUT, show_change, wait_for
+from penstock.agent.ctl.output import plain
+from penstock.agent.ctl.progress import (
+    DEFAULT_TIMEOUT,
+    Followed,
+    conclude,
+    show_change,
+    time_left,
+    wait_for,
+)
 from penstock.agent.selector import Requirement, format_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -66,7 +74,8 @@ def finish(
     """Print what a change did, and wait for it if that was asked."""
     if output == "table":
         show_change(response, dry_run=dry_run)
-    follow_change(client, response, selector, wait=wait and not dry_run, timeout=timeout, output=output)
+    wait = wait and not dry_run
+    conclude([follow_change(client, response, selector, wait=wait, timeout=timeout, output=output)], output)
 
 
 def follow_change(
@@ -77,12 +86,11 @@ def follow_change(
     wait: bool,
     timeout: timedelta,
     output: str,
-) -> None:
-    """Wait for a change if that was asked; as JSON or YAML, print it."""
+) -> Followed:
+    """Wait for a change if that was asked."""
     if wait:
-        wait_for(client, response, selector, timeout, output)
-    elif output != "table":
-        show(response, output)
+        return wait_for(client, response, selector, timeout, output)
+    return Followed(plain(response))
 
 
 def selector_of(manifest_json: str) -> admin.EngineSelector:
@@ -112,7 +120,8 @@ def apply_files(
     if_generation: int | None,
     dry_run: bool,
     wait: bool,
-    **how: Any,
+    timeout: timedelta,
+    output: str,
 ) -> None:
     """Apply all manifests of files and directories, in their order, after the agent has found all of them right."""
     manifests = read_paths(paths)
@@ -128,12 +137,23 @@ def apply_files(
         # Between the check and this, somebody else may have changed what it builds on.
         so_far = f"; applied before it: {', '.join(item.name for item in responses)}" if responses else ""
         responses.append(_send(client, manifest, "" if dry_run else so_far, dry_run=dry_run, **how_sent))
-    # All are on their way before the first is waited for.
-    if how["output"] == "table":
+    if output == "table":
         for response in responses:
             show_change(response, dry_run=dry_run)
-    for manifest, response in zip(manifests, responses, strict=True):
-        follow_change(client, response, selector_of(manifest.text), wait=wait and not dry_run, **how)
+    # All are on their way before the first is waited for.
+    end = time.monotonic() + timeout.total_seconds()
+    followed = [
+        follow_change(
+            client,
+            response,
+            selector_of(manifest.text),
+            wait=wait and not dry_run,
+            timeout=time_left(end),
+            output=output,
+        )
+        for manifest, response in zip(manifests, responses, strict=True)
+    ]
+    conclude(followed, output)
 
 
 def _send(

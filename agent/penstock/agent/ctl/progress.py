@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.ctl import words
@@ -14,14 +15,13 @@ from penstock.agent.ctl.output import dump, plain, table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.agent.ctl.client import Client
 
 # Seconds beyond its own time that a stream may take to end.
 GRACE = 5.0
 DEFAULT_TIMEOUT = timedelta(seconds=30)
-# To ask once how things are, when the time is up.
 _LEAST = timedelta(milliseconds=100)
 
 
@@ -83,34 +83,62 @@ def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: s
     return last
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a change came to: how a program reads it, and why it is not in force everywhere."""
+
+    document: dict[str, Any]
+    failure: click.ClickException | None = None
+
+
 def wait_for(
     client: Client,
     response: admin.ApplyPolicyResponse,
     selector: admin.EngineSelector,
     timeout: timedelta,
     output: str,
-) -> None:
-    """Wait until a change is in force; with JSON or YAML, print change and rollout when it is over.
+) -> Followed:
+    """Wait until a change is in force, and print the progress unless the *output* is for a program.
 
     It is once those that *selector* selects have it, and those that it has let go are rid of it.
     """
-    stream = _rollouts(client, response, selector, timeout)
     what = f"policy {response.name}" if response.name else "the import"
-    if output == "table":
-        follow(stream, what, quiet=False)
-        return
-    messages: list[admin.Rollout] = []
+    last: admin.Rollout | None = None
 
-    def collect() -> Iterable[admin.Rollout]:
-        for message in stream:
-            messages[:] = [message]
-            yield message
+    def remembered() -> Iterator[admin.Rollout]:
+        nonlocal last
+        for last in _rollouts(client, response, selector, timeout):  # noqa: UP028  (the last one is kept)
+            yield last
 
+    failure: click.ClickException | None = None
     try:
-        follow(collect(), what, quiet=True)
-    finally:
-        document = {"change": plain(response), "rollout": plain(messages[0]) if messages else None}
-        click.echo(dump(document, output))
+        follow(remembered(), what, quiet=output != "table")
+    except click.ClickException as error:
+        failure = error
+    document = {"change": plain(response), "rollout": None if last is None else plain(last)}
+    return Followed(document, failure)
+
+
+def conclude(followed: Sequence[Followed], output: str) -> None:
+    """Print as JSON or YAML what changes came to: one as it is, several as ``items``.
+
+    Raises:
+        ClickException: one is not in force everywhere.
+
+    """
+    if output != "table":
+        documents = [item.document for item in followed]
+        click.echo(dump(documents[0] if len(documents) == 1 else {"items": documents}, output))
+    failures = [item.failure for item in followed if item.failure is not None]
+    if len(failures) > 1:
+        raise FailedError("; ".join(failure.message for failure in failures))
+    if failures:
+        raise failures[0]
+
+
+def time_left(end: float) -> timedelta:
+    """Return the time until *end* (monotonic seconds); when it is over, enough to ask once how things are."""
+    return max(timedelta(seconds=end - time.monotonic()), _LEAST)
 
 
 def _rollouts(
@@ -123,7 +151,7 @@ def _rollouts(
     seen = [engine.key for engine in selected.engines]
     let_go = [engine.key for engine in response.engines if engine.key not in seen]
     if let_go:
-        left = max(timedelta(seconds=end - time.monotonic()), _LEAST)
+        left = time_left(end)
         for rest in _rollout(client, response, admin.EngineSelector(engines=let_go), left):
             yield admin.Rollout(
                 store_generation=rest.store_generation,
