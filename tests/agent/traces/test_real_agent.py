@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+
 import grpc
 from penstock.agent.journal import Reader
 from penstock.agent.journal.schema import FILE
 from penstock.agent.traces import names
 from penstock.agent.traces.export import CURSOR
-from penstock.proto.v1.admin_pb2 import GetTraceRequest
+from penstock.proto.v1.admin_pb2 import ApplyPolicyRequest, DeletePolicyRequest, GetTraceRequest
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL
 
 from tests.support.agent import running_agent, wait_until
-from tests.support.batches import deferral_end, deferral_start
+from tests.support.batches import deferral_end, deferral_start, transfer_failure
 from tests.support.engine import FakeEngine
 from tests.support.otlp import otlp_backend
+from tests.support.policies import document
 from tests.support.stories import (
     DECODE,
     PREFILL,
@@ -53,3 +57,34 @@ def test_an_engines_traces_survive_a_killed_agent():
     assert {span.span_id for span in tree.spans} == {span.span_id for span in spans}
     assert len(spans) == 7
     assert {span.trace_id for span in spans if span.name != names.HANDSHAKE} == {tree.trace_id}
+
+
+def test_the_sample_ratio_follows_the_policy_live():
+    """With a ratio of 0 only traces of trouble come, from the change on; without the policy all of them again."""
+    policy = document("quiet", telemetry={"traceSampleRatio": 0})
+    numbers = itertools.count()
+    with otlp_backend() as backend:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
+        with (
+            running_agent(env=env) as agent,
+            FakeEngine(agent.listen) as engine,
+            grpc.insecure_channel(agent.admin) as channel,
+        ):
+            admin = AdminStub(channel)
+
+            def requests() -> set[str]:
+                return {str(span.attributes.get(names.GEN_AI_REQUEST_ID)) for span in backend.spans}
+
+            def good_one_comes() -> bool:
+                number = next(numbers)
+                good, bad = f"good-{number}", f"bad-{number}"
+                engine.publish(closed(good))
+                engine.publish(transfer_failure(bad), closed(bad))
+                wait_until(lambda: bad in requests(), "what failed is exported")
+                return good in requests()
+
+            assert good_one_comes()
+            admin.ApplyPolicy(ApplyPolicyRequest(manifest_json=json.dumps(policy), author="test"), timeout=10)
+            wait_until(lambda: not good_one_comes(), "good ones are left out")
+            admin.DeletePolicy(DeletePolicyRequest(name="quiet", author="test"), timeout=10)
+            wait_until(good_one_comes, "good ones come again")
