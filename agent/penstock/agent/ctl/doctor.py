@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.diagnosis import AGENT, examine
-from penstock.agent.ctl.failure import FailedError
+from penstock.agent.ctl.failure import AwayError, FailedError
 from penstock.agent.ctl.findings import NOTE, OK, WRONG, Finding, wrong
 from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.output import dump
@@ -48,20 +48,27 @@ def _look(client: Client) -> list[Finding]:
     try:
         status = client.call("GetStatus", admin.GetStatusRequest(), timeout=_PATIENCE)
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
-    except FailedError as error:
+    except AwayError as error:
         # What the system says about the way there is more than what the call can know.
-        cause = why(client.address)
-        if cause is not None:
-            return [cause]
-        return [
-            Finding(
-                WRONG,
-                AGENT,
-                f"something listens at {client.address}, but does not answer as an agent: {error.message}",
-                "is it the admin socket, not the engines' one? then the agent hangs: read its log, restart it",
-            )
-        ]
+        return [why(client.address) or _stranger(client.address, error.message)]
+    except FailedError as error:
+        return [_stranger(client.address, error.message)]
     return examine(status, engines, time.time())
+
+
+def _stranger(address: str, message: str) -> Finding:
+    """Something listens there and does not answer as an agent does."""
+    if address.startswith("unix:"):
+        advice = (
+            "is it the admin socket, not the engines' one? then the agent hangs: read its log, restart it"
+        )
+    else:
+        advice = (
+            "see to --tls-ca, --tls-cert and --tls-key, and to the names that the agent's --admin-allow lists"
+        )
+    return Finding(
+        WRONG, AGENT, f"something listens at {address}, but does not answer this: {message}", advice
+    )
 
 
 def _show(finding: Finding) -> None:
