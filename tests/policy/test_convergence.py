@@ -40,7 +40,7 @@ bodies = st.sampled_from(
     ]
 )
 selectors = st.sampled_from([{}, {"matchLabels": {"role": "decode"}}])
-lifetimes = st.none() | st.floats(1.0, 60.0)
+lifetimes = st.sampled_from([None, 5.0, 15.0, 600.0])
 picks = st.integers(0, 5)
 
 
@@ -209,6 +209,14 @@ class ConvergenceMachine(RuleBasedStateMachine):
     def partition(self, pick: int, cut: bool) -> None:
         """Keep an engine from reaching the agent, or let it again; streams that are open stay."""
         self._engine(pick).partitioned = cut
+
+    @rule(pick=picks)
+    def run_ahead(self, pick: int) -> None:
+        """Let an engine's clock jump ahead: it ends what it has been given before the agent does."""
+        self.world.turn()
+        self.world.turn()
+        self._engine(pick).ahead += 1_000.0
+        self._engine(pick).tick()
 
     @rule(pick=picks)
     def restart_engine(self, pick: int) -> None:

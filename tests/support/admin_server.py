@@ -27,6 +27,7 @@ from penstock.agent.policy import (
 from penstock.agent.registry import Registry
 from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.proto.v1.policy_pb2 import OrderRefusal
 from penstock.proto.v1.policy_pb2_grpc import add_PolicyFeedServicer_to_server
 
 from tests.support.policy_feed import Engine
@@ -102,11 +103,15 @@ class AdminHarness:
         engine: str = "0",
         *,
         refuse: Callable[[Push], str] = lambda _: "",
+        refuse_drills: str = "",
         supported: tuple[str, ...] = (),
         faults_allowed: bool = False,
         **labels: str,
     ) -> Engine:
-        """Subscribe an engine that answers each push: refuses with what *refuse* says, else acknowledges."""
+        """Subscribe an engine that answers each push: refuses with what *refuse* says, else acknowledges.
+
+        With *refuse_drills* none of the drills holds in it.
+        """
         subscriber = Engine(self._feed_address, engine, **labels)
         self._engines.append(subscriber)
 
@@ -116,8 +121,10 @@ class AdminHarness:
                 error = refuse(push)
                 if error:
                     await subscriber.nack(push, error, "kvLoadFailure.action")
-                else:
-                    await subscriber.ack(push)
+                    continue
+                drills = push.drills if refuse_drills else ()
+                refused = [OrderRefusal(id=drill.id, error=refuse_drills) for drill in drills]
+                await subscriber.ack(push, refused_orders=refused)
 
         async def begin() -> None:
             await subscriber.connect(supported_fields=supported, faults_allowed=faults_allowed)

@@ -94,6 +94,7 @@ class SimulatedEngine:
         state: number of the state of which the last push was made that it took.
         answers: pushes that it has answered.
         partitioned: it cannot reach the agent.
+        ahead: seconds by which its clock has run ahead of the agent's.
 
     """
 
@@ -104,6 +105,7 @@ class SimulatedEngine:
         self.state = 0
         self.answers = 0
         self.partitioned = False
+        self.ahead = 0.0
         self._world = world
         self.start()
 
@@ -115,8 +117,12 @@ class SimulatedEngine:
         self.runtime.emit_event = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
         self.runtime.identify(process="engine-core", key=self.key.engine, model="tiny", vllm_version="0")
         self.client = PolicyClient(
-            self.runtime, settings, self.fields, self._world.clock, lambda *_: self._world.dial(self)
+            self.runtime, settings, self.fields, self.clock, lambda *_: self._world.dial(self)
         )
+
+    def clock(self) -> float:
+        """Seconds of its monotonic clock."""
+        return self._world.clock() + self.ahead
 
     def tick(self) -> None:
         """Do what the client's thread does when it wakes up."""
@@ -149,7 +155,7 @@ class World:
         self.start_agent()
 
     def clock(self) -> float:
-        """Seconds, for all of them: wall clock of the agent, monotonic clock of the engines."""
+        """Seconds of the agent's wall clock."""
         return self.now
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from penstock.proto.v1.events_pb2 import (
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent import wait_until
+from tests.support.policies import action, document
 
 if TYPE_CHECKING:
     from penstock.agent.model import Source
@@ -170,6 +172,32 @@ def test_an_engine_that_cannot_quarantine_is_named(harness: AdminHarness) -> Non
     assert code is grpc.StatusCode.NOT_FOUND
     assert "no engine fits the selector" in details
     harness.stub.SetQuarantine(_quarantine(state=QUARANTINE_STATE_CLOSED))
+
+
+def test_orders_stand_apart_from_the_policy(harness: AdminHarness) -> None:
+    """An engine that refuses its policy runs the drill and cuts the peer off; one that refuses the drill says why."""
+    harness.engine("0", refuse=lambda push: "not with me" if push.schedule else "", **_ABLE)
+    harness.engine("1", refuse_drills="no such mode here", **_ABLE)
+    manifest = json.dumps(document("any", kvLoadFailure=action("recompute")))
+    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, author="me"))
+    harness.stub.SetQuarantine(_quarantine())
+    harness.stub.StartDrill(_drill(selector={"labels": "role=decode"}))
+
+    def states() -> list[tuple[str, str, str]]:
+        (listed,) = harness.stub.ListDrills(admin.ListDrillsRequest()).drills
+        return [(engine.key.engine, engine.state, engine.error) for engine in listed.engines]
+
+    wanted = [("0", "acknowledged", ""), ("1", "refused", "no such mode here")]
+    wait_until(lambda: states() == wanted, "both have answered")
+    wait_until(
+        lambda: (
+            [row[:3] for row in _listed(harness)]
+            == [(engine, _PEER, QUARANTINE_STATE_OPEN) for engine in ("0", "1")]
+        ),
+        "both have cut the peer off",
+    )
+    (policy,) = harness.stub.ListPolicies(admin.ListPoliciesRequest()).policies
+    assert (policy.engines_selected, policy.engines_in_force) == (2, 1)
 
 
 def test_a_drill_runs_where_it_is_wanted_until_it_is_stopped(harness: AdminHarness) -> None:

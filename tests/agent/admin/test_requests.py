@@ -9,6 +9,7 @@ import pytest
 from penstock.agent.admin import requests, scanning
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.batches import PEER, TIME, deferral_end, deferral_start, transfer_failure
@@ -87,6 +88,20 @@ def test_two_servers_may_give_the_same_id(harness: AdminHarness) -> None:
     for server in ("prefill", "decode"):
         harness.append(harness.source("0", server=server), closed("same"))
     assert sorted(item.key.server for item in _ask(harness).requests) == ["decode", "prefill"]
+
+
+def test_a_request_that_went_with_its_engine_is_not_open(harness: AdminHarness) -> None:
+    """While the engine may come back it is; after its loss it neither waits nor runs."""
+    core, other = harness.source("0"), harness.source("1")
+    harness.append(core, deferral_start("r"))
+    (item,) = _ask(harness).requests
+    assert (item.deferred, item.finish_reason) == (common.DEFERRAL_REASON_REMOTE_KV, "")
+    harness.append(core, batch=Batch(goodbye={"reason": "exit"}))
+    harness.append(other, deferral_start("s"))
+    by_name = {item.request_id: item for item in _ask(harness).requests}
+    assert (by_name["r"].deferred, by_name["r"].finish_reason) == (0, "engine_lost")
+    assert not by_name["r"].HasField("closed")
+    assert by_name["s"].finish_reason == ""
 
 
 def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.ctl.differences import differences
+from penstock.agent.policy.store import OwnedManifest
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.policies import action, document
+from tests.support.policies import action, document, manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +89,24 @@ def test_a_file_against_what_holds(harness: AdminHarness, agentctl: Agentctl, tm
     assert (same.exit_code, same.stdout) == (0, f"policy p: generation 2 and {path} are the same\n")
     wrong = agentctl("diff", "policy", "nope", str(path))
     assert (wrong.exit_code, wrong.stderr.startswith(f"agentctl: {path} holds no policy 'nope'")) == (2, True)
+
+
+def test_a_policy_that_belongs_to_a_file_can_be_compared(
+    harness: AdminHarness, agentctl: Agentctl, tmp_path: Path
+) -> None:
+    """Nobody but the file may change it, and everybody may look."""
+    harness.run(harness.store.replace_files([OwnedManifest(manifest("p"), "file:base.yaml")]))
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump(document("p", kvLoadFailure=action("auto"))))
+    result = agentctl("diff", "policy", "p", str(path))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[1].split() == ["spec.kvLoadFailure.action", "recompute", "auto"]
+    assert (
+        "what it would change in engines is not known: policy 'p' belongs to the file base.yaml"
+        in result.stderr
+    )
+    document_ = json.loads(agentctl("diff", "policy", "p", str(path), "-o", "json").stdout)
+    assert "engines" not in document_
 
 
 def _facts(**fields: Any) -> dict[str, Any]:

@@ -6,11 +6,14 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trustme
 from click.testing import CliRunner
 from penstock.agent.ctl.diagnosis import examine
 from penstock.agent.ctl.findings import NOTE, OK, WRONG
@@ -278,3 +281,32 @@ def test_somebody_else_s_socket(harness: AdminHarness) -> None:
         said = _doctor(f"{directory}/admin.sock")
     assert "admin.sock takes connections, but nothing answers in time" in said
     assert "the agent hangs or is stopped" in said
+
+
+def test_a_port_of_something_else(tmp_path: Path) -> None:
+    """Certificates are what one looks at first."""
+    authority = trustme.CA()
+    files = {}
+    for name, blob in (
+        ("ca", authority.cert_pem),
+        ("cert", (mine := authority.issue_cert("me")).cert_chain_pems[0]),
+        ("key", mine.private_key_pem),
+    ):
+        files[name] = tmp_path / f"{name}.pem"
+        blob.write_to_path(str(files[name]))
+    tls = [part for name, path in files.items() for part in (f"--tls-{name}", str(path))]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        # It hangs up at once, as a server does that does not accept a certificate.
+        thread = threading.Thread(target=_hang_up, args=(server,), daemon=True)
+        thread.start()
+        result = CliRunner().invoke(cli, [*tls, "doctor", "--address", address])
+    assert result.exit_code == 1
+    assert f"something listens at {address}, but does not answer this" in result.stdout
+    assert "--admin-allow" in result.stdout
+
+
+def _hang_up(server: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            server.accept()[0].close()

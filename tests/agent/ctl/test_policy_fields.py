@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.ctl.policy_fields import FIELDS
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.ctl.differences import leaves
+from penstock.agent.ctl.policy_fields import FIELDS, unset_fields
 from penstock.agent.policy.wire import body_of
 from penstock.proto.v1.policy_pb2 import PolicyBody
 
@@ -172,3 +175,48 @@ def test_a_field_that_waits_for_auto_is_told(harness: AdminHarness, agentctl: Ag
         "the connector's own; set ecLoadFailure.action to auto\n"
     )
     assert agentctl("set-policy", "q", "--ec-load-failure", "auto").stderr == ""
+
+
+def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """One, or a section; what is left empty goes too, and what was never there is told."""
+    assert agentctl("set-policy", "p", *_EVERYTHING, "--ttl", "1h").exit_code == 0
+    unset = (
+        "kvLoadFailure.recomputeBudget.tokensPerSecond",
+        "spec.deferral",
+        "expiresAt",
+        "telemetry",
+        "ecLoadFailure",
+    )
+    result = agentctl(
+        "set-policy",
+        "p",
+        "--kv-load-failure",
+        "recompute",
+        *(word for path in unset for word in ("--unset", path)),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert _spec(harness) == {
+        "kvLoadFailure": {"action": "recompute", "maxRecomputeTokens": 4096, "overBudget": "fail"},
+        "peerQuarantine": {"failures": 5, "window": "30s", "duration": "1m", "maxPeersPercent": 50},
+    }
+    for path in ("deferral", "kvLoadFailure.action.x", "nonsense", ""):
+        wrong = agentctl("set-policy", "p", "--unset", path)
+        assert wrong.exit_code == 2
+        assert f"--unset {path} is not set; set are kvLoadFailure.action, " in wrong.stderr
+
+
+_SPECS = st.recursive(
+    st.integers(),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3),
+    max_leaves=8,
+).filter(lambda spec: isinstance(spec, dict))
+
+
+@given(_SPECS, st.data())
+def test_what_is_taken_out_is_gone_and_nothing_else(spec: dict[str, Any], data: st.DataObject) -> None:
+    """Whatever the fields are."""
+    before = dict(leaves(spec))
+    path = data.draw(st.sampled_from(sorted(before)))
+    unset_fields(spec, [path])
+    del before[path]
+    assert dict(leaves(spec)) == before

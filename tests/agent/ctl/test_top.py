@@ -12,12 +12,15 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.tls import ClientTls
 from penstock.agent.ctl.top.layout import screen, text
 from penstock.agent.ctl.top.poll import Poller, take
 from penstock.agent.ctl.top.view import SORTS, WINDOW, History, Sample
@@ -252,6 +255,25 @@ def test_the_poller_keeps_the_newest_and_an_error_is_a_sample() -> None:
             raise AwayError("no agent answers")
 
     assert take(Nobody(), admin.EngineSelector()).error == "no agent answers"  # type: ignore[arg-type]
+
+
+def test_a_client_that_is_closed_under_the_poller_ends_it_quietly(harness: AdminHarness) -> None:
+    """Somebody pressed q between two of its calls."""
+    client = Client(harness.address, ClientTls())
+    asked, closed = threading.Event(), threading.Event()
+
+    def ask() -> Sample:
+        asked.set()
+        assert closed.wait(20)
+        return take(client, admin.EngineSelector())
+
+    with Poller(ask, 1.0) as poller:
+        assert asked.wait(20)
+    client.close()
+    closed.set()
+    # An exception in the thread would fail the test.
+    poller._thread.join(20)
+    assert not poller._thread.is_alive()
 
 
 class _Terminal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["bogus"], "'bogus'; use one of set-policy, apply, rollback"),
+        (["bogus"], "'bogus'; use one of top, doctor, get, describe"),
         (
             ["get", "bogus"],
             "agentctl get has no 'bogus'; use one of policy, engines, peers, requests, events",
@@ -133,6 +134,14 @@ def test_help_and_groups_need_no_agent() -> None:
     assert _run("get").exit_code == 2
     assert "engines" in _run("get").stdout
     assert _run("set-policy", "--help").exit_code == 0
+
+
+def test_the_help_has_every_command_in_a_section() -> None:
+    """And each once."""
+    text = _run("--help").stdout
+    for name in cli.list_commands(click.Context(cli)):
+        assert len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1, name
+    assert "\nCommands:" not in text
 
 
 def test_help_is_fast_because_it_imports_little() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import socket
 
 import grpc
@@ -9,14 +11,15 @@ from penstock.agent.journal import Reader
 from penstock.agent.journal.schema import FILE
 from penstock.agent.traces import names
 from penstock.agent.traces.export import CURSOR
-from penstock.proto.v1.admin_pb2 import GetTraceRequest
+from penstock.proto.v1.admin_pb2 import ApplyPolicyRequest, DeletePolicyRequest, GetTraceRequest
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL
 
 from tests.support.agent import running_agent, wait_until
-from tests.support.batches import deferral_end, deferral_start
+from tests.support.batches import deferral_end, deferral_start, transfer_failure
 from tests.support.engine import FakeEngine
 from tests.support.otlp import otlp_backend
+from tests.support.policies import document
 from tests.support.stories import (
     DECODE,
     PREFILL,
@@ -82,3 +85,34 @@ def test_a_backend_that_never_answers_holds_up_nothing():
                 lambda: agent.metric("penstock_agent_spans_total", result="exported") == 52, "the count"
             )
     assert len({span.span_id for span in spans}) == len(spans) == 52
+
+
+def test_the_sample_ratio_follows_the_policy_live():
+    """With a ratio of 0 only traces of trouble come, from the change on; without the policy all of them again."""
+    policy = document("quiet", telemetry={"traceSampleRatio": 0})
+    numbers = itertools.count()
+    with otlp_backend() as backend:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.endpoint, "OTEL_TRACES_EXPORTER": "otlp"}
+        with (
+            running_agent(env=env) as agent,
+            FakeEngine(agent.listen) as engine,
+            grpc.insecure_channel(agent.admin) as channel,
+        ):
+            admin = AdminStub(channel)
+
+            def requests() -> set[str]:
+                return {str(span.attributes.get(names.GEN_AI_REQUEST_ID)) for span in backend.spans}
+
+            def good_one_comes() -> bool:
+                number = next(numbers)
+                good, bad = f"good-{number}", f"bad-{number}"
+                engine.publish(closed(good))
+                engine.publish(transfer_failure(bad), closed(bad))
+                wait_until(lambda: bad in requests(), "what failed is exported")
+                return good in requests()
+
+            assert good_one_comes()
+            admin.ApplyPolicy(ApplyPolicyRequest(manifest_json=json.dumps(policy), author="test"), timeout=10)
+            wait_until(lambda: not good_one_comes(), "good ones are left out")
+            admin.DeletePolicy(DeletePolicyRequest(name="quiet", author="test"), timeout=10)
+            wait_until(good_one_comes, "good ones come again")

@@ -12,8 +12,14 @@ from penstock.agent.admin.targets import selection_of, source_target
 from penstock.agent.errors import ContractError
 from penstock.agent.traces.entries import RequestKey, request_entries
 from penstock.agent.traces.facts import RequestFacts
+from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
-from penstock.proto.v1.common_pb2 import OUTCOME_RECOMPUTED, OUTCOME_UNSPECIFIED
+from penstock.proto.v1.common_pb2 import (
+    DEFERRAL_ENDING_ENGINE_LOST,
+    OUTCOME_RECOMPUTED,
+    OUTCOME_UNSPECIFIED,
+    DeferralEnding,
+)
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
@@ -31,6 +37,8 @@ _SORTS = ("", "age", "time")
 # Those are read one by one.
 MAX_REQUESTS = 10_000
 _BATCHES_KEPT = 16
+# Of a request that went with its engine; vLLM has no word for that.
+_LOST = label(DeferralEnding, DEFERRAL_ENDING_ENGINE_LOST)
 _DEFAULT_REQUESTS = 100
 
 
@@ -74,6 +82,7 @@ class _Log:
         self._reader = reader
         self._left = budget
         self._batches: dict[int, dict[RequestKey, list[Entry]]] = {}
+        self._lost: dict[int, bool] = {}
 
     @property
     def spent(self) -> bool:
@@ -86,6 +95,12 @@ class _Log:
         for logged in self._reader.request_batches(key.request_id):
             found += self._batch(logged).get(key, ())
         return found
+
+    def lost(self, epoch: int) -> bool:
+        """Tell whether a source has gone: what it did not close it never will."""
+        if epoch not in self._lost:
+            self._lost[epoch] = not self._reader.is_open(epoch)
+        return self._lost[epoch]
 
     def _batch(self, logged: LoggedBatch) -> dict[RequestKey, list[Entry]]:
         entries = self._batches.pop(logged.id, None)
@@ -122,7 +137,8 @@ def _known(
             response.truncated = True
             break
         asked = found.event.load_outcome if request.outcome else None
-        response.requests.append(_summary(RequestFacts.of(key.request_id, log.entries(key)), asked))
+        facts = RequestFacts.of(key.request_id, log.entries(key))
+        response.requests.append(_summary(facts, asked, engine_lost=log.lost(facts.source.epoch)))
     return response
 
 
@@ -136,7 +152,7 @@ def _takes(request: admin.ListRequestsRequest, found: Found) -> bool:
     )
 
 
-def _summary(facts: RequestFacts, asked: LoadOutcome | None) -> admin.RequestSummary:
+def _summary(facts: RequestFacts, asked: LoadOutcome | None, *, engine_lost: bool) -> admin.RequestSummary:
     """Say what became of a request: of the outcome that was *asked* for, or of the weightiest."""
     outcome = asked if asked is not None else facts.outcome
     cause = outcome if outcome is not None and outcome.mode else facts.cause
@@ -158,6 +174,8 @@ def _summary(facts: RequestFacts, asked: LoadOutcome | None) -> admin.RequestSum
     if facts.closed is not None:
         summary.closed.FromNanoseconds(facts.closed.event.time_unix_nano)
         summary.finish_reason = facts.closed.event.request_closed.finish_reason
+    elif engine_lost:
+        summary.finish_reason = _LOST
     elif facts.open_deferrals:
         summary.deferred = facts.open_deferrals[-1].event.deferral_start.reason
     return summary

@@ -25,9 +25,13 @@ _OPTIONS = (
     # A proxy of the environment is for the web, not for the agent.
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # Who follows a stream notices an agent that hangs.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # Without it that takes a minute.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     # Who waits for an agent to come back looks once a second.
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
 )
 
 
@@ -82,7 +86,7 @@ class Client:
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             return AwayError(self._unreachable(details))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return FailedError(f"the agent at {self.address} did not answer in time: see its log")
+            return AwayError(f"the agent at {self.address} did not answer in time: see its log")
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return RefusedError(
                 f"{self.address} does not know this command: it is the engines' socket (--address takes what "

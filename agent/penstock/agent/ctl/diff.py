@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.differences import Difference, differences, plain_rows, rows
 from penstock.agent.ctl.engine_facts import comparable, described, read_engine
-from penstock.agent.ctl.failure import FailedError, WrongUseError
+from penstock.agent.ctl.failure import AwayError, FailedError, WrongUseError
 from penstock.agent.ctl.files import read_paths
 from penstock.agent.ctl.named import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client, with_output
@@ -109,12 +109,24 @@ def _with_generation(client: Client, name: str, generation: int | None) -> tuple
 
 def _with_file(
     client: Client, name: str, file: str
-) -> tuple[str, str, list[Difference], admin.ApplyPolicyResponse]:
+) -> tuple[str, str, list[Difference], admin.ApplyPolicyResponse | None]:
     manifest = next((item for item in read_paths([file]) if item.name == name), None)
     if manifest is None:
         raise WrongUseError(f"{file} holds no policy {name!r}")
     request = admin.ApplyPolicyRequest(manifest_json=manifest.text, author=author(), dry_run=True, all=True)
-    change = client.call("ApplyPolicy", request)
+    change: admin.ApplyPolicyResponse | None = None
+    try:
+        change = client.call("ApplyPolicy", request)
+    except AwayError:
+        raise
+    except FailedError as error:
+        # The content is right, only may nobody apply it: a file owns the name, or the certificate is for reading.
+        click.echo(
+            click.style(
+                f"warning: what it would change in engines is not known: {error.message}", fg="yellow"
+            ),
+            err=True,
+        )
     present = _present(client, name)
     before = f"generation {present.generation}" if present is not None else "nothing"
     old = _document(present.manifest_json) if present is not None else {}

@@ -48,23 +48,25 @@ def _look(client: Client) -> list[Finding]:
     try:
         status = client.call("GetStatus", admin.GetStatusRequest(), timeout=_PATIENCE)
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
-    except FailedError as error:
+    except AwayError as error:
         # What the system says about the way there is more than what the call can know.
         return [why(client.address) or _answer(client.address, error)]
+    except FailedError as error:
+        return [_answer(client.address, error)]
     return examine(status, engines, time.time())
 
 
 def _answer(address: str, error: FailedError) -> Finding:
-    """Say what is wrong with an agent that takes connections."""
+    """Say what is wrong with somebody who takes connections and does not answer as an agent does."""
     if isinstance(error, RefusedError):
         return Finding(WRONG, AGENT, error.message, "")
-    if isinstance(error, AwayError) and not address.startswith("unix:"):
+    if not address.startswith("unix:"):
         return Finding(
             WRONG,
             AGENT,
-            error.message,
-            "openssl x509 -noout -dates -subject -in FILE shows a certificate; if they are in order the agent hangs: "
-            "read its log, restart it",
+            f"something listens at {address}, but does not answer this: {error.message}",
+            "see to --tls-ca, --tls-cert and --tls-key (openssl x509 -noout -dates -subject -in FILE shows one), and to the "
+            "names that the agent's --admin-allow lists; if they are in order the agent hangs: read its log, restart it",
         )
     return Finding(
         WRONG,

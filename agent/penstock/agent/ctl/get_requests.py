@@ -113,4 +113,7 @@ def _state(item: admin.RequestSummary) -> str:
         return click.style(text, fg=_COLOURS.get(item.outcome))
     if item.deferred:
         return click.style(f"waits for {label(common.DeferralReason, item.deferred)}", fg="yellow")
-    return "ok" if item.HasField("closed") else "open"
+    if item.HasField("closed"):
+        return "ok"
+    # What went with its engine has an end and no moment of it.
+    return click.style("lost", fg="red") if item.finish_reason else "open"

@@ -12,9 +12,13 @@ import click
 from click.shell_completion import CompletionItem
 from penstock.agent.ctl.words import printable
 
+_HELP_WIDTH = 80
+
 
 class LazyGroup(click.Group):
     """A group whose commands are ``name -> (module, help)``; the attribute has the name of the command.
+
+    The help lists them in *sections*, what is in none of them last.
 
     Importing gRPC takes longer than all else: ``agentctl --help`` and shell
     completion do without it.
@@ -25,15 +29,24 @@ class LazyGroup(click.Group):
         *args: Any,
         lazy: dict[str, tuple[str, str]] | None = None,
         aliases: dict[str, str] | None = None,
+        sections: dict[str, tuple[str, ...]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._sections = sections or {}
         self._lazy = lazy or {}
         self._aliases = aliases or {}
 
     def list_commands(self, _: click.Context) -> list[str]:
-        """Return the names, in the order in which they were given."""
-        return [*self._lazy, *self.commands]
+        """Return the names, in the order in which the help has them."""
+        return [name for name, _ in self._rows()]
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Return names and what they are for, without importing a command."""
+        rows = {name: text for name, (_, text) in self._lazy.items()}
+        rows |= {name: command.get_short_help_str(_HELP_WIDTH) for name, command in self.commands.items()}
+        first = [name for names in self._sections.values() for name in names if name in rows]
+        return [(name, rows[name]) for name in dict.fromkeys([*first, *rows])]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command."""
@@ -62,17 +75,20 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
         """Return commands and options that begin with *incomplete*, without importing the commands."""
-        rows = [(name, text) for name, (_, text) in self._lazy.items()]
-        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
-        found = [CompletionItem(name, help=text) for name, text in rows if name.startswith(incomplete)]
+        found = [
+            CompletionItem(name, help=text) for name, text in self._rows() if name.startswith(incomplete)
+        ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
-        rows = [(name, text) for name, (_, text) in self._lazy.items()]
-        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        rows = dict(self._rows())
+        for title, names in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, rows.pop(name)) for name in names])
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(list(rows.items()))
 
 
 class RootGroup(LazyGroup):

@@ -4,8 +4,8 @@ Tables are for people. With ``-o json`` or ``-o yaml`` names are those of the
 wire's JSON mapping (camelCase), enum values are their label words, numbers are
 plain numbers (also 64-bit ones), moments are RFC 3339 and durations such as
 ``1.5s``. What is not set is left out only where the wire can tell that; a list
-is the field of that name, and ``truncated`` beside it says that it is not all. ``get policy`` prints manifests, with a ``status``
-that ``apply`` ignores.
+is the field of that name, and ``truncated`` beside it says that it is not all.
+``get policy`` prints manifests, with a ``status`` that ``apply`` ignores.
 """
 
 from __future__ import annotations
@@ -39,6 +39,13 @@ _COMMANDS = {
     "watch": (f"{_HERE}.watch", "Print events as they come."),
 }
 
+_SECTIONS = {
+    "Look": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
+    "Change policies": ("set-policy", "apply", "rollback", "delete", "export", "import"),
+    "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
+    "Other": ("completion",),
+}
+
 _GET = {
     "policy": (f"{_HERE}.get_policy", "Policies, or what they come to in one engine (--effective)."),
     "engines": (f"{_HERE}.get", "Engines: connected, policy in force, what they wait for."),
@@ -53,6 +60,7 @@ _GET = {
     "agentctl",
     cls=RootGroup,
     lazy=_COMMANDS,
+    sections=_SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed or not found, 2 wrong use.",
 )
@@ -87,12 +95,12 @@ def cli(context: click.Context, address: str, tls: ClientTls) -> None:
     },
 )
 def get() -> None:
-    """List things."""
+    """List engines, peers, requests, events, policies, the audit log."""
 
 
 @cli.group(cls=LazyGroup, lazy={"engine": (f"{_HERE}.describe", "One engine, in full.")})
 def describe() -> None:
-    """Show one thing in full."""
+    """Show an engine in full, and why it has the policy that it has."""
 
 
 @cli.group(
@@ -103,12 +111,12 @@ def describe() -> None:
     },
 )
 def diff() -> None:
-    """Compare things."""
+    """Say what changed in a policy, or what tells two engines apart."""
 
 
 @cli.group(cls=LazyGroup, lazy={"policy": (f"{_HERE}.delete", "Delete a policy.")})
 def delete() -> None:
-    """Delete things."""
+    """Delete a policy."""
 
 
 def main() -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
+from penstock.agent.ctl.differences import leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -156,3 +157,26 @@ def set_fields(spec: dict[str, Any], given: Mapping[str, Any]) -> None:
         for section in sections:
             place = place.setdefault(section, {})
         place[last] = value
+
+
+def unset_fields(spec: dict[str, Any], paths: Iterable[str]) -> None:
+    """Take fields, or whole sections, out of *spec*; a section that has nothing left goes too.
+
+    Raises:
+        ValueError: one is not there; says what is.
+
+    """
+    for path in paths:
+        *sections, last = path.removeprefix("spec.").split(".")
+        places: list[tuple[dict[str, Any], str]] = []
+        place: Any = spec
+        for name in (*sections, last):
+            if not isinstance(place, dict) or name not in place:
+                raise ValueError(f"{path} is not set; set are {', '.join(name for name, _ in leaves(spec))}")
+            places.append((place, name))
+            place = place[name]
+        holder, name = places.pop()
+        del holder[name]
+        while places and not holder:
+            holder, name = places.pop()
+            del holder[name]

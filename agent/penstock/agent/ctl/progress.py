@@ -70,13 +70,20 @@ def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: s
     """
     shown: dict[str, str] = {}
     last = admin.Rollout()
-    for last in rollouts:
-        for engine in last.engines:
-            name, line = words.engine(engine.key), _line(engine, done)
-            if shown.get(name) != line:
-                shown[name] = line
-                if not quiet:
-                    click.echo(words.printable(f"engine {name} {line}"))
+    try:
+        for last in rollouts:
+            for engine in last.engines:
+                name, line = words.engine(engine.key), _line(engine, done)
+                if shown.get(name) != line:
+                    shown[name] = line
+                    if not quiet:
+                        click.echo(words.printable(f"engine {name} {line}"))
+    except KeyboardInterrupt:
+        click.echo(
+            f"no longer waiting for {what}: it stays as ordered; 'agentctl get engines' shows how far it is",
+            err=True,
+        )
+        raise
     if not quiet and not last.engines:
         click.echo("no engine is known that it concerns")
     _judge(last, what)

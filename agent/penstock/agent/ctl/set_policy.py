@@ -17,7 +17,7 @@ from penstock.agent.ctl.change import (
 from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.named import POLICY
 from penstock.agent.ctl.options import DURATION, PATH, SELECTOR, author, with_client
-from penstock.agent.ctl.policy_fields import set_fields, with_fields
+from penstock.agent.ctl.policy_fields import set_fields, unset_fields, with_fields
 from penstock.agent.selector import parse_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -49,6 +49,12 @@ _REASON = "penstock.dev/reason"
 @click.option("--mode", type=click.Choice(["enforce", "observe"]), help="observe decides and reports only.")
 @click.option(
     "--ttl", type=DURATION, help="Ends by itself after this time; 900 and above need one of at most 4h."
+)
+@click.option(
+    "--unset",
+    multiple=True,
+    metavar="FIELD",
+    help="Take a field out, such as kvLoadFailure.maxRecomputeTokens, deferral or expiresAt.",
 )
 @click.option("--reason", help="Why, for the audit log.")
 @with_if_generation
@@ -109,6 +115,7 @@ def _patched(
     priority: int | None,
     mode: str | None,
     ttl: timedelta | None,
+    unset: tuple[str, ...],
     reason: str | None,
     **fields: Any,
 ) -> dict[str, Any]:
@@ -130,6 +137,10 @@ def _patched(
         annotations[_REASON] = reason
     if annotations:
         manifest["metadata"]["annotations"] = annotations
+    try:
+        unset_fields(spec, unset)
+    except ValueError as error:
+        raise WrongUseError(f"--unset {error}") from None
     set_fields(spec, fields)
     if selector is not None:
         kept = {"models": spec["selector"]["models"]} if "models" in spec.get("selector", {}) else {}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.agent.ctl import words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.agent.ctl.top.view import EngineRow, History, PeerRow, Sample
+
+T = TypeVar("T")
 
 # What a piece of a line says by its looks; the terminal chooses how.
 PLAIN, HEAD, BAD, WARN, DIM = "", "head", "bad", "warn", "dim"
@@ -64,13 +66,14 @@ def screen(history: History, sort: str, scroll: int, width: int, height: int, no
     lines = _heading(history, sample, now)
     footer: Line = [Piece(f"q quit   s sort: {sort}   up/down scroll   rates over 10s", DIM)]
     if sample is not None:
-        engines = [_engine_cells(row, now) for row in history.engines(sort)]
-        peers = [_peer_cells(row, now) for row in history.peers(sort)]
+        engines, peers = history.engines(sort), history.peers(sort)
         # Of each table a line before it and its title; and the footer.
         room = max(0, height - len(lines) - 5)
         engine_rows = min(len(engines), max(_LEAST_ROWS, room // 2, room - len(peers)))
-        lines += _table(_ENGINES, engines, "engines", scroll, engine_rows, width)
-        lines += _table(_PEERS, peers, "peers", scroll, max(room - engine_rows, 0), width)
+        lines += _table(_ENGINES, *_page(engines, scroll, engine_rows, "engines"), _engine_cells, width, now)
+        lines += _table(
+            _PEERS, *_page(peers, scroll, max(room - engine_rows, 0), "peers"), _peer_cells, width, now
+        )
     body = lines[: height - 1] if height > 1 else lines[:1]
     return [_cut(line, width) for line in (*body, *([footer] if height > 1 else []))]
 
@@ -157,17 +160,26 @@ def _peer_cells(row: PeerRow, now: float) -> list[Piece]:
     ]
 
 
+def _page(rows: Sequence[T], scroll: int, count: int, things: str) -> tuple[Sequence[T], str]:
+    """Return *count* rows from *scroll* on, or the last ones, and which of the *things* they are if not all."""
+    if count >= len(rows):
+        return rows, ""
+    begin = max(0, min(scroll, len(rows) - count))
+    which = f"{begin + 1} to {begin + count} of {len(rows)}" if count else f"{len(rows)}"
+    return rows[begin : begin + count], f"{which} {things}"
+
+
 def _table(
-    columns: Sequence[Column], cells: Sequence[list[Piece]], things: str, scroll: int, count: int, width: int
+    columns: Sequence[Column],
+    rows: Sequence[T],
+    caption: str,
+    cells: Callable[[T, float], list[Piece]],
+    width: int,
+    now: float,
 ) -> list[Line]:
-    """Return a line that tells how many of the *things* are shown if not all are, the title and *count* rows."""
-    begin = max(0, min(scroll, len(cells) - count))
-    shown = [
-        [Piece(words.printable(cell.text), cell.style) for cell in row]
-        for row in cells[begin : begin + count]
-    ]
-    which = f"{begin + 1} to {begin + len(shown)} of {len(cells)}" if shown else f"{len(cells)}"
-    lines: list[Line] = [[Piece(f"{which} {things}" if len(shown) < len(cells) else "", DIM)]]
+    """Return caption, title and rows, in the columns that fit."""
+    shown = [[Piece(words.printable(cell.text), cell.style) for cell in cells(row, now)] for row in rows]
+    lines: list[Line] = [[Piece(caption, DIM)]]
     kept = _fitting(columns, shown, width)
     widths = [_width(columns[index], index, shown) for index in kept]
     titles = [_aligned(columns[i].title, w, columns[i]) for i, w in zip(kept, widths, strict=True)]
@@ -212,8 +224,8 @@ def _cut(line: Line, width: int) -> Line:
     return cut
 
 
-def _sum(values: object) -> float | None:
-    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 

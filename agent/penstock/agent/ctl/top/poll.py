@@ -61,7 +61,13 @@ class Poller:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            sample = self._ask()
+            try:
+                sample = self._ask()
+            except ValueError:
+                # gRPC's word for a channel that was closed between two calls: nobody looks any more.
+                if self._stop.is_set():
+                    return
+                raise
             with self._lock:
                 # Whoever draws is faster than this; a terminal that is stopped must not fill the memory.
                 self._samples = [*self._samples[-1:], sample]

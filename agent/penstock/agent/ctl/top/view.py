@@ -84,6 +84,9 @@ class History:
     samples: deque[Sample] = field(default_factory=deque)
     error: str = ""
     error_since: float = 0.0
+    # By order; a screen is drawn more often than samples come.
+    _engines: dict[str, list[EngineRow]] = field(default_factory=dict)
+    _peers: dict[str, list[PeerRow]] = field(default_factory=dict)
 
     def add(self, sample: Sample) -> None:
         """Take a sample; one without state only tells that there is none."""
@@ -92,6 +95,7 @@ class History:
             self.error = sample.error
             return
         self.error = ""
+        self._engines, self._peers = {}, {}
         self.samples.append(sample)
         while len(self.samples) > 2 and self.samples[1].at <= sample.at - WINDOW:  # noqa: PLR2004
             self.samples.popleft()
@@ -105,19 +109,27 @@ class History:
         """Return the engines of the newest sample, in that order."""
         if self.last is None:
             return []
+        if sort in self._engines:
+            return self._engines[sort]
         before = {_key(item.key): item.counters for item in self.samples[0].engines}
         found = [self._engine(item, before.get(_key(item.key))) for item in self.last.engines]
-        return sorted(found, key=lambda row: (*_engine_order(row, sort), row.name))
+        order = self._engines[sort] = sorted(found, key=lambda row: (*_engine_order(row, sort), row.name))
+        return order
 
     def peers(self, sort: str) -> list[PeerRow]:
         """Return the peers of the newest sample, in that order."""
         if self.last is None:
             return []
+        if sort in self._peers:
+            return self._peers[sort]
         before = {(_key(item.key), item.peer.address): item for item in self.samples[0].peers}
         found = [
             self._peer(item, before.get((_key(item.key), item.peer.address))) for item in self.last.peers
         ]
-        return sorted(found, key=lambda row: (*_peer_order(row, sort), row.address, row.engine))
+        order = self._peers[sort] = sorted(
+            found, key=lambda row: (*_peer_order(row, sort), row.address, row.engine)
+        )
+        return order
 
     def _rate(self, after: int, before: int | None) -> float | None:
         seconds = self.samples[-1].at - self.samples[0].at

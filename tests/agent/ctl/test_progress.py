@@ -1,0 +1,26 @@
+"""Following a change into the engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.agent.ctl.progress import follow
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def test_who_stops_waiting_is_told_that_the_change_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    """An interrupt undoes nothing, and must not look as if it did."""
+
+    def rollouts() -> Iterator[admin.Rollout]:
+        yield admin.Rollout(engines=[{"key": {"engine": "0"}, "state": "waiting"}])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(rollouts(), "policy p", quiet=False)
+    captured = capsys.readouterr()
+    assert captured.out == "engine 0 waiting\n"
+    assert captured.err.startswith("no longer waiting for policy p: it stays as ordered")
