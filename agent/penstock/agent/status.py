@@ -7,25 +7,31 @@ from penstock.agent.errors import (
     ConfigError,
     ConflictError,
     ContractError,
+    DamageError,
     FullError,
     GapError,
     ImpossibleError,
+    LimitError,
     ManifestError,
     NotFoundError,
     PenstockError,
     StateError,
+    UnwritableError,
 )
 
 _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     ConflictError: grpc.StatusCode.ABORTED,
     ContractError: grpc.StatusCode.INVALID_ARGUMENT,
+    DamageError: grpc.StatusCode.INTERNAL,
     FullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     GapError: grpc.StatusCode.FAILED_PRECONDITION,
     ImpossibleError: grpc.StatusCode.FAILED_PRECONDITION,
+    LimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ManifestError: grpc.StatusCode.INVALID_ARGUMENT,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     StateError: grpc.StatusCode.INTERNAL,
+    UnwritableError: grpc.StatusCode.INTERNAL,
 }
 
 

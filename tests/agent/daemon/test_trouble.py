@@ -101,8 +101,8 @@ def test_damaged_databases_are_set_aside():
 
 
 def test_damage_that_shows_while_it_runs():
-    """The agent ends with one sentence, and its next start is a new beginning."""
-    with running_agent() as agent:
+    """The agent ends with one sentence, as a restart repairs it, and its next start is a new beginning."""
+    with running_agent(["--on-fatal=idle"]) as agent:
         with FakeEngine(agent.listen) as engine:
             for n in range(40):
                 engine.publish(*(transfer_failure(f"r{n}-{m}", error_text="x" * 3000) for m in range(4)))
