@@ -59,7 +59,8 @@ class Writer:
     """Runs commands in the order of :meth:`put`, many in one transaction.
 
     *done* is called on the writer's thread after each commit (or rollback) with each command and its result, or
-    its error, in order. *damaged* is called on it when the database turns out to be damaged.
+    its error, in order. *damaged* is called on it when the database turns out to be damaged, *after* when the results
+    of a transaction have been handed on; it may wait.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Writer:
         reserve: Reserve,
         group_bytes: int,
         damaged: Callable[[str], None],
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._done = done
@@ -78,6 +80,7 @@ class Writer:
         self._reserve = reserve
         self._group_bytes = group_bytes
         self._damaged = damaged
+        self._after = after
         self._queue: deque[Command] = deque()
         self._queued_bytes = 0
         self._latest: dict[str, Write] = {}
@@ -145,6 +148,7 @@ class Writer:
                 if last and not (group or latest):
                     break
             self._done(self._commit(group, latest))
+            self._after()
             self._trim(len(group))
             if last:
                 break
