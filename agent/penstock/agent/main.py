@@ -129,7 +129,7 @@ def _wants_idle(arguments: Sequence[str]) -> bool:
         return False
     flags = " ".join(arguments).replace("--on-fatal ", "--on-fatal=").split()
     given = [flag.partition("=")[2] for flag in flags if flag.startswith("--on-fatal=")]
-    return (given or [os.environ.get(f"{ENVIRONMENT_PREFIX}ON_FATAL")])[-1] == "idle"
+    return (given or [os.environ.get(f"{ENVIRONMENT_PREFIX}ON_FATAL", "")])[-1] == "idle"
 
 
 def main() -> None:

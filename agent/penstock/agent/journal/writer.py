@@ -139,6 +139,9 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
+        if not self._reserve.held:
+            # The disk is full already: what is left of it is for making room first.
+            self._use_reserve({})
         while True:
             with self._changed:
                 self._wait()
@@ -237,17 +240,26 @@ class Writer:
         """On a full disk, give up some of the log's past; True if another try is worth it."""
         if not isinstance(error, sqlite3.Error) or error.sqlite_errorcode & 0xFF not in (_IO_ERROR, _FULL):
             return False
+        return self._use_reserve(latest)
+
+    def _use_reserve(self, latest: dict[str, Write]) -> bool:
+        """Delete what nothing needs, in the space that the reserve gives for that; True if there is room now."""
         self._reserve.give_up()
         try:
+            made = self._restart_log()
             self._write([], latest)
-            made = self._retention.make_room()
-            # The write-ahead log can begin again at its start then, and what was deleted is free.
-            busy, pages, _ = self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-            made = made or (not busy and pages > 0)
-        except sqlite3.Error:
+            made = self._retention.make_room() or made
+            made = self._restart_log() or made
+        except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
+            _log.info("no room could be made in the journal", error=str(error))
             made = False
         self._reserve.take()
         return made
+
+    def _restart_log(self) -> bool:
+        """Fold the write-ahead log in, so that it begins again at its start; True if it could be."""
+        busy, pages, _ = self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        return not busy and pages > 0
 
     def _trim(self, appended: int) -> None:
         """Keep the log within its budget, a little after each commit: acknowledgements come first."""
