@@ -11,7 +11,7 @@ import structlog
 from penstock.agent.errors import ContractError, FullError, GapError, LimitError, PenstockError
 from penstock.agent.ingest.admission import Admission
 from penstock.agent.ingest.limits import check_batch, check_hello, parse
-from penstock.agent.ingest.pace import Bucket
+from penstock.agent.ingest.pace import Bucket, Hand
 from penstock.agent.ingest.stream import Ending, Stream
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.status import code_of
@@ -32,6 +32,9 @@ _log = structlog.get_logger(__name__)
 # message is read later, so that one source that floods does not take the others' turn.
 SOURCE_BYTES_PER_SECOND = 32 << 20
 SOURCE_BURST_BYTES = 64 << 20
+# Of messages that are parsed and not committed yet: they take five times as much. After an outage every engine sends
+# batches of almost a mebibyte, all at once.
+IN_HAND_BYTES = 8 << 20
 # For a Hello to come and for an acknowledgement to be taken; a live sender does both at once.
 _PEER_DEADLINE = 10.0
 _SILENT = f"the sender did not say hello, or take an acknowledgement, within {_PEER_DEADLINE:g} s"
@@ -91,6 +94,7 @@ class IngestService:
         self._observe_ack = observe_ack
         self._admission = admission or Admission()
         self._count_refused = count_refused
+        self._hand = Hand(IN_HAND_BYTES)
         self._streams: dict[int, Stream] = {}
         self._telling: set[asyncio.Task[None]] = set()
         # Streams whose Hello has not been taken yet.
@@ -206,13 +210,18 @@ class IngestService:
     async def _serve(self, stream: Stream) -> None:
         pace = Bucket(SOURCE_BYTES_PER_SECOND, SOURCE_BURST_BYTES)
         while (body := await stream.next()) is not None:
-            await self._take(stream, body)
+            arrived = time.monotonic()
+            async with self._hand.hold(len(body)):
+                watermark = await self._take(stream, body)
+            if watermark is not None:
+                await self._acknowledge(stream, watermark)
+                self._observe_ack(time.monotonic() - arrived)
             if (pause := pace.owe(len(body))) > 0:
                 await asyncio.sleep(pause)
 
-    async def _take(self, stream: Stream, body: bytes) -> None:
-        arrived = time.monotonic()
-        self._admission.check_memory()
+    async def _take(self, stream: Stream, body: bytes) -> int | None:
+        """Take one message; returns the watermark once it is committed, None if it is none to be acknowledged."""
+        self._admission.check_memory(len(body))
         batch = parse(body)
         check_batch(batch, len(body))
         epoch = stream.source.epoch
@@ -224,11 +233,10 @@ class IngestService:
             if batch.HasField("hello"):
                 raise ContractError("a second Hello came; one stream has one")
             self._registry.snapshot(epoch, batch.snapshot)
-            return
+            return None
         watermark = await self._journal.append(stream.source, batch, body)
         stream.goodbye = stream.goodbye or batch.HasField("goodbye")
-        await self._acknowledge(stream, watermark)
-        self._observe_ack(time.monotonic() - arrived)
+        return watermark
 
     async def _acknowledge(self, stream: Stream, watermark: int) -> None:
         async with asyncio.timeout(_PEER_DEADLINE), stream.turn:
