@@ -17,20 +17,20 @@ from penstock.agent.journal.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent import AgentProcess, running_agent, short_directory, wait_until
-from tests.support.batches import transfer_failure
+from tests.support.batches import noise, transfer_failure
 from tests.support.engine import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Of a batch of some 100 KiB; a limit is reached after a hundred at most.
-EVENTS, TEXT, BATCHES = 25, "x" * 4000, 200
+EVENTS, TEXT_BYTES, BATCHES = 25, 4000, 200
 
 
 def publish_until_refused(engine: FakeEngine) -> None:
     """Publish until the agent ends the stream, and the next one with what is sent again."""
     for n in range(BATCHES):
-        events = [transfer_failure(f"{n}-{m}", error_text=TEXT) for m in range(EVENTS)]
+        events = [transfer_failure(f"{n}-{m}", error_text=noise(TEXT_BYTES)) for m in range(EVENTS)]
         if refused(lambda events=events: engine.publish(*events)) and refused(engine.connect):
             return
     raise AssertionError(f"{BATCHES} batches found room")

@@ -21,7 +21,7 @@ from penstock.agent.metrics import Fold
 from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
-from tests.support.batches import transfer_failure
+from tests.support.batches import noise, transfer_failure
 
 schema.MIN_LIMIT = 0
 budget.Budget.reserve = 65536
@@ -36,7 +36,7 @@ async def main():
     print("begin", seq, counted, journal.usage.pruned, flush=True)
     while True:
         batch = Batch(epoch=7, seq=seq + 1)
-        batch.events.extend(transfer_failure(f"{seq}-{n}", error_text="x" * 4000) for n in range(int(sys.argv[2])))
+        batch.events.extend(transfer_failure(f"{seq}-{n}", error_text=noise(4000)) for n in range(int(sys.argv[2])))
         seq = await journal.append(source, batch, batch.SerializeToString())
         print("acked", seq, flush=True)
         if seq % 7 == 0:

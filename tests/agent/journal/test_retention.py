@@ -18,7 +18,7 @@ from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 
-from tests.support.batches import deferral_start, transfer_failure
+from tests.support.batches import deferral_start, noise, transfer_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ class Log:
     async def add(self, count: int = 1, *, folded: bool = True, exported: bool = True) -> None:
         """Append *count* batches, and tell the journal that they are counted and delivered."""
         for _ in range(count):
-            events = [transfer_failure(f"r{self.seq + 1}-{n}", error_text="x" * 1500) for n in range(EVENTS)]
+            events = [transfer_failure(f"r{self.seq + 1}-{n}", error_text=noise(2000)) for n in range(EVENTS)]
             batch = Batch(epoch=self.source.epoch, seq=self.seq + 1, events=events)
             await self.journal.append(self.source, batch, batch.SerializeToString())
             self.seq += 1

@@ -9,6 +9,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from penstock.agent.journal.connect import unsigned
 from penstock.agent.journal.index import event_rows, request_ids
+from penstock.agent.journal.packing import unpack
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
@@ -139,11 +140,11 @@ class Retention:
         low, exported = cursor or (0, 0)
         last = min(folded, low - 1) if delivered_only else folded
         rows = self._database.execute(
-            "SELECT id, body FROM batches WHERE id <= ? ORDER BY id LIMIT ?", (last, count)
+            "SELECT id, body, packed FROM batches WHERE id <= ? ORDER BY id LIMIT ?", (last, count)
         ).fetchall()
         if not rows:
             return False
-        unexported = sum(number > exported for number, _ in rows)
+        unexported = sum(number > exported for number, *_ in rows)
         self._database.execute("BEGIN IMMEDIATE")
         try:
             self._delete(rows)
@@ -159,12 +160,12 @@ class Retention:
         self._tell(unexported, exported)
         return True
 
-    def _delete(self, rows: list[tuple[int, bytes]]) -> None:
+    def _delete(self, rows: list[tuple[int, bytes, int]]) -> None:
         events: list[tuple[int, int, int]] = []
         requests: list[tuple[str, int]] = []
-        for number, body in rows:
+        for number, body, packed in rows:
             try:
-                batch = Batch.FromString(body)
+                batch = Batch.FromString(unpack(body, packed))
             except DecodeError:
                 # A bad disk: what the indexes say of it finds nothing any more.
                 continue
