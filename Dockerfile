@@ -11,7 +11,8 @@ RUN python -m venv /opt/penstock \
 FROM python:3.11-slim-bookworm
 RUN groupadd --gid 65532 penstock \
  && useradd --uid 65532 --gid 65532 --no-create-home --shell /usr/sbin/nologin penstock \
- && install -d -o penstock -g penstock -m 0750 /run/penstock /var/lib/penstock
+ && install -d -o penstock -g penstock -m 0750 /run/penstock \
+ && install -d -o penstock -g penstock -m 0700 /var/lib/penstock
 COPY --from=build /opt/penstock /opt/penstock
 ENV PATH=/opt/penstock/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532

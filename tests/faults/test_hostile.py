@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import select
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -21,6 +24,7 @@ from tests.support.engine import FakeEngine
 MIB = 1 << 20
 # Half-open connections are closed 5 seconds after they came.
 HANDSHAKE = 5.0
+FLOODERS, FLOOD_BATCHES, FLOOD_EVENTS = 24, 10, 800
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +123,26 @@ def test_reconnects(stand):
         lambda: stand.agent.metric("penstock_agent_open_fds") <= descriptors + 5, "their files are closed"
     )
     assert memory(stand) < held + 30
+
+
+def test_a_flood(stand):
+    """Many streams that send all they have and wait for nothing: each waits its turn, and memory stays bounded."""
+    with ThreadPoolExecutor(FLOODERS) as pool:
+        codes = set(pool.map(lambda number: send(stand.agent.listen, flood(number)), range(FLOODERS)))
+    assert codes == {grpc.StatusCode.OK}
+    counted = sum(stand.agent.metric("penstock_events_total", engine=f"flood-{n}") for n in range(FLOODERS))
+    assert counted == FLOODERS * FLOOD_BATCHES * FLOOD_EVENTS
+    status = Path(f"/proc/{stand.agent.process.pid}/status").read_text()
+    assert int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) < 300 * 1024
+
+
+def flood(number):
+    """Yield the messages of one stream: its Hello, and batches of almost a mebibyte."""
+    epoch = 0xF100D + number
+    yield hello(epoch, f"flood-{number}")
+    events = [transfer_failure(f"x{n}", error_text="x" * 900) for n in range(FLOOD_EVENTS)]
+    for seq in range(1, FLOOD_BATCHES + 1):
+        yield Batch(epoch=epoch, seq=seq, events=events).SerializeToString()
 
 
 def test_duplicates_and_disorder(stand):

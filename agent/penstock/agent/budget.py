@@ -11,6 +11,7 @@ MIN_LIMIT: Final = 32 * MIB
 """Below this the saved metrics of a busy pod alone could fill the log."""
 
 _PAGE = 4096
+_ROOMY_WAL = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,19 @@ class Budget:
 
     @property
     def wal(self) -> int:
-        """Of the write-ahead log; it is copied into the database at a quarter of this."""
+        """Of the write-ahead log."""
         return min(64 * MIB, self.limit // 8)
 
     @property
+    def checkpoints_beside(self) -> bool:
+        """Whether the write-ahead log has room to grow while `journal.checkpoint` copies it beside the writer."""
+        return self.wal >= _ROOMY_WAL
+
+    @property
     def checkpoint_pages(self) -> int:
-        """Pages in the write-ahead log at which it is copied into the database."""
-        return max(1, self.wal // 4 // _PAGE)
+        """Pages in the write-ahead log at which the writer itself copies it, so that it can begin again."""
+        quarters = 2 if self.checkpoints_beside else 1
+        return max(1, self.wal * quarters // 4 // _PAGE)
 
     @property
     def transaction(self) -> int:

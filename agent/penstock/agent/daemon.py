@@ -15,7 +15,7 @@ import structlog
 from penstock.agent.addresses import TcpAddress
 from penstock.agent.admin import AccessInterceptor, AdminService, AgentContext
 from penstock.agent.condition import Condition
-from penstock.agent.errors import StateError
+from penstock.agent.errors import DamageError, StateError
 from penstock.agent.folding import FoldKeeper
 from penstock.agent.housekeeping import Housekeeper
 from penstock.agent.http import HttpServer
@@ -117,7 +117,7 @@ class Daemon:
         self._condition = Condition()
         self._stop_at: float | None = None
         self._started_unix_nano = time.time_ns()
-        self.fatal: asyncio.Future[StateError] = asyncio.get_running_loop().create_future()
+        self.fatal: asyncio.Future[DamageError] = asyncio.get_running_loop().create_future()
         self._http: HttpServer | None = None
         self._exporter: TraceExporter | None = None
         self._exposition: Exposition | None = None

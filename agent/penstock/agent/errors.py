@@ -15,6 +15,14 @@ class StateError(PenstockError):
     """The state directory cannot be used."""
 
 
+class UnwritableError(StateError):
+    """The state directory is there and cannot be written."""
+
+
+class DamageError(StateError):
+    """The journal turned out to be damaged while the agent ran; the next start sets it aside and goes on."""
+
+
 class ManifestError(PenstockError):
     """A policy manifest is wrong.
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.agent.errors import StateError
+from penstock.agent.errors import DamageError, StateError
 
 if TYPE_CHECKING:
     from penstock.agent.condition import Condition
@@ -29,7 +29,7 @@ class Housekeeper:
         journal: Journal,
         policies: PolicyDatabase,
         condition: Condition,
-        fatal: asyncio.Future[StateError],
+        fatal: asyncio.Future[DamageError],
     ) -> None:
         self._journal = journal
         self._policies = policies
@@ -52,5 +52,5 @@ class Housekeeper:
             except StateError as error:
                 self._condition.not_copied = str(error)
             if self._journal.damage and not self._fatal.done():
-                self._fatal.set_result(StateError(self._journal.damage))
+                self._fatal.set_result(DamageError(self._journal.damage))
             await asyncio.sleep(_SECONDS)

@@ -33,6 +33,8 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.server_handshake_timeout_ms", 5_000),
     # A connection without a call: engines have one always.
     ("grpc.max_connection_idle_ms", 60_000),
+    # What is received ahead of its reader, for each stream; by itself that grows to megabytes.
+    ("grpc.http2.bdp_probe", 0),
     # Only "identity": nothing that swells is unpacked.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     # Two servers on one port would each get half of the engines.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.config import ENVIRONMENT_PREFIX, OPTIONS, resolve
-from penstock.agent.errors import PenstockError
+from penstock.agent.errors import DamageError, PenstockError
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def _run(context: click.Context, /, **flags: Any) -> None:
     try:
         asyncio.run(run(config))
     except Exception as error:
-        if config.on_fatal != "idle":
+        # A restart repairs damage: to idle would be to do without for nothing.
+        if config.on_fatal != "idle" or isinstance(error, DamageError):
             raise
         _idle(error, config)
 
@@ -127,12 +128,11 @@ def _idle(error: BaseException, config: Config | None) -> None:
 
 def _wants_idle(arguments: Sequence[str]) -> bool:
     """Tell whether a start that ends before its configuration is known is to idle."""
+    if {"check", "backup"} & set(arguments):
+        return False
     flags = " ".join(arguments).replace("--on-fatal ", "--on-fatal=").split()
-    given = [flag for flag in flags if flag.startswith("--on-fatal=")]
-    if given:
-        return given[-1] == "--on-fatal=idle"
-    serves = not {"check", "backup"} & set(arguments)
-    return serves and os.environ.get(f"{ENVIRONMENT_PREFIX}ON_FATAL") == "idle"
+    given = [flag.partition("=")[2] for flag in flags if flag.startswith("--on-fatal=")]
+    return (given or [os.environ.get(f"{ENVIRONMENT_PREFIX}ON_FATAL", "")])[-1] == "idle"
 
 
 def _text(value: str | tuple[str, ...] | None) -> str | None:
@@ -155,6 +155,6 @@ def main() -> None:
 def _fail(text: str, error: Exception) -> None:
     sys.stderr.write(f"penstock-agent: {text}\n")
     sys.stderr.flush()
-    if _wants_idle(sys.argv[1:]):
+    if _wants_idle(sys.argv[1:]) and not isinstance(error, DamageError):
         _idle(error, None)
     sys.exit(_WRONG_USE)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.budget import MIN_LIMIT
-from penstock.agent.errors import StateError
+from penstock.agent.errors import StateError, UnwritableError
 from penstock.agent.listen import Lock
 from penstock.agent.policy.database import FILE_NAME as POLICIES
 
@@ -25,10 +25,6 @@ _log = structlog.get_logger(__name__)
 LOCK = "lock"
 _VOLATILE = "penstock-volatile-"
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (a directory of our own is made there)
-
-
-class UnwritableError(StateError):
-    """The state directory is there and cannot be written."""
 
 
 def prepare(path: Path) -> None:

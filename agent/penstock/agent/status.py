@@ -8,6 +8,7 @@ from penstock.agent.errors import (
     ConfigError,
     ConflictError,
     ContractError,
+    DamageError,
     FullError,
     GapError,
     ImpossibleError,
@@ -17,6 +18,7 @@ from penstock.agent.errors import (
     OwnedError,
     PenstockError,
     StateError,
+    UnwritableError,
 )
 
 _CODES: dict[type[PenstockError], grpc.StatusCode] = {
@@ -24,6 +26,7 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     ConflictError: grpc.StatusCode.ABORTED,
     ContractError: grpc.StatusCode.INVALID_ARGUMENT,
+    DamageError: grpc.StatusCode.INTERNAL,
     FullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     GapError: grpc.StatusCode.FAILED_PRECONDITION,
     ImpossibleError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -32,6 +35,7 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     OwnedError: grpc.StatusCode.PERMISSION_DENIED,
     StateError: grpc.StatusCode.INTERNAL,
+    UnwritableError: grpc.StatusCode.INTERNAL,
 }
 
 

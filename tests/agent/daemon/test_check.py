@@ -85,7 +85,7 @@ def test_the_command(tmp_path, monkeypatch, capsys, state, code):
 
 def test_a_configuration_that_is_none(monkeypatch, capsys):
     """The sentence of a start."""
-    monkeypatch.setattr("sys.argv", ["penstock-agent", "check", "--http=x"])
+    monkeypatch.setattr("sys.argv", ["penstock-agent", "check", "--http=x", "--on-fatal=idle"])
     monkeypatch.setenv("PENSTOCK_AGENT_ON_FATAL", "idle")
     with pytest.raises(SystemExit) as ended:
         main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 
 import pytest
@@ -176,3 +177,31 @@ async def test_a_dump_that_fails_is_tried_again(tmp_path, monkeypatch):
     assert (keeper._saved, fold.seqs, next(errors, None)) == (3, [1, 2, 3], None)
     saving.cancel()
     await journal.close()
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_counters_that_cannot_be_whole_begin_anew(tmp_path, refuses):
+    """The log's beginning was deleted: without the saved state what is left is counted, and the reset shows."""
+    journal = Journal.open(tmp_path)
+    first = FoldKeeper(journal, ListFold())
+    await first.restore()
+    await append(journal, 1, 2, 3)
+    first.save()
+    await append(journal, 4)
+    created = journal.created_unix_nano
+    await journal.close()
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.execute("DELETE FROM batches WHERE id <= 2")
+    database.commit()
+    database.close()
+
+    journal = Journal.open(tmp_path)
+    fold = ListFold()
+    fold.refuses = refuses
+    assert await FoldKeeper(journal, fold).restore() == (2 if refuses else 1)
+    assert fold.seqs == ([3, 4] if refuses else [1, 2, 3, 4])
+    assert (journal.created_unix_nano > created) is refuses
+    await journal.close()
+    again = Journal.open(tmp_path)
+    assert again.created_unix_nano == journal.created_unix_nano
+    await again.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,20 +17,20 @@ from penstock.agent.journal.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent import AgentProcess, running_agent, short_directory, wait_until
-from tests.support.batches import transfer_failure
+from tests.support.batches import noise, transfer_failure
 from tests.support.engine import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Of a batch of some 100 KiB; a limit is reached after a hundred at most.
-EVENTS, TEXT, BATCHES = 25, "x" * 4000, 200
+EVENTS, TEXT_BYTES, BATCHES = 25, 4000, 200
 
 
 def publish_until_refused(engine: FakeEngine) -> None:
     """Publish until the agent ends the stream, and the next one with what is sent again."""
     for n in range(BATCHES):
-        events = [transfer_failure(f"{n}-{m}", error_text=TEXT) for m in range(EVENTS)]
+        events = [transfer_failure(f"{n}-{m}", error_text=noise(TEXT_BYTES)) for m in range(EVENTS)]
         if refused(lambda events=events: engine.publish(*events)) and refused(engine.connect):
             return
     raise AssertionError(f"{BATCHES} batches found room")
@@ -136,3 +137,58 @@ def test_a_disk_that_others_fill():
             check_outage(agent, filler.unlink, lambda: copy_of(agent))
         finally:
             agent.stop()
+
+
+# Fills a disk after a first life of the journal, then begins a second one and looks whether it can delete.
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from penstock.agent.journal import Journal
+from penstock.agent.model import EngineKey, Source
+from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.ingest_pb2 import Batch
+
+source = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
+place = Path(sys.argv[1])
+
+async def main():
+    journal = Journal.open(place, limit=32 << 20)
+    for seq in range(1, 101):
+        batch = Batch(epoch=7, seq=seq, events=[Event(request_id=f"{seq}-{n}" + "x" * 1000) for n in range(9)])
+        await journal.append(source, batch, batch.SerializeToString())
+    journal.save_fold(100, b"fold")
+    journal.save_cursor("traces", 101, 100)
+    await journal.close()
+    with (place / "filler").open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError as error:
+            print("full:", error.strerror)
+    journal = Journal.open(place, limit=32 << 20)
+    print("watermark", await journal.open_source(source))
+    for seq in range(101, 301):
+        await journal.append(source, Batch(epoch=7, seq=seq), b"")
+    print("pruned", journal.usage.pruned > 0, "watermark", journal.watermark(7), journal.error)
+    await journal.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not _can_mount(), reason="this user may not mount in a namespace of its own")
+def test_a_start_on_a_full_disk(tmp_path):
+    """The reserve lets it open and trim its log; it goes on within the place that it has."""
+    words = f'mount -t tmpfs -o size=8m tmpfs "{tmp_path}" && exec "$@"'
+    child = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", words, "sh", sys.executable, "-c", CHILD, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    full, opened, ended = [line for line in child.stdout.splitlines() if not line.startswith("20")]
+    assert full == "full: No space left on device"
+    assert opened == "watermark 100"
+    assert ended == "pruned True watermark 300 "

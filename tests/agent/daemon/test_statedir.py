@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from penstock.agent import statedir
 from penstock.agent.budget import MIN_LIMIT
-from penstock.agent.errors import StateError
-from penstock.agent.statedir import StateDirectory, UnwritableError, prepare
+from penstock.agent.errors import StateError, UnwritableError
+from penstock.agent.statedir import StateDirectory, prepare
 
 
 def test_it_is_made_for_its_owner_alone(tmp_path):

@@ -17,7 +17,7 @@ from penstock.agent.ctl.main import cli
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent import AgentProcess, running_agent, short_directory, wait_until
-from tests.support.batches import transfer_failure
+from tests.support.batches import noise, transfer_failure
 from tests.support.engine import FakeEngine
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ def test_damaged_databases_are_set_aside():
 
 
 def test_damage_that_shows_while_it_runs():
-    """The agent ends with one sentence, and its next start is a new beginning."""
-    with running_agent() as agent:
+    """The agent ends with one sentence, as a restart repairs it, and its next start is a new beginning."""
+    with running_agent(["--on-fatal=idle"]) as agent:
         with FakeEngine(agent.listen) as engine:
             for n in range(40):
-                engine.publish(*(transfer_failure(f"r{n}-{m}", error_text="x" * 3000) for m in range(4)))
+                engine.publish(*(transfer_failure(f"r{n}-{m}", error_text=noise(3000)) for m in range(4)))
         agent.stop()
         path = agent.state_dir / "journal.db"
         database = sqlite3.connect(path)

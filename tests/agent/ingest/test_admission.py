@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import LimitError
 from penstock.agent.ingest import admission
-from penstock.agent.ingest.admission import MAX_ENGINES, MAX_STREAMS, Admission, resident_bytes
-from penstock.agent.ingest.pace import Bucket
+from penstock.agent.ingest.admission import MAX_ENGINES, MAX_STREAMS, Admission, give_back, resident_bytes
+from penstock.agent.ingest.pace import Bucket, Hand
 from penstock.agent.model import EngineKey
 
 MIB = 1 << 20
@@ -66,12 +68,15 @@ def test_streams_are_counted():
 
 
 def test_short_of_memory_nothing_is_taken():
-    """The sentence says how much; a look is taken a few times a second only, and it passes."""
+    """The sentence says how much; a look is taken now and then, by time and by bytes, and it passes."""
     clock, used, looks = Clock(), [400 * MIB], []
     door = Admission(memory_limit=512 * MIB, clock=clock, resident=lambda: looks.append(clock.now) or used[0])
     for _ in range(100):
         door.check_memory()
     assert len(looks) == 1
+    for _ in range(8):
+        door.check_memory(MIB)
+    assert len(looks) == 3
     used[0] = 600 * MIB
     clock.now += 1
     with pytest.raises(LimitError, match="the agent holds 600 MiB, its limit is 512 MiB; try again later"):
@@ -80,6 +85,30 @@ def test_short_of_memory_nothing_is_taken():
     used[0] = 400 * MIB
     clock.now += 1
     assert limit_of(door.check_stream, 0) == ""
+
+
+def test_what_is_free_inside_is_given_back_first():
+    """What the allocator keeps is no reason to refuse: it might keep it for ever."""
+    used, relieved = [600 * MIB], []
+
+    def relieve():
+        relieved.append(used[0])
+        used[0] = 400 * MIB
+
+    door = Admission(memory_limit=512 * MIB, resident=lambda: used[0], relieve=relieve)
+    assert limit_of(door.check_stream, 0) == ""
+    assert relieved == [600 * MIB]
+
+
+def test_memory_is_given_back():
+    """A real process that has used much and freed it holds less afterwards."""
+    blocks = [bytes(4_000) for _ in range(20_000)]
+    last = blocks[-1]
+    high = resident_bytes()
+    blocks.clear()
+    give_back()
+    assert resident_bytes() < high - 40 * MIB
+    assert len(last) == 4_000
 
 
 def test_resident_bytes_are_this_process():
@@ -102,3 +131,42 @@ def test_a_bucket_gives_no_more_than_its_rate(steps):
     assert debt > 0
     clock.now += debt
     assert bucket.owe(0) == pytest.approx(0, abs=1e-6)
+
+
+async def test_a_hand_holds_so_much_at_a_time():
+    """In the order of coming: a small one does not overtake a large one. One that is too large goes alone."""
+    hand, held, most, order = Hand(10), 0, 0, []
+
+    async def work(number, size):
+        nonlocal held, most
+        async with hand.hold(size):
+            order.append(number)
+            held += size
+            most = max(most, held)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            held -= size
+
+    sizes = [4, 4, 9, 1, 25, 1, 10]
+    await asyncio.gather(*(work(number, size) for number, size in enumerate(sizes)))
+    assert order == list(range(len(sizes)))
+    assert most == 25
+    assert held == 0
+
+
+async def test_a_hand_is_free_after_an_error_or_a_cancellation():
+    """Of the holder, and of one that waited in vain."""
+    hand = Hand(10)
+
+    async def fail():
+        async with hand.hold(10):
+            waiting = asyncio.ensure_future(hand.hold(10).__aenter__())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await fail()
+    async with asyncio.timeout(10), hand.hold(10):
+        pass

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 from google.protobuf.internal import encoder, wire_format
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest import limits
@@ -180,6 +180,7 @@ def test_the_scan_counts_at_all_depths():
     assert count_entries(batch.SerializeToString(), Batch.DESCRIPTOR, 100) == 6 + 1 + 6
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 @example(b"\x2a\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
 def test_any_bytes_are_parsed_or_refused(body):
@@ -192,6 +193,7 @@ def test_any_bytes_are_parsed_or_refused(body):
         assert batch.epoch
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_message_that_was_cut_or_changed_is_parsed_or_refused(data):
     """One byte of a good message is wrong, or its end is missing."""

@@ -13,7 +13,7 @@ from penstock.proto.v1.common_pb2 import DEFERRAL_REASON_GRAMMAR
 from penstock.proto.v1.events_pb2 import Event, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 
-from tests.support.batches import deferral_end, deferral_start, event, transfer_failure
+from tests.support.batches import deferral_end, deferral_start, event, noise, transfer_failure
 
 
 async def test_a_batch_is_there_when_append_returns(journal, source, log):
@@ -111,7 +111,7 @@ async def test_a_full_disk_is_an_error_that_passes(journal, source, log):
     database = journal._writer._database
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     database.execute(f"PRAGMA max_page_count = {pages}")
-    big = [transfer_failure(f"r{n}", error_text="x" * 1000) for n in range(200)]
+    big = [transfer_failure(f"r{n}", error_text=noise(1000)) for n in range(200)]
     with pytest.raises(FullError, match="database or disk is full"):
         await log(2, *big)
     assert "full" in journal.error

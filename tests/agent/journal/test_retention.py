@@ -10,12 +10,15 @@ import pytest
 from penstock.agent import budget
 from penstock.agent.budget import MIB, Budget
 from penstock.agent.errors import FullError
+from penstock.agent.folding import FoldKeeper
 from penstock.agent.journal import Journal, retention, schema
 from penstock.agent.journal.retention import TRACES
+from penstock.agent.metrics import Fold
+from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 
-from tests.support.batches import deferral_start, transfer_failure
+from tests.support.batches import deferral_start, noise, transfer_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +52,7 @@ class Log:
     async def add(self, count: int = 1, *, folded: bool = True, exported: bool = True) -> None:
         """Append *count* batches, and tell the journal that they are counted and delivered."""
         for _ in range(count):
-            events = [transfer_failure(f"r{self.seq + 1}-{n}", error_text="x" * 1500) for n in range(EVENTS)]
+            events = [transfer_failure(f"r{self.seq + 1}-{n}", error_text=noise(2000)) for n in range(EVENTS)]
             batch = Batch(epoch=self.source.epoch, seq=self.seq + 1, events=events)
             await self.journal.append(self.source, batch, batch.SerializeToString())
             self.seq += 1
@@ -219,3 +222,37 @@ async def test_an_older_database_is_brought_up(tmp_path, source):
     assert database.execute("SELECT last_batch FROM sources").fetchall() == [(2,)]
     assert database.execute("PRAGMA user_version").fetchall() == [(2,)]
     database.close()
+
+
+async def test_counters_lose_nothing_of_what_was_deleted(tmp_path, source):
+    """Over several lives at the limit, each ended without a last save: every acknowledged event is counted once."""
+    sent = 0
+    for life in range(6):
+        journal = Journal.open(tmp_path, limit=LIMIT)
+        keeper = FoldKeeper(journal, fold := Fold())
+        await keeper.restore()
+        log = Log(journal, source)
+        log.seq = await journal.open_source(source)
+        assert log.seq == sent
+        for batch in range(60):
+            await log.add(folded=False)
+            if batch % 25 == life:
+                keeper.save()
+        sent += 60
+        await log.settled()
+        counted = sum(
+            row.total for engine in fold.engines() for row in engine.rows.get(TRANSFER_FAILURES, ())
+        )
+        assert counted == sent * EVENTS
+        await journal.close()
+    assert journal.usage.pruned > 100
+
+
+async def test_a_batch_that_cannot_be_read_is_deleted_all_the_same(journal, source, log):
+    """A bad disk must not keep the log from being trimmed."""
+    await journal.append(source, Batch(epoch=source.epoch, seq=1), b"\xff" * 1000)
+    log.seq = 1
+    await log.add(300)
+    await log.settled()
+    assert journal.usage.pruned > 100
+    assert journal.error == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.agent.budget import DEFAULT_LIMIT
 from penstock.agent.journal import Journal
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 class Book:
     """A journal on disk; it can be closed and opened again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, limit: int = DEFAULT_LIMIT) -> None:
         self.directory = directory
-        self.journal = Journal.open(directory)
+        self.journal = Journal.open(directory, limit=limit)
 
     async def add(self, source: Source, *entries: Event | TransferSample, **fields: object) -> None:
         """Append one batch."""

@@ -23,6 +23,7 @@ from penstock.agent.traces.export import CURSOR, TraceExporter
 from penstock.agent.traces.settings import ExportSettings
 from penstock.agent.traces.state import Limits
 from penstock.proto.v1 import common_pb2
+from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.batches import deferral_start
 from tests.support.otlp import Partial, Refusal
@@ -544,3 +545,31 @@ async def test_http_without_an_answer(book):
         await until(lambda: exporter.status().error, "the failure shows")
         assert exporter.status().error.startswith(f"{endpoint}/v1/traces: ClientConnectorError: ")
     assert (exporter.status().spans_exported, exporter.status().spans_refused) == (0, 0)
+
+
+async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backend, monkeypatch):
+    """The log was trimmed while the backend was away: what is left is delivered, and the export goes on."""
+    monkeypatch.setattr("penstock.agent.journal.schema.MIN_LIMIT", 0)
+    monkeypatch.setattr("penstock.agent.budget.Budget.reserve", 4096)
+    backend.stop()
+    book = type(book)(tmp_path / "small", limit=1 << 20)
+    exporter = exporter_of(book, backend.endpoint)
+    exporter.start()
+    text = "x" * 4000
+    for number in range(400):
+        await book.add(PREFILL_CORE, closed(f"r{number}-aaaaaaaa", external_request_id=text))
+        book.journal.save_fold(number + 1, b"fold")
+    await until(lambda: exporter.status().error, "the failure shows")
+    usage = book.journal.usage
+    assert usage.pruned == usage.unexported > 100
+    with book.journal.reader() as reader:
+        left = {Batch.FromString(row.body).events[0].request_id for row in reader.batches(0, limit=1000)}
+    backend.start()
+    await until(lambda: exporter.status().exported == 400, "everything is done with")
+    await book.add(PREFILL_CORE, closed("later-aaaaaaaa"))
+    await until(lambda: exporter.status().exported == 401, "the export goes on")
+    await asyncio.to_thread(exporter.stop, STOP_SECONDS)
+    await book.journal.close()
+    delivered = {span.attributes[names.REQUEST_ID] for span in backend.spans}
+    assert left | {"later-aaaaaaaa"} <= delivered
+    assert len(delivered) < 401

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +28,9 @@ NEW_SOURCES_PER_SECOND = 4.0
 NEW_SOURCES_BURST = 2_048
 """New epochs: each takes a row that outlives it. All processes of a node may start at once."""
 
+# Memory is looked at so often, and after so many bytes of messages, which take some times as much.
 _MEMORY_LOOK_SECONDS = 0.25
+_MEMORY_LOOK_BYTES = 4 << 20
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -38,6 +43,13 @@ def resident_bytes() -> int:
         return 0
 
 
+def give_back() -> None:
+    """Give memory that is free inside this process back to the system: by itself the allocator keeps it for long."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # glibc's; others give back by themselves
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class Admission:
     """Decides about each source that says hello, and about each message while memory is short.
 
@@ -45,6 +57,8 @@ class Admission:
         known: engines that the log has named already.
         memory_limit: resident bytes above which nothing is taken in; 0 for none.
         clock: monotonic seconds.
+        resident: returns the memory in use.
+        relieve: called when that is above the limit, before it is looked at again.
 
     """
 
@@ -54,13 +68,16 @@ class Admission:
         memory_limit: int = 0,
         clock: Callable[[], float] = time.monotonic,
         resident: Callable[[], int] = resident_bytes,
+        relieve: Callable[[], None] = give_back,
     ) -> None:
         self._engines = set(known)
         self._memory_limit = memory_limit
         self._clock = clock
         self._resident = resident
+        self._relieve = relieve
         self._sources = Bucket(NEW_SOURCES_PER_SECOND, NEW_SOURCES_BURST, clock)
         self._memory_at = clock() - _MEMORY_LOOK_SECONDS
+        self._taken = 0
         self._short = ""
 
     def check_stream(self, connected: int) -> None:
@@ -92,21 +109,30 @@ class Admission:
             )
         self._engines.add(key)
 
-    def check_memory(self) -> None:
-        """Check the memory in use, a few times a second.
+    def check_memory(self, size: int = 0) -> None:
+        """Check the memory in use before a message of *size* bytes is parsed; it is looked at now and then.
 
         Raises:
             LimitError: it is above the limit.
 
         """
-        now = self._clock()
-        if self._memory_limit and now - self._memory_at >= _MEMORY_LOOK_SECONDS:
-            self._memory_at = now
-            resident = self._resident()
-            self._short = (
-                f"the agent holds {resident >> 20} MiB, its limit is {self._memory_limit >> 20} MiB; try again later"
-                if resident > self._memory_limit
-                else ""
-            )
+        self._taken += size
+        if self._memory_limit and self._looks_again():
+            self._memory_at, self._taken = self._clock(), 0
+            self._short = self._shortage()
         if self._short:
             raise LimitError(self._short, "memory")
+
+    def _looks_again(self) -> bool:
+        if self._taken >= _MEMORY_LOOK_BYTES and not self._short:
+            return True
+        return self._clock() - self._memory_at >= _MEMORY_LOOK_SECONDS
+
+    def _shortage(self) -> str:
+        if self._resident() <= self._memory_limit:
+            return ""
+        self._relieve()
+        resident = self._resident()
+        if resident <= self._memory_limit:
+            return ""
+        return f"the agent holds {resident >> 20} MiB, its limit is {self._memory_limit >> 20} MiB; try again later"

@@ -6,7 +6,7 @@ A message that fails is refused with INVALID_ARGUMENT and must not be sent again
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from google.protobuf.message import DecodeError, Message
 from penstock.agent.errors import ContractError
@@ -42,6 +42,7 @@ MAX_TEXT = 4_096
 _SCAN_ABOVE_BYTES = 64 << 10
 
 _SCALARS = str | bytes | int | float
+_SAMPLES: tuple[Literal["transfers", "probes"], ...] = ("transfers", "probes")
 _INDICES = frozenset({"connector", "peer", "peer_engine_id", "request_id"})
 
 
@@ -101,16 +102,21 @@ def _check_sequenced(batch: Batch, size: int) -> None:
             raise ContractError("events.source_lost is the agent's own; an engine must not send it")
         if kind == "deferral_end" and event.deferral_end.ending == DEFERRAL_ENDING_ENGINE_LOST:
             raise ContractError("events.deferral_end.ending engine_lost is the agent's own word")
-    _check_samples("transfers", batch.transfers, batch.strings)
-    _check_samples("probes", batch.probes, batch.strings)
+    for name in _SAMPLES:
+        if batch.HasField(name):
+            _check_samples(name, getattr(batch, name), batch.strings)
     # No string is longer than what holds it: a small batch needs no look at each.
     if size > MAX_NAME:
-        _check_texts("strings", batch.strings, MAX_NAME)
-        for event in batch.events:
-            if event.ByteSize() > MAX_NAME:
-                _check_texts("events", event)
-        for count in (*batch.drops, *batch.guard_errors, *batch.tombstone.lost):
-            _check_texts("counts", count)
+        _check_all_texts(batch)
+
+
+def _check_all_texts(batch: Batch) -> None:
+    _check_texts("strings", batch.strings, MAX_NAME)
+    for event in batch.events:
+        if event.ByteSize() > MAX_NAME:
+            _check_texts("events", event)
+    for count in (*batch.drops, *batch.guard_errors, *batch.tombstone.lost):
+        _check_texts("counts", count)
 
 
 def _check_samples(name: str, samples: Samples, strings: Any) -> None:

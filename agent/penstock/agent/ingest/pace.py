@@ -1,12 +1,14 @@
-"""How fast one client may go. Pure but for the clock."""
+"""How fast clients may go: one by its rate, all together by what is in hand."""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 
 class Bucket:
@@ -37,3 +39,30 @@ class Bucket:
         now = self._clock()
         self._level = min(self._burst, self._level + (now - self._at) * self._rate)
         self._at = now
+
+
+class Hand:
+    """What is worked on at a time, in bytes; who comes when it is full waits, and goes in the order of coming.
+
+    One that is larger than all of it goes alone.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held = 0
+        self._door = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    @asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        """Hold *size* bytes."""
+        async with self._door:
+            while self._held and self._held + size > self._size:
+                self._freed.clear()
+                await self._freed.wait()
+            self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
+            self._freed.set()

@@ -12,7 +12,7 @@ import structlog
 from penstock.agent.errors import ContractError, FullError, GapError, LimitError, PenstockError
 from penstock.agent.ingest.admission import Admission
 from penstock.agent.ingest.limits import check_batch, check_hello, parse
-from penstock.agent.ingest.pace import Bucket
+from penstock.agent.ingest.pace import Bucket, Hand
 from penstock.agent.ingest.stream import Ending, Stream
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.status import code_of
@@ -33,6 +33,9 @@ _log = structlog.get_logger(__name__)
 # message is read later, so that one source that floods does not take the others' turn.
 SOURCE_BYTES_PER_SECOND = 32 << 20
 SOURCE_BURST_BYTES = 64 << 20
+# Of messages that are parsed and not committed yet: they take five times as much. After an outage every engine sends
+# batches of almost a mebibyte, all at once.
+IN_HAND_BYTES = 8 << 20
 # For a Hello to come and for an acknowledgement to be taken; a live sender does both at once.
 _PEER_DEADLINE = 10.0
 _SILENT = f"the sender did not say hello, or take an acknowledgement, within {_PEER_DEADLINE:g} s"
@@ -109,7 +112,9 @@ class IngestService:
         self.refused = Refusals()
         self._admission = admission or Admission()
         self._count_refused = count_refused
+        self._hand = Hand(IN_HAND_BYTES)
         self._streams: dict[int, Stream] = {}
+        self._telling: set[asyncio.Task[None]] = set()
         # Streams whose Hello has not been taken yet.
         self._entering = 0
         self._draining = False
@@ -140,7 +145,7 @@ class IngestService:
         try:
             stream = await self._enter(context)
             try:
-                await self._serve(stream, context)
+                await self._serve(stream)
             finally:
                 self._leave(stream)
         except PenstockError as error:
@@ -169,7 +174,8 @@ class IngestService:
             self._entering -= 1
 
     async def _greet(self, context: Context) -> Stream:
-        body = await asyncio.wait_for(context.read(), _PEER_DEADLINE)
+        async with asyncio.timeout(_PEER_DEADLINE):
+            body = await context.read()
         if not isinstance(body, bytes):
             raise GapError("the stream ended before its Hello")
         batch = parse(body)
@@ -179,7 +185,7 @@ class IngestService:
         check_hello(batch.hello)
         source = Source.from_hello(batch.epoch, batch.hello)
         self._admission.check_source(source.key, new=self._registry.get(source.epoch) is None)
-        stream = Stream(source)
+        stream = Stream(source, context)
         older = self._streams.get(source.epoch)
         self._streams[source.epoch] = stream
         self._idle.clear()
@@ -194,7 +200,7 @@ class IngestService:
             self._registry.connect(source, watermark)
             if batch.HasField("snapshot"):
                 self._registry.snapshot(source.epoch, batch.snapshot)
-            await self._acknowledge(stream, context, watermark)
+            await self._acknowledge(stream, watermark)
         except BaseException:
             self._leave(stream)
             raise
@@ -220,35 +226,21 @@ class IngestService:
             self._losses.away(stream.source)
         _log.info("source disconnected", engine=str(stream.source.key), epoch=epoch, goodbye=stream.goodbye)
 
-    async def _serve(self, stream: Stream, context: Context) -> None:
-        read: asyncio.Future[Any] = asyncio.ensure_future(context.read())
-        wake: asyncio.Future[Any] = asyncio.ensure_future(stream.wake.wait())
+    async def _serve(self, stream: Stream) -> None:
         pace = Bucket(SOURCE_BYTES_PER_SECOND, SOURCE_BURST_BYTES)
-        try:
-            while True:
-                await asyncio.wait({read, wake}, return_when=asyncio.FIRST_COMPLETED)
-                if wake.done():
-                    stream.wake.clear()
-                    wake = asyncio.ensure_future(stream.wake.wait())
-                    if stream.ending is not None:
-                        return
-                    if self._pauses.is_paused(stream.source.key) is not stream.paused:
-                        await self._acknowledge(stream, context, self._journal.watermark(stream.source.epoch))
-                if read.done():
-                    body = read.result()
-                    if not isinstance(body, bytes):
-                        return
-                    await self._take(stream, context, body)
-                    if (pause := pace.owe(len(body))) > 0:
-                        await asyncio.sleep(pause)
-                    read = asyncio.ensure_future(context.read())
-        finally:
-            read.cancel()
-            wake.cancel()
+        while (body := await stream.next()) is not None:
+            arrived = time.monotonic()
+            async with self._hand.hold(len(body)):
+                watermark = await self._take(stream, body)
+            if watermark is not None:
+                await self._acknowledge(stream, watermark)
+                self._observe_ack(time.monotonic() - arrived)
+            if (pause := pace.owe(len(body))) > 0:
+                await asyncio.sleep(pause)
 
-    async def _take(self, stream: Stream, context: Context, body: bytes) -> None:
-        arrived = time.monotonic()
-        self._admission.check_memory()
+    async def _take(self, stream: Stream, body: bytes) -> int | None:
+        """Take one message; returns the watermark once it is committed, None if it is none to be acknowledged."""
+        self._admission.check_memory(len(body))
         batch = parse(body)
         check_batch(batch, len(body))
         epoch = stream.source.epoch
@@ -260,20 +252,30 @@ class IngestService:
             if batch.HasField("hello"):
                 raise ContractError("a second Hello came; one stream has one")
             self._registry.snapshot(epoch, batch.snapshot)
-            return
+            return None
         watermark = await self._journal.append(stream.source, batch, body)
         stream.goodbye = stream.goodbye or batch.HasField("goodbye")
-        await self._acknowledge(stream, context, watermark)
-        self._observe_ack(time.monotonic() - arrived)
+        return watermark
 
-    async def _acknowledge(self, stream: Stream, context: Context, watermark: int) -> None:
-        stream.paused = self._pauses.is_paused(stream.source.key)
-        ack = Ack(epoch=stream.source.epoch, durable_watermark=watermark, paused=stream.paused)
-        await asyncio.wait_for(context.write(ack.SerializeToString()), _PEER_DEADLINE)
+    async def _acknowledge(self, stream: Stream, watermark: int) -> None:
+        async with asyncio.timeout(_PEER_DEADLINE), stream.turn:
+            stream.paused = self._pauses.is_paused(stream.source.key)
+            ack = Ack(epoch=stream.source.epoch, durable_watermark=watermark, paused=stream.paused)
+            await stream.context.write(ack.SerializeToString())
 
     def _pauses_changed(self) -> None:
         for stream in self._streams.values():
-            stream.wake.set()
+            if self._pauses.is_paused(stream.source.key) is not stream.paused:
+                telling = asyncio.ensure_future(self._tell_pause(stream))
+                self._telling.add(telling)
+                telling.add_done_callback(self._telling.discard)
+
+    async def _tell_pause(self, stream: Stream) -> None:
+        """Acknowledge again what stands, for the sake of the pause."""
+        try:
+            await self._acknowledge(stream, self._journal.watermark(stream.source.epoch))
+        except Exception as error:  # noqa: BLE001  (a stream that cannot be written to is ending; its handler says why)
+            _log.debug("a pause could not be told", epoch=stream.source.epoch, error=str(error))
 
 
 def _reason(error: PenstockError) -> str:

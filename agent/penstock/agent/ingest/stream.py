@@ -8,7 +8,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import grpc
     from penstock.agent.model import Source
+
+    Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class Ending(Enum):
@@ -23,19 +28,42 @@ class Stream:
     """A stream whose Hello was taken.
 
     Attributes:
+        context: the call.
         ending: set when the agent wants it to end.
         goodbye: the source said that nothing follows.
-        wake: set when ``ending`` or the pause changed.
+        turn: held while an acknowledgement is written: gRPC takes one message at a time.
+        read: the wait for the next message.
 
     """
 
     source: Source
+    context: Context
     paused: bool = False
     ending: Ending | None = None
     goodbye: bool = False
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    read: asyncio.Task[object] | None = None
 
     def end(self, ending: Ending) -> None:
-        """Ask the handler to end the stream after the message it has in hand."""
+        """End the stream after the message that its handler has in hand."""
         self.ending = self.ending or ending
-        self.wake.set()
+        if self.read is not None:
+            self.read.cancel()
+
+    async def next(self) -> bytes | None:
+        """Return the next message; None if the sender has ended, or :meth:`end` was called."""
+        if self.ending is not None:
+            return None
+        self.read = asyncio.ensure_future(_read(self.context))
+        try:
+            body = await self.read
+        except asyncio.CancelledError:
+            handler = asyncio.current_task()
+            if self.ending is None or (handler is not None and handler.cancelling()):
+                raise
+            return None
+        return body if isinstance(body, bytes) else None
+
+
+async def _read(context: Context) -> object:
+    return await context.read()

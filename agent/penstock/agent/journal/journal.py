@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from penstock.agent.budget import DEFAULT_LIMIT
 from penstock.agent.journal import schema
+from penstock.agent.journal.checkpoint import Checkpointer
 from penstock.agent.journal.connect import describe
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.reserve import FILE as RESERVE_FILE
@@ -84,6 +85,7 @@ class Journal:
         self._retention = Retention(database, budget)
         reserve = Reserve(path.with_name(RESERVE_FILE), budget.reserve)
         reserve.take()
+        self._checkpointer = Checkpointer(path) if budget.checkpoints_beside else None
         self._writer = Writer(
             database,
             self._done,
@@ -91,6 +93,7 @@ class Journal:
             reserve=reserve,
             group_bytes=budget.transaction,
             damaged=self._note_damage,
+            after=self._checkpointer.wait_if_slow if self._checkpointer is not None else lambda: None,
         )
 
     @classmethod
@@ -235,4 +238,10 @@ class Journal:
 
     async def close(self) -> None:
         """Write what is queued and close the file. Idempotent."""
-        await asyncio.get_running_loop().run_in_executor(None, self._writer.close)
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        # Before the writer: the last connection that is closed folds the write-ahead log in.
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+        self._writer.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.journal.connect import connect_reader, describe, signed, unsigned
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids
+from penstock.agent.journal.packing import unpack
 from penstock.agent.journal.sources import source_from_blob
 from penstock.agent.model import LoggedBatch
 from penstock.proto.v1.events_pb2 import Event
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.model import Source
 
-_BATCH = "SELECT id, epoch, seq, received_unix_nano, body FROM batches"
+_BATCH = "SELECT id, epoch, seq, received_unix_nano, body, packed FROM batches"
 # Above every character, so that [prefix, prefix + _LAST) holds all that begins with the prefix.
 _LAST = "\U0010ffff"
 
@@ -74,8 +75,8 @@ class Reader:
 
     def _batches(self, query: str, values: Sequence[int | str]) -> list[LoggedBatch]:
         return [
-            LoggedBatch(number, unsigned(epoch), seq, received, body)
-            for number, epoch, seq, received, body in self._database.execute(query, values)
+            LoggedBatch(number, unsigned(epoch), seq, received, unpack(body, packed))
+            for number, epoch, seq, received, body, packed in self._database.execute(query, values)
         ]
 
     def batches(self, after: int, limit: int = 256) -> list[LoggedBatch]:

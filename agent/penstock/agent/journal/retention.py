@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
+from google.protobuf.message import DecodeError
 from penstock.agent.journal.connect import unsigned
 from penstock.agent.journal.index import event_rows, request_ids
+from penstock.agent.journal.packing import unpack
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from penstock.agent.budget import Budget
 
 _log = structlog.get_logger(__name__)
@@ -23,6 +24,7 @@ MAX_CLOSED_SOURCES = 10_000
 """Sources that have ended and left nothing in the log, of which the watermarks are kept."""
 
 _AT_LEAST = 64
+_ON_A_FULL_DISK = (64, 16, 4, 1)
 _PAGES_A_STEP = 1_024
 _SOURCES_A_CHECK = 256
 
@@ -112,8 +114,21 @@ class Retention:
         return self._number("PRAGMA auto_vacuum") > 0 and self._number("PRAGMA freelist_count") > 0
 
     def make_room(self) -> bool:
-        """Delete some of the log's oldest batches that nothing needs any more; False if there are none."""
-        done = self._prune(_AT_LEAST, delivered_only=True)
+        """Delete some of the log's oldest batches that nothing needs any more; False if there are none.
+
+        Raises:
+            sqlite3.Error: there is not even room to delete.
+
+        """
+        done = False
+        for count in _ON_A_FULL_DISK:
+            try:
+                done = self._prune(count, delivered_only=True)
+                break
+            except sqlite3.Error:
+                # What is deleted is written to the write-ahead log first; less of it may fit.
+                if count == _ON_A_FULL_DISK[-1]:
+                    raise
         self.measure()
         return done
 
@@ -125,11 +140,11 @@ class Retention:
         low, exported = cursor or (0, 0)
         last = min(folded, low - 1) if delivered_only else folded
         rows = self._database.execute(
-            "SELECT id, body FROM batches WHERE id <= ? ORDER BY id LIMIT ?", (last, count)
+            "SELECT id, body, packed FROM batches WHERE id <= ? ORDER BY id LIMIT ?", (last, count)
         ).fetchall()
         if not rows:
             return False
-        unexported = sum(number > exported for number, _ in rows)
+        unexported = sum(number > exported for number, *_ in rows)
         self._database.execute("BEGIN IMMEDIATE")
         try:
             self._delete(rows)
@@ -145,11 +160,15 @@ class Retention:
         self._tell(unexported, exported)
         return True
 
-    def _delete(self, rows: list[tuple[int, bytes]]) -> None:
+    def _delete(self, rows: list[tuple[int, bytes, int]]) -> None:
         events: list[tuple[int, int, int]] = []
         requests: list[tuple[str, int]] = []
-        for number, body in rows:
-            batch = Batch.FromString(body)
+        for number, body, packed in rows:
+            try:
+                batch = Batch.FromString(unpack(body, packed))
+            except DecodeError:
+                # A bad disk: what the indexes say of it finds nothing any more.
+                continue
             events += ((row.kind, number, row.pos) for row in event_rows(batch))
             requests += ((request_id, number) for request_id in request_ids(batch))
         requests.sort()

@@ -91,6 +91,9 @@ MIGRATIONS: tuple[str, ...] = (
         FROM (SELECT epoch, max(id) AS id FROM batches GROUP BY epoch) AS newest
         WHERE newest.epoch = sources.epoch;
 
+    -- Whether the body is compressed (zlib).
+    ALTER TABLE batches ADD COLUMN packed INTEGER NOT NULL DEFAULT 0;
+
     -- The batch of the start.
     ALTER TABLE open_deferrals ADD COLUMN batch INTEGER NOT NULL DEFAULT 0;
 

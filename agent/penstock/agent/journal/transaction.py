@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.errors import GapError
 from penstock.agent.journal.connect import signed
 from penstock.agent.journal.index import event_rows, request_ids
+from penstock.agent.journal.packing import pack
 from penstock.agent.journal.sources import source_to_blob
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class Transaction:
         if batch.seq <= watermark:
             return Appended(watermark, 0)
         batch_id = self._database.execute(
-            "INSERT INTO batches (epoch, seq, received_unix_nano, body) VALUES (?, ?, ?, ?)",
-            (signed(source.epoch), batch.seq, now, body),
+            "INSERT INTO batches (epoch, seq, received_unix_nano, body, packed) VALUES (?, ?, ?, ?, ?)",
+            (signed(source.epoch), batch.seq, now, *pack(body)),
         ).lastrowid
         assert batch_id is not None  # noqa: S101  (an INSERT has one)
         self._database.executemany(

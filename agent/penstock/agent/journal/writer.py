@@ -59,7 +59,8 @@ class Writer:
     """Runs commands in the order of :meth:`put`, many in one transaction.
 
     *done* is called on the writer's thread after each commit (or rollback) with each command and its result, or
-    its error, in order. *damaged* is called on it when the database turns out to be damaged.
+    its error, in order. *damaged* is called on it when the database turns out to be damaged, *after* when the results
+    of a transaction have been handed on; it may wait.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Writer:
         reserve: Reserve,
         group_bytes: int,
         damaged: Callable[[str], None],
+        after: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._done = done
@@ -78,6 +80,7 @@ class Writer:
         self._reserve = reserve
         self._group_bytes = group_bytes
         self._damaged = damaged
+        self._after = after
         self._queue: deque[Command] = deque()
         self._queued_bytes = 0
         self._latest: dict[str, Write] = {}
@@ -136,6 +139,9 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
+        if not self._reserve.held:
+            # The disk is full already: what is left of it is for making room first.
+            self._use_reserve({})
         while True:
             with self._changed:
                 self._wait()
@@ -145,6 +151,7 @@ class Writer:
                 if last and not (group or latest):
                     break
             self._done(self._commit(group, latest))
+            self._after()
             self._trim(len(group))
             if last:
                 break
@@ -233,17 +240,26 @@ class Writer:
         """On a full disk, give up some of the log's past; True if another try is worth it."""
         if not isinstance(error, sqlite3.Error) or error.sqlite_errorcode & 0xFF not in (_IO_ERROR, _FULL):
             return False
+        return self._use_reserve(latest)
+
+    def _use_reserve(self, latest: dict[str, Write]) -> bool:
+        """Delete what nothing needs, in the space that the reserve gives for that; True if there is room now."""
         self._reserve.give_up()
         try:
+            made = self._restart_log()
             self._write([], latest)
-            made = self._retention.make_room()
-            # The write-ahead log can begin again at its start then, and what was deleted is free.
-            busy, pages, _ = self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-            made = made or (not busy and pages > 0)
-        except sqlite3.Error:
+            made = self._retention.make_room() or made
+            made = self._restart_log() or made
+        except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
+            _log.info("no room could be made in the journal", error=str(error))
             made = False
         self._reserve.take()
         return made
+
+    def _restart_log(self) -> bool:
+        """Fold the write-ahead log in, so that it begins again at its start; True if it could be."""
+        busy, pages, _ = self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        return not busy and pages > 0
 
     def _trim(self, appended: int) -> None:
         """Keep the log within its budget, a little after each commit: acknowledgements come first."""

@@ -532,7 +532,7 @@ BUILD: Final = Metric(
 DEGRADED: Final = Metric(
     "penstock_agent_degraded",
     Kind.GAUGE,
-    "1 for each reason why the agent goes on without all that it promises; see agentctl doctor and /readyz.",
+    "1 for each reason why the agent goes on without all that it promises; /readyz says it in sentences.",
     ("reason",),
     per_engine=False,
 )

@@ -1,0 +1,83 @@
+"""Copies the write-ahead log into the database beside the writer, so that a commit need not wait for the disk.
+
+SQLite does that inside of the commit that makes the log too long, and waits there until the disk has everything: 25 to
+50 ms now and then, for all acknowledgements that are due. A passive checkpoint on a connection of its own holds up
+nobody; what is left for the writer is little and rare.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.journal.connect import connect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_log = structlog.get_logger(__name__)
+
+_SECONDS = 0.5
+# The writer goes on beside a checkpoint for so long; beside a longer one the write-ahead log would grow too much.
+_PATIENCE_SECONDS = 0.25
+
+
+class Checkpointer:
+    """A thread that makes a checkpoint twice a second while something is written.
+
+    An error of the disk is no matter of its own: the writer meets it, too, and deals with it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ending = threading.Event()
+        self._turn = threading.Lock()
+        # When the checkpoint that is under way began; infinity between two.
+        self._begun = float("inf")
+        self._thread = threading.Thread(target=self._run, name="penstock-checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait_if_slow(self) -> None:
+        """Wait for the end of a checkpoint that takes long; for the writer, after each commit."""
+        if time.monotonic() - self._begun > _PATIENCE_SECONDS:
+            with self._turn:
+                pass
+
+    def close(self) -> None:
+        """End; blocks until a checkpoint that is under way is done. Idempotent."""
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            database = connect(self._path)
+        except sqlite3.Error as error:
+            _log.info("checkpoints are left to the writer", error=str(error))
+            return
+        try:
+            self._keep(database)
+        finally:
+            database.close()
+
+    def _keep(self, database: sqlite3.Connection) -> None:
+        seen = 0
+        while not self._ending.wait(_SECONDS):
+            try:
+                # Changes when another connection has committed.
+                (version,) = database.execute("PRAGMA data_version").fetchone()
+                if version != seen:
+                    self._copy(database)
+                    seen = version
+            except sqlite3.Error as error:
+                _log.debug("no checkpoint", error=str(error))
+
+    def _copy(self, database: sqlite3.Connection) -> None:
+        with self._turn:
+            self._begun = time.monotonic()
+            try:
+                database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            finally:
+                self._begun = float("inf")

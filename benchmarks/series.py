@@ -1,0 +1,70 @@
+"""What label sets cost: memory, a scrape, the saved state. ``python -m benchmarks.series``.
+
+Series of counters and histograms of peers in as many engines as it takes at 1,000 peers each; in this process, without
+the network.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
+from penstock.agent.metrics.process import process_use
+from penstock.agent.model import EngineKey, Source
+from penstock.agent.registry import Registry
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.batches import add_transfers, transfer_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LABEL_SETS = (100, 1_000, 10_000, 50_000)
+# Of each peer: transfers, their duration, their failures.
+_METRICS = 3
+_PEERS = 1_000
+_MIB = 1 << 20
+
+
+def fill(fold: Fold, label_sets: int) -> None:
+    """Put so many label sets into *fold*."""
+    for number in range(label_sets // _METRICS):
+        engine, peer = divmod(number, _PEERS)
+        source = Source(epoch=engine + 1, key=EngineKey("", str(engine)), process="engine-core")
+        address = f"10.0.{peer // 250}.{peer % 250}:5600"
+        batch = add_transfers(Batch(events=[transfer_failure("r", peer=address)]), ["r"], peer=address)
+        fold.apply(source, batch)
+
+
+def timed(work: Callable[[], object], times: int = 3) -> float:
+    """Return the milliseconds that a call takes, the median."""
+    found = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        work()
+        found.append((time.perf_counter() - begun) * 1e3)
+    return statistics.median(found)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    print("| label sets | lines of a scrape | memory MiB | render ms | saved KiB | save ms |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    for count in LABEL_SETS:
+        before = process_use().resident_bytes or 0
+        fold = Fold()
+        fill(fold, count)
+        held = (process_use().resident_bytes or 0) - before
+        exposition = Exposition(fold, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
+        body, _ = exposition.render("text/plain")
+        render, save = timed(lambda: exposition.render("text/plain")), timed(fold.dump)  # noqa: B023
+        print(
+            f"| {count:,} | {body.count(b'penstock_'):,} | {held / _MIB:.0f} | {render:.0f} "
+            f"| {len(fold.dump()) / 1024:,.0f} | {save:.0f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""One answer about the agent for health, status and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from penstock.agent.budget import MIN_LIMIT
+from penstock.agent.condition import REASONS, Condition
+from penstock.agent.errors import DamageError, StateError
+from penstock.agent.housekeeping import Housekeeper
+from penstock.agent.journal import Journal
+from penstock.agent.metrics.state import StateMetrics
+from penstock.agent.policy import PolicyDatabase
+from penstock.agent.statedir import StateDirectory
+
+
+@pytest.fixture
+async def condition(tmp_path):
+    """Return the condition of a journal in a state directory."""
+    condition = Condition()
+    condition.place = StateDirectory(tmp_path / "state", MIN_LIMIT)
+    condition.journal = Journal.open(condition.place.path, limit=MIN_LIMIT)
+    yield condition
+    await condition.journal.close()
+    condition.place.release()
+
+
+def test_before_anything_has_begun():
+    """It works, as far as it goes, and is not ready."""
+    condition = Condition()
+    assert (condition.health(), condition.degraded()) == ("", "")
+    assert condition.readiness() == "the agent is starting"
+
+
+async def test_all_is_well(condition):
+    """Nothing to say."""
+    condition.phase = "serving"
+    assert (condition.health(), condition.readiness(), condition.degraded()) == ("", "", "")
+
+
+async def test_troubles(condition):
+    """Each has its reason and its sentence, in health only what a restart may help with."""
+    condition.phase = "serving"
+    condition.place.trouble = "no disk"
+    condition.not_copied = "no copy"
+    condition.journal._writer.error = "no room"
+    condition.journal.damage = "damaged"
+    (condition.place.path / "state.corrupt-1").mkdir()
+    (condition.place.path / "state.corrupt-1" / "policy.db").touch()
+    assert [trouble.reason for trouble in condition.troubles()] == list(REASONS)
+    assert condition.degraded().startswith(
+        "no disk; no room; damaged; damaged databases were set aside (1 of policy)"
+    )
+    assert (condition.health(), condition.readiness()) == ("damaged", "no room")
+    condition.place.trouble = ""
+
+
+async def test_a_writer_that_has_ended(condition):
+    """Nothing can be acknowledged any more."""
+    await condition.journal.close()
+    assert condition.health() == "the journal's writer has ended"
+
+
+async def test_metrics_of_the_state(condition):
+    """Every reason is there, so that an alert has a series to look at."""
+    condition.not_copied = "no copy"
+    families = {
+        family.metric.name: {sample.labels: sample.value for sample in family.samples}
+        for family in StateMetrics(condition.place, condition.journal, condition).families()
+    }
+    assert families["penstock_agent_degraded"] == {
+        (reason,): reason == "policies_not_copied" for reason in REASONS
+    }
+    assert families["penstock_agent_databases_set_aside"] == {("journal",): 0, ("policy",): 0}
+    assert families["penstock_agent_state_limit_bytes"] == {(): MIN_LIMIT}
+    assert 0 < families["penstock_agent_state_bytes"][()] < MIN_LIMIT
+    assert families["penstock_agent_pruned_batches_total"] == {("true",): 0, ("false",): 0}
+    assert "penstock_agent_log_oldest_timestamp_seconds" not in families
+
+
+async def test_housekeeping(condition, monkeypatch):
+    """The policies' copy is written, a copy that fails shows, damage ends the agent."""
+    monkeypatch.setattr("penstock.agent.housekeeping._SECONDS", 0.001)
+    database = PolicyDatabase.open(condition.place.path)
+    fatal = asyncio.get_running_loop().create_future()
+    copied = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    copy = database.copy
+    outcomes = iter([StateError("no room for a copy")])
+
+    def copying() -> None:
+        loop.call_soon_threadsafe(copied.set)
+        error = next(outcomes, None)
+        if error is not None:
+            raise error
+        copy()
+
+    monkeypatch.setattr(database, "copy", copying)
+    house = Housekeeper(condition.journal, database, condition, fatal)
+    await asyncio.wait_for(copied.wait(), 10)
+    async with asyncio.timeout(10):
+        while condition.not_copied or not (condition.place.path / "policy-copy.db").exists():  # noqa: ASYNC110  (a thread)
+            await asyncio.sleep(0.001)
+    condition.journal.damage = "damaged"
+    error = await asyncio.wait_for(fatal, 10)
+    assert isinstance(error, DamageError)
+    assert str(error) == "damaged"
+    assert condition.not_copied == ""
+    await house.stop()
+    database.close()
