@@ -121,6 +121,19 @@ def test_nothing_can_be_had_without_media_or_producer(consumer: Rig) -> None:
     assert consumer.consumer.take_unavailable() == set()
 
 
+def test_a_request_without_media_does_not_rely_on_vllms_cache(producer: Publisher, consumer: Rig) -> None:
+    """VLLM may let go of the item for the request's next one, so it is fetched too; if nobody has it, vLLM's must do."""
+    producer.save("a", tensor(4))
+    consumer.consumer.allocated("a")
+    consumer.consumer.allocated("b")
+    blind = request("r", feature("a", 4, media=False), feature("b", 4, media=False))
+    assert not consumer.consumer.ensure(blind, 0)
+    consumer.wait(blind)
+    assert consumer.consumer.has("a")
+    assert not consumer.consumer.has("b")
+    assert consumer.consumer.take_unavailable() == set()
+
+
 def test_a_dead_producer_costs_its_time_out_once(producer: Publisher) -> None:
     """It is not asked again for a while; the living one answers."""
     with rig(FREE, producer.server.address) as consumer:
@@ -338,7 +351,11 @@ def test_an_unknown_item_can_be_given_up(producer: Publisher, consumer: Rig) -> 
 
 def test_closing_twice_and_using_it_after(consumer: Rig) -> None:
     """A scheduler that shuts down may still be asked."""
+    consumer.consumer.ensure(request("r", feature("a", 4)), 0)
     consumer.consumer.close()
     consumer.consumer.close()
+    assert consumer.consumer.ensure(request("r", feature("b", 4)), 0)
+    assert not consumer.consumer.has("b")
+    assert consumer.consumer.end_step([]) == ((), None)
     consumer.consumer.give_up("a")
     assert consumer.consumer.items.in_flight() == []
