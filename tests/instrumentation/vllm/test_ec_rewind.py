@@ -14,8 +14,7 @@ from penstock.instrumentation.runtime import runtime
 
 from tests.support.recorder import policy
 from tests.support.schedulers import BLOCK, request
-from tests.support.toy_ec import ABORTED as LEFT
-from tests.support.toy_ec import ToyEcEngine, expected, image_request
+from tests.support.toy_ec import LEFT, ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
