@@ -25,6 +25,7 @@ class Link:
         self._lock = threading.Lock()
         self._left: int | None = None
         self._held = 0
+        self._down = False
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server((_LOOPBACK, 0))
         self._threads = [threading.Thread(target=self._accept, name="link", daemon=True)]
@@ -51,6 +52,18 @@ class Link:
         with self._lock:
             self._left = None
 
+    def take_down(self) -> None:
+        """Cut all connections, with what is held in them, and take no new ones."""
+        with self._lock:
+            self._down = True
+            connections = list(self._open)
+        _shut(*connections)
+
+    def bring_up(self) -> None:
+        """Take connections and let everything through again."""
+        with self._lock:
+            self._down, self._left = False, None
+
     def close(self) -> None:
         """Cut all connections and stop listening."""
         # A plain close would not wake the thread that waits in accept().
@@ -73,6 +86,12 @@ class Link:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                with self._lock:
+                    down = self._down
+                if down:
+                    near.close()
+                    continue
+                self._threads = [each for each in self._threads if each.is_alive()]
                 thread = threading.Thread(target=self._carry, args=(near,), name="link", daemon=True)
                 self._threads.append(thread)
                 thread.start()
