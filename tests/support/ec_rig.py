@@ -83,7 +83,9 @@ class Rig:
     """A consumer and one of its workers; ``step`` is what vLLM does with a request in one step."""
 
     def __init__(self, *producers: str, ranks: int = 1, dtype: str = "float32", **settings: Any) -> None:
-        given = {"region_bytes": 4 << 20, "idle_timeout": 0.5, **settings}
+        # Generous, because a machine that tests is busy; a test of a time-out sets its own.
+        patient = {"probe_timeout": 10.0, "start_timeout": 15.0, "idle_timeout": 10.0}
+        given = {"region_bytes": 4 << 20, **patient, **settings}
         self.consumer = Consumer(
             ConsumerSettings(producers=producers, **given),
             Expected(MODEL, dtype, HIDDEN),

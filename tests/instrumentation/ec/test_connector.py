@@ -68,7 +68,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 def pair(make: Callable[..., Any], **extra: Any) -> tuple[Any, Any]:
     """Return a producer's worker, and a consumer's scheduler that knows it."""
     producer = make("WORKER", "ec_producer")
-    return producer, make("SCHEDULER", "ec_consumer", producers=[producer._publisher.server.address], **extra)
+    given = {"producers": [producer._publisher.server.address], "probe_timeout": 10.0, **extra}
+    return producer, make("SCHEDULER", "ec_consumer", **given)
 
 
 def output(*, new: tuple[Any, ...] = (), freed: tuple[str, ...] = ()) -> Any:
@@ -102,7 +103,7 @@ def test_from_a_producer_to_two_ranks(make: Callable[..., Any]) -> None:
     sent = torch.randn(5, WIDTH)
     save(producer, "a", sent)
     address = producer._publisher.server.address
-    scheduler = make("SCHEDULER", "ec_consumer", change=two_ranks, producers=[address])
+    scheduler = make("SCHEDULER", "ec_consumer", change=two_ranks, producers=[address], probe_timeout=10.0)
     workers = [make("WORKER", "ec_consumer", change=two_ranks) for _ in range(2)]
     asked = request("r", feature("a", 5))
 
@@ -187,7 +188,7 @@ def test_both_roles_in_one_engine(make: Callable[..., Any]) -> None:
     sent = torch.randn(3, WIDTH)
     save(other, "a", sent)
     worker = make("WORKER", "ec_both", producers=[other._publisher.server.address])
-    scheduler = make("SCHEDULER", "ec_both", producers=[other._publisher.server.address])
+    scheduler = make("SCHEDULER", "ec_both", producers=[other._publisher.server.address], probe_timeout=10.0)
     asked = request("r", feature("a", 3))
     wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
     assert scheduler.has_cache_item("a")
