@@ -268,7 +268,7 @@ def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: Publi
         wait_for(lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items._room_wanted)
         assert consumer.consumer.items.began("b") is None
         loader, cache = consumer.loaders[0], consumer.encoder_caches[0]
-        loader.load(orders, cache, "cpu")
+        loader.load(*orders, cache, "cpu")
         assert torch.equal(cache["a"], tensor(700, seed=ord("a")))
         report = loader.report()
         assert report is not None
@@ -297,12 +297,12 @@ def test_two_ranks_must_have_loaded(producer: Publisher) -> None:
         producer.save("a", tensor(4))
         consumer.wait(request("r", feature("a", 4)))
         orders = consumer.orders("a")
-        (load,) = orders.loads
+        (load,) = orders[0]
         for rank, loader in enumerate(consumer.loaders):
             slot = consumer.consumer._slots.get(load.slot.generation)
             assert slot is not None
             assert slot.reports_due == 2 - rank
-            loader.load(orders, consumer.encoder_caches[rank], "cpu")
+            loader.load(*orders, consumer.encoder_caches[rank], "cpu")
             report = loader.report()
             assert report is not None
             consumer.consumer.reported(report)
@@ -337,7 +337,7 @@ def test_what_is_given_up_is_not_loaded_again(producer: Publisher, consumer: Rig
     assert not consumer.consumer.has("a")
     consumer.consumer.end_step(["a"])
     assert consumer.consumer.ensure(asked, 0)
-    consumer.loaders[0].load(orders, consumer.encoder_caches[0], "cpu")
+    consumer.loaders[0].load(*orders, consumer.encoder_caches[0], "cpu")
     assert torch.equal(consumer.encoder_caches[0]["a"], tensor(4))
 
 

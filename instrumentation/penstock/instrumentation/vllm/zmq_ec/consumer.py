@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.zmq_ec import wire
 from penstock.instrumentation.vllm.zmq_ec.fetcher import Fetcher
-from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder, Readiness
+from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded, LoadOrder, Readiness
 from penstock.instrumentation.vllm.zmq_ec.items import Items
 from penstock.instrumentation.vllm.zmq_ec.region import BEGIN, Region, RegionName
 from penstock.instrumentation.vllm.zmq_ec.settings import named_producer
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
     from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
-    from penstock.instrumentation.vllm.zmq_ec.metadata import StepReport
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -160,7 +159,7 @@ class Consumer:
         self.items.end_step()
         return loads, self._region.name if loads else None
 
-    def reported(self, report: StepReport) -> None:
+    def reported(self, report: Loaded) -> None:
         """Take the workers' report."""
         for generation in report.unreadable:
             self.items.unreadable(generation)

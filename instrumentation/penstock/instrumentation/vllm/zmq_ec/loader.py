@@ -7,18 +7,19 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
-from penstock.instrumentation.vllm.zmq_ec.metadata import StepReport
+from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded
 from penstock.instrumentation.vllm.zmq_ec.region import RegionError, RegionName, RegionView
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder
-from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 
 class Loader:
-    """Loads what a step orders; maps the region with the first order."""
+    """Loads what the steps order; maps the region with the first order."""
 
     def __init__(self) -> None:
         self._view: RegionView | None = None
@@ -26,32 +27,38 @@ class Loader:
         self._done: dict[int, None] = {}
         self._unreadable: dict[int, None] = {}
 
-    def load(self, orders: StepOrders, encoder_cache: dict[str, torch.Tensor], device: Any) -> None:
+    def load(
+        self,
+        orders: Iterable[LoadOrder],
+        region: RegionName | None,
+        encoder_cache: dict[str, torch.Tensor],
+        device: Any,
+        *,
+        guarded: bool = False,
+    ) -> None:
         """Put every ordered item into *encoder_cache*.
 
         Raises:
-            RegionError: one cannot be loaded. With ``penstock_guarded`` on the orders it is left out instead: whoever
-                set that looks for it.
+            RegionError: one cannot be loaded. If *guarded* it is left out instead: whoever guards looks for it.
 
         """
-        guarded = bool(getattr(orders, "penstock_guarded", False))
-        for order in orders.loads:
+        for order in orders:
             self._done[order.slot.generation] = None
             if order.item in encoder_cache:
                 continue
             try:
-                encoder_cache[order.item] = self._tensor(order, orders.region, device)
+                encoder_cache[order.item] = self._tensor(order, region, device)
             except RegionError as error:
                 self._unreadable[order.slot.generation] = None
                 if not guarded:
                     raise
                 logger.warning("ZmqECConnector: item %s cannot be loaded: %s", order.item, error)
 
-    def report(self) -> StepReport | None:
+    def report(self) -> Loaded | None:
         """Return what was loaded since the last call, None if nothing was."""
         if not self._done:
             return None
-        report = StepReport(tuple(self._done), tuple(self._unreadable))
+        report = Loaded(tuple(self._done), tuple(self._unreadable))
         self._done.clear()
         self._unreadable.clear()
         return report
