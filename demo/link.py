@@ -25,6 +25,7 @@ class Link:
         self._lock = threading.Lock()
         self._left: int | None = None
         self._held = 0
+        self._carried = 0
         self._down = False
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server((_LOOPBACK, 0))
@@ -41,6 +42,12 @@ class Link:
         """Whether bytes are waiting in it now."""
         with self._lock:
             return self._held > 0
+
+    @property
+    def carried(self) -> int:
+        """How many bytes have come back through it."""
+        with self._lock:
+            return self._carried
 
     def hold(self, after: int) -> None:
         """Let *after* more bytes come back, over all connections, and then none."""
@@ -129,10 +136,10 @@ class Link:
     def _take(self, wanted: int) -> int:
         """Return how many of *wanted* bytes may pass now."""
         with self._lock:
-            if self._left is None:
-                return wanted
-            allowed = min(wanted, self._left)
-            self._left -= allowed
+            allowed = wanted if self._left is None else min(wanted, self._left)
+            if self._left is not None:
+                self._left -= allowed
+            self._carried += allowed
             return allowed
 
     def _wait(self, far: socket.socket, waiting: int) -> bool:

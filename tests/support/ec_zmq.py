@@ -13,7 +13,7 @@ from demo.link import Link
 from demo.servers import ROOT, Server
 from demo.steps import until
 from demo.vision_model import tiny_vision_model
-from tests.support.ec_bench import Ask, EcBench
+from tests.support.ec_bench import Ask, EcBench, new_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,11 +50,24 @@ class ZmqBench(EcBench):
         answer = chat(self.stack.encoder.url, request.parts, max_tokens=1)
         assert answer.status == HTTPStatus.OK, answer.text
 
+    def reach(self) -> None:
+        """Wait until the encoder is asked again: after a failure it is left alone for a while."""
+
+        def moved() -> bool:
+            request = Ask((new_picture(), " And?"))
+            self.encode(request)
+            before = self.link.carried
+            self.send(request, max_tokens=1)
+            return self.link.carried - before > INTO_THE_FIRST
+
+        until(moved, "The encoder is not asked any more")
+
     @contextmanager
     def held(
         self, request: Ask, senders: Executor, *, after: int = INTO_THE_FIRST
     ) -> Iterator[Future[Answer]]:
         """Send *request*, whose pictures are encoded; the link stands still in the midst of its transfer meanwhile."""
+        self.reach()
         self.link.hold(after)
         try:
             sent = senders.submit(self.send, request)
