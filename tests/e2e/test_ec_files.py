@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
+from demo.picture import Picture
+from demo.processes import ChildError
 from tests.support.ec_bench import ask
 from tests.support.ec_files import FileBench, fewer_rows, garble, truncate, wider
 from tests.support.ec_stacks import file_bench
@@ -40,7 +42,8 @@ def ec(served: FileBench) -> Iterator[FileBench]:
     """Begin and end without a policy, and see that our code raised nothing."""
     served.forget()
     yield served
-    served.forget()
+    if served.engine.child.running:
+        served.forget()
     assert not served.guard_errors()
 
 
@@ -59,7 +62,6 @@ def _bad(ec: FileBench, damage: Callable[[Path], None], request: Ask, *others: A
     ("damage", "error_type"),
     [
         (truncate, c.ERROR_TYPE_CORRUPT),
-        (garble, c.ERROR_TYPE_CORRUPT),
         (fewer_rows, c.ERROR_TYPE_CORRUPT),
         (wider, c.ERROR_TYPE_CORRUPT),
     ],
@@ -84,3 +86,75 @@ def test_a_bad_file_is_encoded_again(ec: FileBench, damage: Callable[[Path], Non
     assert not ec.events("load_outcome", follower.name)
     assert ec.span_of(request.name, "ec.load").status == "error"
     assert ec.span_of(request.name, "penstock.recompute").attributes["penstock.items_recomputed"] == "1"
+
+
+def test_a_file_that_vanished_is_encoded_again(ec: FileBench) -> None:
+    """The scheduler saw it and the worker does not; where both are one process, it sees something else."""
+    request = ask()
+    (expected,) = _bad(ec, ec.vanish, request)
+    ec.enforce(ecLoadFailure={"action": "recompute"})
+
+    assert ec.send(request).tokens == expected
+    assert ec.outcome(request).outcome == c.OUTCOME_RECOMPUTED
+
+
+def test_several_pictures(ec: FileBench) -> None:
+    """One of two is bad; both are; the same bad one stands twice in a request."""
+    one, two = ask(2), ask(2)
+    twice = ask()
+    twice = twice.again(*(part for part in twice.parts if isinstance(part, Picture)), " And again?")
+    before = ec.files()
+    ec.encoded(one)
+    first = min(ec.files() - before)
+    expected_one = ec.encoded(one)
+    truncate(first)
+    expected_two, expected_twice = _bad(ec, truncate, two), _bad(ec, garble, twice)
+    ec.enforce(ecLoadFailure={"action": "recompute"})
+
+    with ThreadPoolExecutor(3) as senders:
+        answers = [answer.tokens for answer in senders.map(ec.send, (one, two, twice))]
+
+    assert answers == [*expected_one, *expected_two, *expected_twice]
+    assert [ec.outcome(request).outcome for request in (one, two, twice)] == [c.OUTCOME_RECOMPUTED] * 3
+    assert ec.outcome(one).items_recomputed == 1
+
+
+def test_fail_is_a_503_and_others_are_served(ec: FileBench) -> None:
+    """The bad one's client is told; a request beside it does not notice."""
+    request, stranger = ask(), ask()
+    expected = _bad(ec, truncate, request, stranger)
+    ec.enforce(ecLoadFailure={"action": "fail"})
+
+    with ThreadPoolExecutor(2) as senders:
+        failed, served = senders.map(ec.send, (request, stranger))
+
+    assert failed.status == 503
+    message = failed.body["error"]["message"]
+    assert all(part in message for part in ("EC load failure", "mode load", "can be retried")), message
+    assert served.tokens == expected[1]
+    assert ec.outcome(request).outcome == c.OUTCOME_FAILED
+    ec.enforce(ecLoadFailure={"action": "recompute"})
+    assert ec.send(request.again()).tokens == expected[0]
+
+
+def test_auto_goes_by_the_number_of_items(ec: FileBench) -> None:
+    """Two are one too many."""
+    few, many = ask(1), ask(2)
+    (expected,) = _bad(ec, truncate, few)
+    _bad(ec, truncate, many)
+    ec.enforce(ecLoadFailure={"action": "auto", "maxRecomputeItems": 1})
+
+    assert ec.send(few).tokens == expected
+    assert ec.send(many).status == 503
+    assert "at most 1" in ec.outcome(many).reason
+
+
+def test_without_a_policy_the_engine_ends(ec: FileBench) -> None:
+    """VLLM's own behaviour, to the letter: one truncated file ends the engine. The last test, therefore."""
+    request = ask()
+    _bad(ec, truncate, request)
+
+    assert ec.send(request).status == 500
+    with pytest.raises(ChildError):
+        ec.engine.child.wait_until(lambda: False, seconds=60, what="serving again")
+    assert not ec.engine.child.running
