@@ -6,6 +6,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded
 from penstock.instrumentation.vllm.zmq_ec.region import RegionError, RegionName, RegionView
@@ -75,8 +76,9 @@ class Loader:
         view.check(order.slot)
         source = torch.frombuffer(view.bytes_of(order.slot), dtype=getattr(torch, order.dtype))
         # The copy has ended when this returns, because the source is pageable memory.
-        tensor = torch.empty((order.rows, order.width), dtype=source.dtype, device=device)
-        tensor.copy_(source.view(order.rows, order.width))
+        source = source.view(order.rows, order.width)
+        tensor = _empty_like(source, device)
+        tensor.copy_(source)
         view.check(order.slot)
         return tensor
 
@@ -87,3 +89,15 @@ class Loader:
             self.close()
             self._view = RegionView(name)
         return self._view
+
+
+def _empty_like(source: torch.Tensor, device: Any) -> torch.Tensor:
+    """Return new memory on *device* for what *source* holds.
+
+    On a CPU from numpy, which asks the kernel for huge pages; torch does not, and the first write to small pages takes many
+    times as long as the copy.
+    """
+    if torch.device(device).type != "cpu":
+        return torch.empty_like(source, device=device)
+    memory = np.empty(source.nbytes, dtype=np.uint8)
+    return torch.from_numpy(memory).view(source.dtype).view(source.shape)
