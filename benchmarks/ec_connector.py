@@ -38,6 +38,7 @@ WIDTH = 1024
 SIZES = [1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26]
 WARM_UP = 3
 MEMORY = 640 << 20
+PATIENCE = {"probe_timeout": 20.0, "start_timeout": 20.0, "idle_timeout": 20.0}
 POLL = 50e-6
 """Seconds between two looks of the scheduler; a real one has a step in between."""
 
@@ -266,7 +267,7 @@ def main() -> None:
             directory,
             producers=[address],
             region_bytes=MEMORY,
-            idle_timeout=20,
+            **PATIENCE,
         )
         worker = connector("ZmqECConnector", "ec_consumer", "WORKER", directory)
         examples = [

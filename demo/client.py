@@ -125,14 +125,8 @@ def chat(
         OSError: the server does not answer, or not within *timeout* seconds.
 
     """
-    content: list[dict[str, Any]] = [
-        {"type": "text", "text": part}
-        if isinstance(part, str)
-        else {"type": "image_url", "image_url": {"url": part.uri}}
-        for part in parts
-    ]
     body: dict[str, Any] = {
-        "messages": [{"role": "user", "content": content}],
+        "messages": [{"role": "user", "content": [_part(part) for part in parts]}],
         "max_tokens": max_tokens,
         "temperature": 0,
         "ignore_eos": True,
@@ -141,6 +135,13 @@ def chat(
     if ec_transfer_params is not None:
         body["ec_transfer_params"] = dict(ec_transfer_params)
     return _send("POST", f"{url}/v1/chat/completions", json.dumps(body).encode(), headers or {}, timeout)
+
+
+def _part(part: str | Picture) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    named = {"uuid": part.alias} if part.alias else {}
+    return {"type": "image_url", "image_url": {"url": part.uri}, **named}
 
 
 def prefill(

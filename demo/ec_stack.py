@@ -123,7 +123,11 @@ def running_ec_stack(say: Callable[[str], None]) -> Iterator[EcStack]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def start_ec_stack(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> EcStack:
+def start_ec_stack(
+    directory: Path,
+    parts: ExitStack,
+    say: Callable[[str], None],
+) -> EcStack:
     """Start all parts; *parts* ends them.
 
     Raises:

@@ -25,6 +25,8 @@ class Link:
         self._lock = threading.Lock()
         self._left: int | None = None
         self._held = 0
+        self._carried = 0
+        self._down = False
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server((_LOOPBACK, 0))
         self._threads = [threading.Thread(target=self._accept, name="link", daemon=True)]
@@ -41,6 +43,12 @@ class Link:
         with self._lock:
             return self._held > 0
 
+    @property
+    def carried(self) -> int:
+        """How many bytes have come back through it."""
+        with self._lock:
+            return self._carried
+
     def hold(self, after: int) -> None:
         """Let *after* more bytes come back, over all connections, and then none."""
         with self._lock:
@@ -50,6 +58,18 @@ class Link:
         """Let everything through again."""
         with self._lock:
             self._left = None
+
+    def take_down(self) -> None:
+        """Cut all connections, with what is held in them, and take no new ones."""
+        with self._lock:
+            self._down = True
+            connections = list(self._open)
+        _shut(*connections)
+
+    def bring_up(self) -> None:
+        """Take connections and let everything through again."""
+        with self._lock:
+            self._down, self._left = False, None
 
     def close(self) -> None:
         """Cut all connections and stop listening."""
@@ -73,6 +93,12 @@ class Link:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                with self._lock:
+                    down = self._down
+                if down:
+                    near.close()
+                    continue
+                self._threads = [each for each in self._threads if each.is_alive()]
                 thread = threading.Thread(target=self._carry, args=(near,), name="link", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -110,10 +136,10 @@ class Link:
     def _take(self, wanted: int) -> int:
         """Return how many of *wanted* bytes may pass now."""
         with self._lock:
-            if self._left is None:
-                return wanted
-            allowed = min(wanted, self._left)
-            self._left -= allowed
+            allowed = wanted if self._left is None else min(wanted, self._left)
+            if self._left is not None:
+                self._left -= allowed
+            self._carried += allowed
             return allowed
 
     def _wait(self, far: socket.socket, waiting: int) -> bool:

@@ -13,9 +13,15 @@ from demo.vision_model import SIDE
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture of random pixels; the same for the same *seed*."""
+    """A picture of random pixels; the same for the same *seed*.
+
+    Attributes:
+        alias: what the client calls it, so that the server does not recognise it by its pixels; empty for nothing.
+
+    """
 
     seed: str
+    alias: str = ""
 
     @property
     def uri(self) -> str:

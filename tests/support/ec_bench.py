@@ -41,6 +41,14 @@ class Ask:
         """Return the same request with *more* at its end, under a name of its own."""
         return replace(self, parts=(*self.parts, *more), name=new_name("ec"))
 
+    def disguised(self) -> Ask:
+        """Return the same request with pictures of other names: no server knows them, the tokens are the same."""
+        parts = [
+            replace(part, alias=new_name("alias")) if isinstance(part, Picture) else part
+            for part in self.parts
+        ]
+        return Ask(parts)
+
     def beside(self, *parts: str | Picture) -> Ask:
         """Return a request that shares nothing with it but its pictures."""
         pictures = [part for part in self.parts if isinstance(part, Picture)]

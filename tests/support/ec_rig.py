@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-import warnings
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
-    from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
-    from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
-    from penstock.instrumentation.vllm.zmq_ec.loader import Loader
-    from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders
-    from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
-    from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
+from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
+from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
+from penstock.instrumentation.vllm.zmq_ec.loader import Loader
+from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
 from tests.support.ec_tensors import HIDDEN, MODEL, tensor
 
@@ -25,6 +21,10 @@ if TYPE_CHECKING:
 
     import torch
     from penstock.instrumentation.vllm.ec_contract import EcFailure, EcTransfer
+    from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder
+    from penstock.instrumentation.vllm.zmq_ec.region import RegionName
+
+Orders: TypeAlias = "tuple[tuple[LoadOrder, ...], RegionName | None]"
 
 __all__ = ["HIDDEN", "MODEL", "Notes", "Rig", "feature", "publisher", "request", "rig", "tensor", "wait_for"]
 
@@ -83,7 +83,9 @@ class Rig:
     """A consumer and one of its workers; ``step`` is what vLLM does with a request in one step."""
 
     def __init__(self, *producers: str, ranks: int = 1, dtype: str = "float32", **settings: Any) -> None:
-        given = {"region_bytes": 4 << 20, "idle_timeout": 0.5, **settings}
+        # Generous, because a machine that tests is busy; a test of a time-out sets its own.
+        patient = {"probe_timeout": 10.0, "start_timeout": 15.0, "idle_timeout": 10.0}
+        given = {"region_bytes": 4 << 20, **patient, **settings}
         self.consumer = Consumer(
             ConsumerSettings(producers=producers, **given),
             Expected(MODEL, dtype, HIDDEN),
@@ -107,19 +109,18 @@ class Rig:
 
         wait_for(settled, "an item is still pending")
 
-    def orders(self, *items: str) -> StepOrders:
+    def orders(self, *items: str) -> Orders:
         """Allocate the items, as the scheduler does when it schedules them, and end the step."""
         for item in items:
             self.consumer.has(item)
             self.consumer.allocated(item)
-        loads, region = self.consumer.end_step([])
-        return StepOrders(loads, region)
+        return self.consumer.end_step([])
 
     def load(self, *items: str) -> list[torch.Tensor]:
         """Load the items in one step on every rank; return the first rank's."""
         orders = self.orders(*items)
         for loader, cache in zip(self.loaders, self.encoder_caches, strict=True):
-            loader.load(orders, cache, "cpu")
+            loader.load(*orders, cache, "cpu")
             report = loader.report()
             if report is not None:
                 self.consumer.reported(report)

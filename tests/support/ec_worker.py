@@ -1,4 +1,4 @@
-"""A worker process: loads what it is ordered, a pickled ``StepOrders`` in hexadecimal a line, and prints what came.
+"""A worker process: loads what it is ordered, pickled orders and the region's name in hexadecimal a line, and prints what came.
 
 python -m tests.support.ec_worker
 """
@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import pickle
 import sys
-import warnings
 import zlib
 from typing import Any
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from penstock.instrumentation.vllm.zmq_ec.loader import Loader
-    from penstock.instrumentation.vllm.zmq_ec.region import RegionError
+from penstock.instrumentation.vllm.zmq_ec.loader import Loader
+from penstock.instrumentation.vllm.zmq_ec.region import RegionError
 
 
 def say(text: str) -> None:
@@ -30,7 +27,7 @@ def main() -> None:
     for line in sys.stdin:
         cache: dict[str, Any] = {}
         try:
-            loader.load(pickle.loads(bytes.fromhex(line)), cache, "cpu")
+            loader.load(*pickle.loads(bytes.fromhex(line)), cache, "cpu")
         except RegionError as error:
             say(f"error {error}")
             continue

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
 
 TOY_PEER = Peer(PEER)
-ABORTED = RequestStatus.FINISHED_ABORTED
+LEFT = RequestStatus.FINISHED_ABORTED
+ERROR = RequestStatus.FINISHED_ERROR
 RUNNING = RequestStatus.RUNNING
 
 

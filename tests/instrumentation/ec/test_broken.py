@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,8 @@ BREAKS: dict[str, tuple[Callable[[int, wire.Fetch, Reply], Reply], int, int]] = 
 def test_a_load_that_always_fails_is_told_once(kind: str) -> None:
     """After its retries; each attempt is told too; the item is not loaded again."""
     script, mode, error_type = BREAKS[kind]
-    with scripted(script) as (server, _), rig(server.address, idle_timeout=0.2) as consumer:
+    patience = {"idle_timeout": 0.3} if kind == "stalled" else {}
+    with scripted(script) as (server, _), rig(server.address, **patience) as consumer:
         notes = observed(consumer)
         asked = request("r", feature("a", ROWS))
         consumer.settle(asked)
@@ -168,7 +170,7 @@ def test_another_producer_takes_over() -> None:
     with scripted(hang) as (bad, _), scripted(lambda n, asked, right: right) as (good, other):
         # The good one has the item only once the bad one has begun to send it.
         kept = other.cache._items.pop("a")
-        with rig(bad.address, good.address, idle_timeout=0.3) as consumer:
+        with rig(bad.address, good.address, idle_timeout=0.5) as consumer:
             notes = observed(consumer)
             asked = request("r", feature("a", ROWS))
             wait_for(lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items.began("a"))
@@ -185,18 +187,14 @@ def test_another_producer_takes_over() -> None:
 
 def test_a_transfer_that_only_drips_is_ended() -> None:
     """There is always progress, and never an end."""
-    small = 4096
+    wait = threading.Event()
 
     def drip(n: int, asked: wire.Fetch, right: Reply) -> Reply:
         wait.wait(0.05)
         return right
 
-    import threading
-
-    wait = threading.Event()
     with scripted(drip) as (server, _), rig(server.address, transfer_timeout=0.1, retries=0) as consumer:
         observed(consumer)
-        assert small < wire.CHUNK_MAX
         consumer.settle(request("r", feature("a", ROWS)))
         (failure,) = consumer.consumer.take_failures()
         assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
@@ -233,8 +231,6 @@ def test_a_failure_that_nobody_takes_holds_nobody_up_for_long() -> None:
 
 def test_giving_up_while_it_moves() -> None:
     """Its memory is free again, and what still comes is dropped."""
-    import threading
-
     begun, go = threading.Event(), threading.Event()
 
     def wait(n: int, asked: wire.Fetch, right: Reply) -> Reply:
@@ -243,7 +239,7 @@ def test_giving_up_while_it_moves() -> None:
             go.wait(10)
         return right
 
-    with scripted(wait) as (server, _), rig(server.address, idle_timeout=10.0) as consumer:
+    with scripted(wait) as (server, _), rig(server.address) as consumer:
         notes = observed(consumer)
         asked = request("r", feature("a", ROWS))
         assert not consumer.consumer.ensure(asked, 0)

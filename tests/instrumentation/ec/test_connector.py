@@ -68,7 +68,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 def pair(make: Callable[..., Any], **extra: Any) -> tuple[Any, Any]:
     """Return a producer's worker, and a consumer's scheduler that knows it."""
     producer = make("WORKER", "ec_producer")
-    return producer, make("SCHEDULER", "ec_consumer", producers=[producer._publisher.server.address], **extra)
+    given = {"producers": [producer._publisher.server.address], "probe_timeout": 10.0, **extra}
+    return producer, make("SCHEDULER", "ec_consumer", **given)
 
 
 def output(*, new: tuple[Any, ...] = (), freed: tuple[str, ...] = ()) -> Any:
@@ -102,7 +103,7 @@ def test_from_a_producer_to_two_ranks(make: Callable[..., Any]) -> None:
     sent = torch.randn(5, WIDTH)
     save(producer, "a", sent)
     address = producer._publisher.server.address
-    scheduler = make("SCHEDULER", "ec_consumer", change=two_ranks, producers=[address])
+    scheduler = make("SCHEDULER", "ec_consumer", change=two_ranks, producers=[address], probe_timeout=10.0)
     workers = [make("WORKER", "ec_consumer", change=two_ranks) for _ in range(2)]
     asked = request("r", feature("a", 5))
 
@@ -187,7 +188,7 @@ def test_both_roles_in_one_engine(make: Callable[..., Any]) -> None:
     sent = torch.randn(3, WIDTH)
     save(other, "a", sent)
     worker = make("WORKER", "ec_both", producers=[other._publisher.server.address])
-    scheduler = make("SCHEDULER", "ec_both", producers=[other._publisher.server.address])
+    scheduler = make("SCHEDULER", "ec_both", producers=[other._publisher.server.address], probe_timeout=10.0)
     asked = request("r", feature("a", 3))
     wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
     assert scheduler.has_cache_item("a")
@@ -315,3 +316,40 @@ def test_no_thread_before_it_is_needed(make: Callable[..., Any]) -> None:
     assert alive() == before + 1
     scheduler.shutdown()
     assert alive() == before
+
+
+def test_an_unreadable_item_raises_unless_somebody_guards_the_step(make: Callable[..., Any]) -> None:
+    """Guarded, it is left out, also when the load is asked for again; the scheduler gives the item up."""
+    from penstock.instrumentation.vllm.zmq_ec.region import RegionError
+
+    producer, scheduler = pair(make)
+    save(producer, "a", torch.randn(5, WIDTH))
+    save(producer, "b", torch.randn(5, WIDTH))
+    worker = make("WORKER", "ec_consumer")
+    asked = request("r", feature("a", 5), feature("b", 5))
+    wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
+    for index, item in enumerate("ab"):
+        assert scheduler.has_cache_item(item)
+        scheduler.update_state_after_alloc(asked, index)
+    orders = scheduler.build_connector_meta(output())
+    bad, good = orders.loads
+    scheduler._consumer._region.begin(bad.slot.start)  # somebody destroyed it
+
+    with pytest.raises(RegionError, match="generation 0"):
+        run(worker, orders, {})
+    worker.build_connector_worker_meta()
+
+    orders.penstock_guarded = True
+    cache: dict[str, torch.Tensor] = {}
+    worker.bind_connector_metadata(orders)
+    worker.start_load_caches(cache)
+    cache["a"] = torch.zeros(5, WIDTH)
+    worker.start_load_caches(cache)
+    report = worker.build_connector_worker_meta()
+    assert (report.done, report.unreadable) == (
+        (bad.slot.generation, good.slot.generation),
+        (bad.slot.generation,),
+    )
+    scheduler.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
+    assert not scheduler.has_cache_item("a")
+    assert scheduler.has_cache_item("b")

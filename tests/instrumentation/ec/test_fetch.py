@@ -121,6 +121,19 @@ def test_nothing_can_be_had_without_media_or_producer(consumer: Rig) -> None:
     assert consumer.consumer.take_unavailable() == set()
 
 
+def test_a_request_without_media_does_not_rely_on_vllms_cache(producer: Publisher, consumer: Rig) -> None:
+    """VLLM may let go of the item for the request's next one, so it is fetched too; if nobody has it, vLLM's must do."""
+    producer.save("a", tensor(4))
+    consumer.consumer.allocated("a")
+    consumer.consumer.allocated("b")
+    blind = request("r", feature("a", 4, media=False), feature("b", 4, media=False))
+    assert not consumer.consumer.ensure(blind, 0)
+    consumer.wait(blind)
+    assert consumer.consumer.has("a")
+    assert not consumer.consumer.has("b")
+    assert consumer.consumer.take_unavailable() == set()
+
+
 def test_a_dead_producer_costs_its_time_out_once(producer: Publisher) -> None:
     """It is not asked again for a while; the living one answers."""
     with rig(FREE, producer.server.address) as consumer:
@@ -255,7 +268,7 @@ def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: Publi
         wait_for(lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items._room_wanted)
         assert consumer.consumer.items.began("b") is None
         loader, cache = consumer.loaders[0], consumer.encoder_caches[0]
-        loader.load(orders, cache, "cpu")
+        loader.load(*orders, cache, "cpu")
         assert torch.equal(cache["a"], tensor(700, seed=ord("a")))
         report = loader.report()
         assert report is not None
@@ -284,12 +297,12 @@ def test_two_ranks_must_have_loaded(producer: Publisher) -> None:
         producer.save("a", tensor(4))
         consumer.wait(request("r", feature("a", 4)))
         orders = consumer.orders("a")
-        (load,) = orders.loads
+        (load,) = orders[0]
         for rank, loader in enumerate(consumer.loaders):
             slot = consumer.consumer._slots.get(load.slot.generation)
             assert slot is not None
             assert slot.reports_due == 2 - rank
-            loader.load(orders, consumer.encoder_caches[rank], "cpu")
+            loader.load(*orders, consumer.encoder_caches[rank], "cpu")
             report = loader.report()
             assert report is not None
             consumer.consumer.reported(report)
@@ -324,7 +337,7 @@ def test_what_is_given_up_is_not_loaded_again(producer: Publisher, consumer: Rig
     assert not consumer.consumer.has("a")
     consumer.consumer.end_step(["a"])
     assert consumer.consumer.ensure(asked, 0)
-    consumer.loaders[0].load(orders, consumer.encoder_caches[0], "cpu")
+    consumer.loaders[0].load(*orders, consumer.encoder_caches[0], "cpu")
     assert torch.equal(consumer.encoder_caches[0]["a"], tensor(4))
 
 
@@ -338,7 +351,11 @@ def test_an_unknown_item_can_be_given_up(producer: Publisher, consumer: Rig) -> 
 
 def test_closing_twice_and_using_it_after(consumer: Rig) -> None:
     """A scheduler that shuts down may still be asked."""
+    consumer.consumer.ensure(request("r", feature("a", 4)), 0)
     consumer.consumer.close()
     consumer.consumer.close()
+    assert consumer.consumer.ensure(request("r", feature("b", 4)), 0)
+    assert not consumer.consumer.has("b")
+    assert consumer.consumer.end_step([]) == ((), None)
     consumer.consumer.give_up("a")
     assert consumer.consumer.items.in_flight() == []

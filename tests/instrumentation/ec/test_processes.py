@@ -108,13 +108,14 @@ def test_two_worker_processes_load_what_the_scheduler_fetched() -> None:
                 if not step:
                     assert line(worker) == "ready"
                 tell(worker, pickle.dumps(orders).hex())
-                report, sums = line(worker).split()
+                answer, sums = line(worker).split()
                 assert sums == expected
-                reports.append(pickle.loads(bytes.fromhex(report)))
-            slot = consumer.consumer._slots.get(orders.loads[0].slot.generation)
+                reports.append(pickle.loads(bytes.fromhex(answer)))
+            slot = consumer.consumer._slots.get(orders[0][0].slot.generation)
             assert slot is not None
             assert slot.reports_due == 2
-            consumer.consumer.reported(reports[0].aggregate(reports[1]))
+            for report in reports:
+                consumer.consumer.reported(report)
             assert slot.reports_due == 0
 
 
@@ -125,11 +126,11 @@ def test_a_worker_never_gets_a_slot_whose_content_changed() -> None:
         producer.save("b", tensor(700, seed=1))
         consumer.wait(request("r", feature("a", 700)))
         stale = consumer.orders("a")
-        consumer.consumer._slots.reported(stale.loads[0].slot.generation)
+        consumer.consumer._slots.reported(stale[0][0].slot.generation)
         consumer.consumer.end_step(["a"])
         consumer.wait(request("r", feature("b", 700)))
         with pytest.raises(RegionError, match=r"generation 2 .* not 1"):
-            consumer.loaders[0].load(stale, {}, "cpu")
+            consumer.loaders[0].load(*stale, {}, "cpu")
         report = consumer.loaders[0].report()
         assert report is not None
         assert report.unreadable == (1,)
@@ -144,10 +145,9 @@ def test_a_guarded_worker_leaves_the_item_out_and_goes_on() -> None:
         asked = request("r", feature("a", 4), feature("b", 4))
         consumer.wait(asked)
         orders = consumer.orders("a", "b")
-        consumer.consumer._region.begin(orders.loads[0].slot.start)  # somebody destroyed it
-        orders.penstock_guarded = True  # type: ignore[attr-defined]
+        consumer.consumer._region.begin(orders[0][0].slot.start)  # somebody destroyed it
         cache: dict[str, torch.Tensor] = {}
-        consumer.loaders[0].load(orders, cache, "cpu")
+        consumer.loaders[0].load(*orders, cache, "cpu", guarded=True)
         assert list(cache) == ["b"]
         report = consumer.loaders[0].report()
         assert report is not None

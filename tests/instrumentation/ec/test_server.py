@@ -169,7 +169,7 @@ def test_a_peer_that_asks_and_does_not_read(producer: Publisher, dial: Callable[
     wait_for(lambda: producer.server._responder.counts["chunk"] == 5_000)
     assert producer.server.counts["slow_peer"] > 4_000
     assert rss() - before < 200 << 20  # of 5 GB that were asked for
-    with rig(producer.server.address, probe_timeout=10.0) as consumer:
+    with rig(producer.server.address) as consumer:
         consumer.wait(request("r", feature("big", 1024)))
         assert consumer.consumer.has("big")
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 from penstock.instrumentation.vllm.zmq_ec import settings
+
+ROOT = Path(__file__).parents[3]
 
 
 def load(index: int = 0, **extra: Any) -> settings.Settings:
@@ -80,3 +85,14 @@ def test_what_is_refused(extra: dict[str, Any], why: str) -> None:
 def test_a_producer_that_a_request_names(params: Any, found: tuple[str, ...]) -> None:
     """Clients write it: what is no address names nobody."""
     assert settings.named_producer(params, "a") == found
+
+
+def test_the_documentation_names_every_key_with_its_default() -> None:
+    """What people are told to set is what is read."""
+    text = (ROOT / "docs" / "zmq-ec-connector.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE))
+    for field in fields(settings.ConsumerSettings):
+        default = {(): "[]", False: "false"}.get(field.default, field.default)
+        if field.name != "region_bytes":
+            assert rows.pop(field.name) == f"`{default}`"
+    assert sorted(rows) == ["host_cache_bytes", "model", "region_bytes"]

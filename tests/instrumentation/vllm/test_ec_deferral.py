@@ -14,8 +14,7 @@ from penstock.instrumentation.vllm import ec_memory, ec_waits
 from tests.support.manual_clock import ManualClock
 from tests.support.recorder import policy
 from tests.support.schedulers import request
-from tests.support.toy_ec import ABORTED as LEFT
-from tests.support.toy_ec import RUNNING, TOY_PEER, ToyEcEngine, expected, image_request
+from tests.support.toy_ec import LEFT, RUNNING, TOY_PEER, ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

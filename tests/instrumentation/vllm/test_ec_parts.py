@@ -162,9 +162,10 @@ def test_drills_travel_to_the_workers(make_ec_scheduler: MakeScheduler, recorder
     runtime.policy.swap(policy(ec=EcLoadFailure(Action.FAIL)), 1.0)
     assert scheduler.schedule().ec_connector_metadata.penstock_drills
     scheduler.ec_connector.store |= {"b"}
-    scheduler.add_request(image_request("s", {10: ("b", 40)}, tokens=80, first=400))
+    scheduler.add_request(image_request("s", {0: ("c", 8), 10: ("b", 40)}, tokens=80, first=400))
     metadata = scheduler.schedule().ec_connector_metadata
     assert metadata.penstock_guarded is True
+    assert metadata.penstock_encodes == {"c": "image"}
     assert not hasattr(metadata, "penstock_drills")
 
 

@@ -13,8 +13,7 @@ from penstock.instrumentation.vllm.ec_contract import EcFailure
 
 from tests.support.recorder import policy
 from tests.support.schedulers import BLOCK
-from tests.support.toy_ec import ABORTED as LEFT
-from tests.support.toy_ec import TOY_PEER, ToyEcEngine, expected, image_request
+from tests.support.toy_ec import ERROR, LEFT, TOY_PEER, ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -319,3 +318,53 @@ def test_tokens_kept(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> No
     engine.run(first)
     found = outcome_of(recorder, first)
     assert (found.tokens_kept, found.tokens_recomputed) == (2 * BLOCK, 158 - 2 * BLOCK)
+
+
+def test_who_waits_for_its_kv_on_tainted_blocks_fails(
+    make_ec_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """A request that found tainted blocks and is parked for the rest of its KV cannot be rewound: its blocks are being written to."""
+    scheduler = make_ec_scheduler(
+        "async",
+        kv_connector="ToyConnector",
+        kv_connector_module_path="tests.support.toy_connector",
+        kv_role="kv_consumer",
+    )
+    act("recompute")
+    scheduler.ec_connector.store |= {"a"}
+    engine = ToyEcEngine(scheduler, ahead=True, bad={"a"}.__contains__)
+    first = image("first", "a")
+    scheduler.add_request(first)
+    engine.step()
+    parked = image("parked", "a", tokens=300, params={"stored": 256, "waits": True})
+    scheduler.add_request(parked)
+    engine.step()
+    found = outcome_of(recorder, parked)
+    assert (found.outcome, found.mode) == (FAILED, c.FAILURE_MODE_COLLATERAL)
+    assert "cannot be rewound" in engine.errors["parked"]
+    # vLLM keeps the blocks of a parked request until its load has ended.
+    assert parked.status == ERROR
+    while "first" in scheduler.requests:
+        engine.step()
+    assert engine.outputs["first"] == expected(first, OUTPUTS)
+
+
+def test_what_a_policy_in_mode_observe_would_have_done(
+    make_ec_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """It decides and is reported, and does not act."""
+    scheduler = make_ec_scheduler(connector="ToyLoader")
+    scheduler.ec_connector.store |= {"a", "b"}
+    body = PolicyBody(ec_load_failure=EcLoadFailure(Action.AUTO, 1))
+    runtime.policy.swap(Policy(hash="hash", observed=body), 1.0)
+    engine = ToyEcEngine(scheduler, ahead=False, bad={"a", "b"}.__contains__)
+    first = image("first", "a", "b")
+    engine.run(first)
+    assert engine.outputs["first"] == expected(first, OUTPUTS)
+    found = outcome_of(recorder, first)
+    assert (found.outcome, found.decided_by, found.observed_outcome) == (
+        RECOMPUTED,
+        c.DECIDED_BY_VLLM,
+        FAILED,
+    )
+    assert "2 items lost" in found.observed_reason

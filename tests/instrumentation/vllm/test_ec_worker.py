@@ -21,6 +21,7 @@ from tests.support import schedulers
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
     import safetensors.torch
+    from transformers import PretrainedConfig
     from vllm.config import ECTransferConfig
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
     from vllm.distributed.ec_transfer.ec_connector.example_connector import (
@@ -98,7 +99,7 @@ BROKEN: dict[str, tuple[dict[str, Any] | None, int, str]] = {
     "something else": ({"key": "other"}, c.ERROR_TYPE_CORRUPT, "ec_cache"),
     "rows missing": ({"tensor": GOOD[:-1]}, c.ERROR_TYPE_CORRUPT, "shape (3, 64), 4 rows"),
     "flat": ({"tensor": GOOD.flatten()}, c.ERROR_TYPE_CORRUPT, "4 rows"),
-    "too narrow": ({"tensor": GOOD[:, :-1]}, c.ERROR_TYPE_CORRUPT, "no multiple of this model's 64"),
+    "too narrow": ({"tensor": GOOD[:, :-1]}, c.ERROR_TYPE_CORRUPT, "63 wide, embeddings here are 64 wide"),
     "no embedding": ({"tensor": GOOD.to(torch.int8)}, c.ERROR_TYPE_CORRUPT, "no embedding"),
 }
 
@@ -195,9 +196,12 @@ def test_shapes_are_learnt(make_worker: MakeWorker, recorder: Recorder, tmp_path
     """What was encoded here shows width and type; an item that differs is broken, a placeholder is like it."""
     worker = make_worker()
     wide = torch.ones((ROWS, 3 * WIDTH), dtype=torch.bfloat16)
+    step(worker, {}, penstock_encodes={"mine": "image", "sound": "audio"})
     worker.save_caches({"mine": wide}, "mine")
+    worker.save_caches({"sound": GOOD}, "sound")  # says nothing about images
+    worker.save_caches({"unknown": GOOD}, "unknown")
     assert not recorder.transfers  # a consumer saves nothing
-    put(tmp_path, "narrow")
+    put(tmp_path, "narrow", GOOD.to(torch.bfloat16))
     put(tmp_path, "precise", torch.ones((ROWS, 3 * WIDTH)))
     put(tmp_path, "right", wide)
     cache: dict[str, Any] = {}
@@ -214,8 +218,8 @@ def test_shapes_are_learnt(make_worker: MakeWorker, recorder: Recorder, tmp_path
 class _Model:
     """As much of vLLM's ModelConfig as shapes need."""
 
-    def __init__(self, hf_config: Any) -> None:
-        self.hf_config = hf_config
+    def __init__(self, vision: dict[str, Any]) -> None:
+        self.hf_config = PretrainedConfig(vision_config=PretrainedConfig(**vision))
         self.dtype = torch.float16
         self.multimodal_config = None
 
@@ -224,23 +228,31 @@ class _Model:
         return WIDTH
 
 
+_QWEN = {"deepstack_visual_indexes": [5, 11, 17]}
+
+
 @pytest.mark.parametrize(
-    ("deepstack", "measured", "modality", "width"),
+    ("vision", "measured", "modality", "width", "others"),
     [
-        (None, {}, "image", 64),
-        ([5, 11, 17], {}, "image", 256),
-        ([5, 11, 17], {}, "audio", 64),
-        ([5, 11, 17], {"image": 128}, "image", 128),
+        ({}, {}, "image", 64, {128: False, 63: False}),
+        (_QWEN, {}, "image", 256, {64: False}),
+        (_QWEN, {}, "audio", 64, {256: False}),
+        (_QWEN, {"image": 128}, "image", 128, {256: False}),
+        ({"deepstack_map": {"3": 1}}, {}, "image", 64, {192: True, 63: False}),
     ],
 )
-def test_width_of_a_placeholder(
-    deepstack: list[int] | None, measured: dict[str, int], modality: str, width: int
+def test_widths(
+    vision: dict[str, Any],
+    measured: dict[str, int],
+    modality: str,
+    width: int,
+    others: dict[int, bool],
 ) -> None:
-    """As measured; else DeepStack's layers are packed beside the embedding, of what is seen."""
-    vision = type("Vision", (), {"deepstack_visual_indexes": deepstack} if deepstack else {})
-    shapes = Shapes(_Model(type("Config", (), {"vision_config": vision})), measured)
+    """As measured; else the embedding's, with DeepStack's layers beside it; where they are not known any multiple passes."""
+    shapes = Shapes(_Model(vision), measured)
     assert (shapes.width(modality), shapes.dtype(modality)) == (width, torch.float16)
-    assert not shapes.fault(torch.zeros((ROWS, width)), ROWS, modality)
+    for each, passes in {width: True, **others}.items():
+        assert (shapes.fault(torch.zeros((ROWS, each)), ROWS, modality) == "") is passes, each
 
 
 def test_saves_are_sends(

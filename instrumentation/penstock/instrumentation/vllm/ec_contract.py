@@ -4,10 +4,11 @@ Any EC connector is instrumented by vLLM's interface alone. One that moves items
 more: which transfers have begun, which failed before a request was scheduled, and from which peer. It tells by these two
 protocols, and works without anybody who listens. Nothing here imports vLLM.
 
-On the metadata of a step, beside the connector's own, travel two attributes to the workers (absent: nothing of ours applies):
+On the metadata of a step, beside the connector's own, travel these to the workers (absent: nothing of ours applies):
 
 - ``penstock_items``: what is to be loaded in this step, in the order in which it was allocated, each the plain tuple of an
   :class:`ExternalItem`;
+- ``penstock_encodes``: ``dict[str, str]``, the modality of each item that is encoded here in this step;
 - ``penstock_guarded``: ``True`` if a load that fails is to leave its item out, and nobody is to raise: the item gets a
   placeholder, the requests that used it are rewound. Without it a failed load raises, as vLLM's own connectors do.
 """

@@ -135,11 +135,15 @@ class EcControl:
 
     def attach(self, metadata: Any) -> None:
         """Tell the workers what they load in this step, whether to guard it, and which drills are in force."""
-        items = self._tracking.collect()
+        items, encodes = self._tracking.collect()
         if not runtime.active:
             return
         self._orders.attach(metadata)
-        if not items or not self._connector.is_consumer:
+        if not self._connector.is_consumer:
+            return
+        if encodes:
+            metadata.penstock_encodes = encodes
+        if not items:
             return
         # Plain tuples: a worker that has no Penstock can read them.
         metadata.penstock_items = tuple(tuple(each) for each in items)

@@ -1,8 +1,8 @@
 """What encoder outputs look like in this engine: to tell a wrong one, and to put a placeholder in its place.
 
-vLLM tells a connector's worker neither width nor type. Items that are encoded here show both; producers are told the width
+vLLM tells a connector's worker neither width nor type. Items that are encoded here show both, by their modality; producers are told the width
 at their start (``mm_encoder_output_widths``); without either the width is that of the model's input embeddings, times one
-more than the layers that DeepStack packs beside them. Where it is not known for sure, an item gets the benefit of the doubt.
+more than the layers that DeepStack packs beside them. Where that is not known, an item gets the benefit of the doubt.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Shapes:
         self._levels = _deepstack_levels(model_config.hf_config)
         multimodal = model_config.multimodal_config
         self._pruned = multimodal is not None and bool(multimodal.is_multimodal_pruning_enabled())
-        self._encoded: dict[int, Any] = {}
+        self._encoded: dict[str, tuple[int, Any]] = {}
 
-    def encoded(self, tensor: Any) -> None:
-        """Learn from an item that was encoded here."""
+    def encoded(self, tensor: Any, modality: str) -> None:
+        """Learn from an item of *modality* that was encoded here."""
         if tensor.dim() == _DIMENSIONS:
-            self._encoded[tensor.shape[1]] = tensor.dtype
+            self._encoded[modality] = (tensor.shape[1], tensor.dtype)
 
     def fault(self, tensor: Any, rows: int, modality: str) -> str:
         """Return why *tensor* cannot be an item of *rows* embeddings, empty if it can."""
@@ -40,30 +40,36 @@ class Shapes:
             return f"the item has the shape {tuple(tensor.shape)}, {rows} rows of embeddings were expected"
         if not tensor.is_floating_point():
             return f"the item is of type {tensor.dtype}, which is no embedding"
-        width = tensor.shape[1]
-        known = {*self._encoded, *filter(None, [self._measured.get(modality)])}
-        if known and width not in known:
-            return f"the item is {width} wide, embeddings here are {', '.join(map(str, sorted(known)))} wide"
-        if not known and not self._pruned and width % self._base:
-            return f"the item is {width} wide, which is no multiple of this model's {self._base}"
-        dtype = self._encoded.get(width)
-        if dtype is not None and tensor.dtype != dtype:
+        dtype = self._encoded.get(modality, (0, tensor.dtype))[1]
+        if tensor.dtype != dtype:
             return f"the item is of type {tensor.dtype}, embeddings here are of type {dtype}"
-        return ""
+        return self._width_fault(tensor.shape[1], modality)
+
+    def _width_fault(self, width: int, modality: str) -> str:
+        if self._pruned:  # what tells the pruned positions is packed beside the embedding
+            return ""
+        if modality in self._encoded or modality in self._measured or self._levels is not None:
+            known = self.width(modality)
+            return "" if width == known else f"the item is {width} wide, embeddings here are {known} wide"
+        wrong = f"the item is {width} wide, which is no multiple of this model's {self._base}"
+        return wrong if width % self._base else ""
 
     def width(self, modality: str) -> int:
         """Return how wide an item of *modality* is, as far as that is known."""
-        if modality in self._measured:
-            return self._measured[modality]
-        width = self._base * (1 + self._levels) if modality in _VISUAL else self._base
-        return width if width in self._encoded else next(iter(self._encoded), width)
+        if modality in self._encoded:
+            return self._encoded[modality][0]
+        packed = self._levels or 0 if modality in _VISUAL else 0
+        return self._measured.get(modality, self._base * (1 + packed))
 
     def dtype(self, modality: str) -> Any:
         """Return the type of an item of *modality*."""
-        return self._encoded.get(self.width(modality), self._dtype)
+        return self._encoded.get(modality, (0, self._dtype))[1]
 
 
-def _deepstack_levels(hf_config: Any) -> int:
+def _deepstack_levels(hf_config: Any) -> int | None:
+    """Return how many layers are packed beside a visual embedding; None if the model does that in a way unknown here."""
     config = getattr(hf_config, "thinker_config", hf_config)
     indexes = getattr(getattr(config, "vision_config", None), "deepstack_visual_indexes", None)
-    return len(indexes) if isinstance(indexes, (list, tuple)) else 0
+    if isinstance(indexes, (list, tuple)):
+        return len(indexes)
+    return None if "deepstack" in str(hf_config.to_dict()) else 0

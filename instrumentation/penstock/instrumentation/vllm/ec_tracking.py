@@ -75,6 +75,7 @@ class Tracking:
         self._scheduler = scheduler
         self._answers: dict[str, Answer] = {}
         self._collected: dict[str, ExternalItem] = {}
+        self._encodes: dict[str, str] = {}
         self._pending: deque[StepLoads] = deque()
 
     # While a step is scheduled
@@ -87,7 +88,9 @@ class Tracking:
         """Note that vLLM made room for an item; return what the connector had said about it."""
         feature = request.mm_features[index]
         answer = self._answers.get(feature.identifier)
-        if answer is not None and answer.found:
+        if answer is None or not answer.found:
+            self._encodes[feature.identifier] = feature.modality
+        else:
             self._collected.setdefault(
                 feature.identifier,
                 ExternalItem(
@@ -99,12 +102,13 @@ class Tracking:
             )
         return answer
 
-    def collect(self) -> tuple[ExternalItem, ...]:
-        """Return what the step loads; the next begins."""
-        items = tuple(self._collected.values())
+    def collect(self) -> tuple[tuple[ExternalItem, ...], dict[str, str]]:
+        """Return what the step loads, and the modality of each item that it encodes here; the next begins."""
+        items, encodes = tuple(self._collected.values()), self._encodes
         self._collected.clear()
         self._answers.clear()
-        return items
+        self._encodes = {}
+        return items, encodes
 
     def planned(self, metadata: Any, items: Iterable[ExternalItem]) -> None:
         """Expect the result of the step with that *metadata*."""

@@ -56,11 +56,13 @@ class EcWorker:
         self._drills = Drills(allowed=settings is not None and settings.allow_faults)
         self._placeholders: dict[str, weakref.ref[torch.Tensor]] = {}
         self._failures: list[ItemFailure] = []
+        self._encodes: Mapping[str, str] = {}
 
     # Loads
 
     def follow(self, metadata: Any) -> None:
-        """Take in the fault drills that came with a step."""
+        """Take in what came with a step: what is encoded here, and the fault drills after a change."""
+        self._encodes = getattr(metadata, "penstock_encodes", {})
         drills = getattr(metadata, "penstock_drills", None)
         if drills is not None:
             self._drills.replace(drills)
@@ -177,9 +179,11 @@ class EcWorker:
 
     # Telling
 
-    def encoded(self, tensor: Any) -> None:
+    def encoded(self, item: str, tensor: Any) -> None:
         """Learn from an item that was encoded here."""
-        self._shapes.encoded(tensor)
+        modality = self._encodes.get(item)
+        if modality is not None:
+            self._shapes.encoded(tensor, modality)
 
     def saved(self, item: str, tensor: Any, start_ns: int, error: Exception | None) -> None:
         """Tell of an item that was saved for others, or was not because of *error*."""

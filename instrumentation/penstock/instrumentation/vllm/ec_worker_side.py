@@ -59,7 +59,7 @@ class EcWorkerSideMixin(ABC):
             host.save_caches(encoder_cache, mm_hash, **kwargs)
             return
         with _GUARD:
-            worker.encoded(encoder_cache[mm_hash])
+            worker.encoded(mm_hash, encoder_cache[mm_hash])
         error: Exception | None = None
         try:
             host.save_caches(encoder_cache, mm_hash, **kwargs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.vllm.zmq_ec import settings, wire
 from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
 from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
+from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded
 from penstock.instrumentation.vllm.zmq_ec.loader import Loader
 from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders, StepReport
 from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
@@ -104,7 +105,13 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
             orders = self._get_connector_metadata()
             if isinstance(orders, StepOrders):
-                self._loader.load(orders, encoder_cache, current_platform.device_type)
+                self._loader.load(
+                    orders.loads,
+                    orders.region,
+                    encoder_cache,
+                    current_platform.device_type,
+                    guarded=bool(getattr(orders, "penstock_guarded", False)),
+                )
 
     def start_save_caches(self, encoder_cache: dict[str, torch.Tensor] | None = None, **kwargs: Any) -> None:
         """Publish again what this step's requests use, is encoded already, and is no longer kept."""
@@ -121,7 +128,8 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
     def build_connector_worker_meta(self) -> StepReport | None:
         """Tell the scheduler which slots this rank has loaded."""
-        return None if self._loader is None else self._loader.report()
+        loaded = None if self._loader is None else self._loader.report()
+        return None if loaded is None else StepReport(loaded.done, loaded.unreadable)
 
     # The scheduler's side.
 
@@ -161,7 +169,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         """Take the workers' report."""
         report = connector_output.ec_connector_worker_meta
         if self._consumer is not None and isinstance(report, StepReport):
-            self._consumer.reported(report)
+            self._consumer.reported(Loaded(report.done, report.unreadable))
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         """Tell the caller of a producer where its items are; nothing needs to be kept for that."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.zmq_ec import wire
 from penstock.instrumentation.vllm.zmq_ec.fetcher import Fetcher
-from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder, Readiness
+from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded, LoadOrder, Readiness
 from penstock.instrumentation.vllm.zmq_ec.items import Items
 from penstock.instrumentation.vllm.zmq_ec.region import BEGIN, Region, RegionName
 from penstock.instrumentation.vllm.zmq_ec.settings import named_producer
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
     from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
-    from penstock.instrumentation.vllm.zmq_ec.metadata import StepReport
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -58,17 +57,17 @@ class Consumer:
         self._has_media = has_media
         self._region = Region(settings.region_bytes)
         self._slots = Slots(BEGIN, settings.region_bytes)
+        self._closed = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.items = Items(
             self._slots,
             missing_for=settings.missing_for,
             bad_for=settings.bad_for,
             pending_for=settings.longest_wait,
-            wake=lambda: os.eventfd_write(self._wake, 1),
+            wake=self._wake_fetcher,
         )
         self._fetcher: Fetcher | None = None
         self._telling = Telling()
-        self._closed = False
         # What vLLM's own encoder cache holds, as its scheduler tells us: nothing of it needs to be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
@@ -85,6 +84,8 @@ class Consumer:
     def ensure(self, request: Any, computed: int) -> bool:
         """Start what *request* needs beyond its computed tokens; tell whether it need not wait (any more)."""
         self._unfit.clear()
+        if self._closed:
+            return True
         proceed = True
         for feature in request.mm_features:
             position = feature.mm_position
@@ -94,9 +95,9 @@ class Consumer:
 
     def _admit(self, request: Any, feature: Any) -> bool:
         item = feature.identifier
-        media = self._has_media(feature)
         resident = item in self._resident
-        if media and resident:
+        # A request without media does not rely on it: vLLM may let go of the item to make room for the request's next one.
+        if resident and self._has_media(feature):
             return True
         readiness = self._want(request, feature)
         if readiness in (Readiness.READY, Readiness.PENDING):
@@ -108,7 +109,7 @@ class Consumer:
         if failed and self._settings.load_failure == "fail":
             self._fail(request, item, "its load failed, and load_failure is fail")
             return False
-        if not media and not resident:
+        if not resident and not self._has_media(feature):
             self._fail(request, item, "it cannot be loaded, and the request has no media to encode")
             return False
         return True
@@ -158,7 +159,7 @@ class Consumer:
         self.items.end_step()
         return loads, self._region.name if loads else None
 
-    def reported(self, report: StepReport) -> None:
+    def reported(self, report: Loaded) -> None:
         """Take the workers' report."""
         for generation in report.unreadable:
             self.items.unreadable(generation)
@@ -187,8 +188,12 @@ class Consumer:
             self._region.close()
             os.close(self._wake)
 
+    def _wake_fetcher(self) -> None:
+        if not self._closed:
+            os.eventfd_write(self._wake, 1)
+
     def _start(self) -> None:
-        if self._fetcher is None and not self._closed:
+        if self._fetcher is None:
             self._fetcher = Fetcher(
                 self.items,
                 self._slots,

@@ -55,6 +55,14 @@ class LoadOrder:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A worker's report: generations of slots that it is *done* with, and of these the *unreadable*."""
+
+    done: tuple[int, ...]
+    unreadable: tuple[int, ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class Known:
     """What is known of one item; *untold* is a failure that nobody has taken yet."""

@@ -6,19 +6,21 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from penstock.instrumentation.vllm.zmq_ec.metadata import StepReport
+from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded
 from penstock.instrumentation.vllm.zmq_ec.region import RegionError, RegionName, RegionView
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder
-from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 
 class Loader:
-    """Loads what a step orders; maps the region with the first order."""
+    """Loads what the steps order; maps the region with the first order."""
 
     def __init__(self) -> None:
         self._view: RegionView | None = None
@@ -26,32 +28,38 @@ class Loader:
         self._done: dict[int, None] = {}
         self._unreadable: dict[int, None] = {}
 
-    def load(self, orders: StepOrders, encoder_cache: dict[str, torch.Tensor], device: Any) -> None:
+    def load(
+        self,
+        orders: Iterable[LoadOrder],
+        region: RegionName | None,
+        encoder_cache: dict[str, torch.Tensor],
+        device: Any,
+        *,
+        guarded: bool = False,
+    ) -> None:
         """Put every ordered item into *encoder_cache*.
 
         Raises:
-            RegionError: one cannot be loaded. With ``penstock_guarded`` on the orders it is left out instead: whoever
-                set that looks for it.
+            RegionError: one cannot be loaded. If *guarded* it is left out instead: whoever guards looks for it.
 
         """
-        guarded = bool(getattr(orders, "penstock_guarded", False))
-        for order in orders.loads:
+        for order in orders:
             self._done[order.slot.generation] = None
             if order.item in encoder_cache:
                 continue
             try:
-                encoder_cache[order.item] = self._tensor(order, orders.region, device)
+                encoder_cache[order.item] = self._tensor(order, region, device)
             except RegionError as error:
                 self._unreadable[order.slot.generation] = None
                 if not guarded:
                     raise
                 logger.warning("ZmqECConnector: item %s cannot be loaded: %s", order.item, error)
 
-    def report(self) -> StepReport | None:
+    def report(self) -> Loaded | None:
         """Return what was loaded since the last call, None if nothing was."""
         if not self._done:
             return None
-        report = StepReport(tuple(self._done), tuple(self._unreadable))
+        report = Loaded(tuple(self._done), tuple(self._unreadable))
         self._done.clear()
         self._unreadable.clear()
         return report
@@ -68,8 +76,9 @@ class Loader:
         view.check(order.slot)
         source = torch.frombuffer(view.bytes_of(order.slot), dtype=getattr(torch, order.dtype))
         # The copy has ended when this returns, because the source is pageable memory.
-        tensor = torch.empty((order.rows, order.width), dtype=source.dtype, device=device)
-        tensor.copy_(source.view(order.rows, order.width))
+        source = source.view(order.rows, order.width)
+        tensor = _empty_like(source, device)
+        tensor.copy_(source)
         view.check(order.slot)
         return tensor
 
@@ -80,3 +89,15 @@ class Loader:
             self.close()
             self._view = RegionView(name)
         return self._view
+
+
+def _empty_like(source: torch.Tensor, device: Any) -> torch.Tensor:
+    """Return new memory on *device* for what *source* holds.
+
+    On a CPU from numpy, which asks the kernel for huge pages; torch does not, and the first write to small pages takes many
+    times as long as the copy.
+    """
+    if torch.device(device).type != "cpu":
+        return torch.empty_like(source, device=device)
+    memory = np.empty(source.nbytes, dtype=np.uint8)
+    return torch.from_numpy(memory).view(source.dtype).view(source.shape)

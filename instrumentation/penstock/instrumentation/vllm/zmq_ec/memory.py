@@ -23,10 +23,10 @@ def check(size: int, purpose: str, setting: str) -> None:
         OutOfMemoryError: it is more.
 
     """
-    spare = _spare()
-    if not 0 < size < spare:
+    left = spare()
+    if not 0 < size < left:
         raise OutOfMemoryError(
-            f"ZmqECConnector cannot reserve {size} bytes for {purpose}: {max(spare, 0)} are left. "
+            f"ZmqECConnector cannot reserve {size} bytes for {purpose}: {max(left, 0)} are left. "
             f"Set {setting} in ec_connector_extra_config (or ec_buffer_size) to what can be spared."
         )
 
@@ -40,12 +40,22 @@ def reserve(size: int) -> Any:
     return np.frombuffer(area, dtype=np.uint8)
 
 
-def _spare() -> int:
+def spare(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes that host and control group have left, as far as they tell.
+
+    Cached files count as left: a group is full of them once a model has been read, and the kernel drops them first.
+    """
     found = [2**63]
-    with contextlib.suppress(OSError, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-    with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
-        group = Path("/sys/fs/cgroup")
-        found.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        found.append(_numbers(meminfo)["MemAvailable"] << 10)
+    with contextlib.suppress(OSError, ValueError, KeyError):  # "max" where there is no limit
+        limit = int((group / "memory.max").read_text())
+        stat = _numbers(group / "memory.stat")
+        used = int((group / "memory.current").read_text()) - stat["inactive_file"] - stat["active_file"]
+        found.append(limit - used)
     return min(found)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    lines = (line.replace(":", " ").split() for line in path.read_text().splitlines())
+    return {name: int(number) for name, number, *_ in lines}

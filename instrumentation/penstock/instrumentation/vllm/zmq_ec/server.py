@@ -38,6 +38,7 @@ _HAND_OUTS_MAX: Final = 1_024
 _ZERO_COPY_FROM: Final = 64 << 10  # below, a copy is cheaper than what pyzmq does to hand memory over
 _TO_SEAL_MAX: Final = 1_024
 _STOP_WAIT: Final = 5.0
+_LOG_INTERVAL: Final = 60.0
 
 
 class Server:
@@ -60,6 +61,7 @@ class Server:
         self.counts: Counter[str] = Counter()
         self.observer: EcObserver | None = None
         self._responder = responder
+        self._log_after = 0.0
         self._handed_out: OrderedDict[tuple[bytes, str], int] = OrderedDict()
         self._to_seal: deque[str] = deque(maxlen=_TO_SEAL_MAX)
         self._stopping = threading.Event()
@@ -128,7 +130,7 @@ class Server:
         except zmq.Again:
             return False
         if len(frames) != 2:  # noqa: PLR2004  (who, and one frame)
-            self.counts["malformed"] += 1
+            self._dropped("malformed", frames[-1])
             return True
         identity, request = frames[0].bytes, frames[1]
         reply = self._responder.answer(request.bytes)
@@ -136,7 +138,7 @@ class Server:
             self._send(identity, reply)
         except zmq.ZMQError as error:
             # The peer does not read, or is gone; it asks again if it still wants to know.
-            self.counts["slow_peer" if error.errno == zmq.EAGAIN else "peer_gone"] += 1
+            self._dropped("slow_peer" if error.errno == zmq.EAGAIN else "peer_gone", request)
             return True
         if reply.item:
             self._note(identity, reply, _host_of(request))
@@ -148,6 +150,15 @@ class Server:
         for index, frame in enumerate(reply.frames):
             flags = zmq.NOBLOCK if index == last else zmq.NOBLOCK | zmq.SNDMORE
             self._socket.send(frame, flags, copy=len(frame) < _ZERO_COPY_FROM)
+
+    def _dropped(self, reason: str, request: zmq.Frame) -> None:
+        self.counts[reason] += 1
+        now = time.monotonic()
+        if now >= self._log_after:
+            self._log_after = now + _LOG_INTERVAL
+            logger.warning(
+                "ZmqECConnector: a message from or to %s was dropped (%s)", _host_of(request), self.counts
+            )
 
     def _note(self, identity: bytes, reply: Reply, host: str) -> None:
         now = time.time_ns()

@@ -1,0 +1,52 @@
+"""What is left of the memory of a host and of a control group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from penstock.instrumentation.vllm.zmq_ec import memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOST = "MemTotal:       1000 kB\nMemAvailable:    500 kB\nHugePages_Total:       0\n"
+STAT = "anon 1\nfile 300000\ninactive_file 100000\nactive_file 50000\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "current", "left"),
+    [
+        ("max", "0", 500 << 10),
+        ("400000", "300000", 250_000),
+        ("300000", "450000", 0),
+        ("9000000", "300000", 500 << 10),
+        (None, None, 500 << 10),
+    ],
+)
+def test_what_is_left(tmp_path: Path, limit: str | None, current: str | None, left: int) -> None:
+    """The lesser of both; cached files of the group count as left, a group without a limit does not count."""
+    (tmp_path / "meminfo").write_text(HOST)
+    if limit is not None and current is not None:
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text(f"{current}\n")
+        (tmp_path / "memory.stat").write_text(STAT)
+    assert memory.spare(tmp_path / "meminfo", tmp_path) == left
+
+
+def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
+    """Is believed to have enough."""
+    assert memory.spare(tmp_path / "meminfo", tmp_path) > 1 << 50
+
+
+def test_here() -> None:
+    """The real files are read as they are."""
+    assert 0 < memory.spare() < 1 << 50
+
+
+def test_reserved_memory_can_be_written() -> None:
+    """All of it."""
+    area = memory.reserve(3 << 20)
+    area[:] = 7
+    assert area.nbytes == 3 << 20
+    assert area.sum() == 7 * (3 << 20)
