@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.ctl.failure import AwayError, FailedError, RefusedError, WrongUseError
+from penstock.agent.ctl.failure import AwayError, RefusedError, WrongUseError
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:
