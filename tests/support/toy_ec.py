@@ -186,10 +186,19 @@ class ToyEcEngine(ToyEngine):
     """As :class:`ToyEngine`, with an encoder cache in its worker, as vLLM's runner has."""
 
     def __init__(
-        self, scheduler: Any, *, ahead: bool, bad: Callable[[str], bool] = lambda _item: False
+        self,
+        scheduler: Any,
+        *,
+        ahead: bool,
+        bad: Callable[[str], bool] = lambda _item: False,
+        keeps_held: bool = False,
     ) -> None:
-        """Run *scheduler*; a load of an item fails where *bad* says so."""
+        """Run *scheduler*; a load of an item fails where *bad* says so.
+
+        *keeps_held*: what the worker holds is not encoded again, as in vLLM's V2 runner; the V1 runner does it, and overwrites.
+        """
         super().__init__(scheduler, ahead=ahead)
+        self.keeps_held = keeps_held
         self.cache: dict[str, int] = {}
         self.loaded: list[str] = []
         self.encoded: list[str] = []
@@ -210,6 +219,8 @@ class ToyEcEngine(ToyEngine):
                 assert feature.data is not None, (
                     f"{request_id} is to encode {feature.identifier} without media"
                 )
+                if self.keeps_held and feature.identifier in self.cache:
+                    continue
                 self.cache[feature.identifier] = hash(feature.identifier)
                 self.encoded.append(feature.identifier)
         ids = list(scheduled.num_scheduled_tokens)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OUTPUTS = 6
 TOKENS = 6 * BLOCK + 5
 KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
+KEEPS = pytest.mark.parametrize("keeps_held", [False, True], ids=["V1 runner", "V2 runner"])
 CHUNKS = pytest.mark.parametrize("chunk", [1024, 64, 40], ids=["whole", "chunks", "uneven chunks"])
 
 
@@ -76,10 +77,12 @@ ITEMS = {
 
 
 @KINDS
+@KEEPS
 @CHUNKS
 @pytest.mark.parametrize("items", ITEMS.values(), ids=ITEMS)
 def test_output_after_a_recompute(
     kind: str,
+    keeps_held: bool,
     chunk: int,
     items: dict[int, tuple[str, int]],
     make_ec_scheduler: MakeScheduler,
@@ -89,7 +92,9 @@ def test_output_after_a_recompute(
     scheduler = make_ec_scheduler(kind, chunk=chunk)
     act("recompute")
     scheduler.ec_connector.store |= {"a", "b", "good"}
-    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad=lambda item: item in {"a", "b"})
+    engine = ToyEcEngine(
+        scheduler, ahead=kind == "async", bad={"a", "b"}.__contains__, keeps_held=keeps_held
+    )
     first = image("first", items)
     sharer = image("sharer", items, tokens=TOKENS + BLOCK)
     length = dict(items.values())["a"]
@@ -175,6 +180,7 @@ def plans(draw: st.DrawFn) -> Plan:
     st.lists(plans(), min_size=1, max_size=6),
     st.sets(st.sampled_from("abcd")),
     st.sampled_from(["sync", "async"]),
+    st.booleans(),
     st.sampled_from([1024, 64, 40]),
     st.sampled_from([64, 120, 4096]),
     st.sampled_from(["recompute", "fail", "auto"]),
@@ -186,6 +192,7 @@ def test_any_scenario(
     requests: list[Plan],
     bad: set[str],
     kind: str,
+    keeps_held: bool,
     chunk: int,
     rows: int,
     action: str,
@@ -196,7 +203,7 @@ def test_any_scenario(
     scheduler = make_ec_scheduler(kind, chunk=chunk, rows=rows)
     act(action, 1 if action == "auto" else None)
     scheduler.ec_connector.store |= set(LENGTHS)
-    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad=bad.__contains__)
+    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad=bad.__contains__, keeps_held=keeps_held)
     live = [(plan, plan.build(f"r{index}")) for index, plan in enumerate(requests)]
     for step in range(9):
         for plan, each in live:

@@ -183,8 +183,9 @@ class EcControl:
                 self._overdue(wait)
 
     def scheduled(self, output: Any) -> None:
-        """Note who computes on what is loaded in the step that was just scheduled."""
+        """Note who computes on what is loaded in the step that was just scheduled, and let the workers drop what was bad."""
         self._tracking.scheduled(output)
+        self._failures.release(output)
 
     def leaving(self, request: Any) -> None:
         """Note that a request is about to lose its blocks."""

@@ -46,6 +46,7 @@ class EcFailures:
         self._needs = needs
         self._settle = settle
         self._exports = exports(scheduler)
+        self._forgotten: set[str] = set()
 
     def handle(self, loads: StepLoads, failed: Collection[str]) -> None:
         """Rewind or fail every request that the *failed* items of a step have spoiled."""
@@ -93,8 +94,17 @@ class EcFailures:
                 collateral=request_id not in seeds,
             )
             self._carry_out(request, self._settle(request, affected), tainted=tainted)
-        for item in failed:
-            forget(self._scheduler, item)
+        self._forgotten.update(item for item in failed if forget(self._scheduler, item))
+
+    def release(self, output: Any) -> None:
+        """Have the workers drop the placeholders with the step of that *output*, which was just scheduled.
+
+        VLLM leaves out what was allocated again in the same step, and its V2 runner does not encode what it still holds.
+        """
+        if self._forgotten:
+            told = output.free_encoder_mm_hashes
+            output.free_encoder_mm_hashes = [*told, *sorted(self._forgotten.difference(told))]
+            self._forgotten.clear()
 
     def _carry_out(self, request: Any, decision: Decision, *, tainted: bool) -> None:
         if decision.outcome is Outcome.FAILED:
@@ -112,8 +122,8 @@ def supports(scheduler: Any) -> bool:
     return not scheduler.is_encoder_decoder and all(hasattr(manager, name) for name in _MANAGER)
 
 
-def forget(scheduler: Any, item: str) -> None:
-    """Take *item* out of vLLM's encoder cache, with all references to it, as its own eviction does.
+def forget(scheduler: Any, item: str) -> bool:
+    """Take *item* out of vLLM's encoder cache, with all references to it, as its own eviction does; tell whether it was there.
 
     The worker drops it when it is told with the next step, so that a step that is under way still finds it.
     """
@@ -125,11 +135,13 @@ def forget(scheduler: Any, item: str) -> None:
                 if request.mm_features[index].identifier == item:
                     manager.free_encoder_input(request, index)
     rows = manager.freeable.pop(item, None)
-    if rows is not None:
-        del manager.cached[item]
-        del manager.num_embeds_by_hash[item]
-        manager.num_free_slots += rows
-        manager.freed.append(item)
+    if rows is None:
+        return False
+    del manager.cached[item]
+    del manager.num_embeds_by_hash[item]
+    manager.num_free_slots += rows
+    manager.freed.append(item)
+    return True
 
 
 def _seeds(loads: StepLoads, failed: Iterable[str]) -> dict[str, int]:
