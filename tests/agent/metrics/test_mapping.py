@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.columns import probe_bulks
+from penstock.agent.metrics.columns import probe_bulks, transfer_bulks
 from penstock.agent.metrics.mapping import event_kind, event_updates, transfer_updates
 from penstock.agent.metrics.spec import NANO
 from penstock.agent.samples import transfer_samples
@@ -219,6 +219,20 @@ def test_transfers() -> None:
         (c.TRANSFER_SIZE, ("kv", "receive"), 9),
     ]
     assert bad == [(c.TRANSFERS, ("kv", "NixlConnector", "receive", "unknown", "error"), 1)]
+
+
+def test_what_is_not_known_of_a_transfer_is_no_observation() -> None:
+    """A duration or a size of 0 counts the transfer and says nothing about it, one by one and in bulk."""
+    batch = transfers([(0, 9, PEER, common.TRANSFER_RESULT_OK), (7, 0, PEER, common.TRANSFER_RESULT_OK)])
+    updates = [update.metric for row in transfer_samples(batch) for update in transfer_updates(row)]
+    assert updates == [c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFERS, c.TRANSFER_DURATION]
+    assert [(bulk.metric, bulk.amount, bulk.values) for bulk in transfer_bulks(batch)] == [
+        (c.TRANSFERS, 2, []),
+        (c.TRANSFER_DURATION, 0, [7]),
+        (c.TRANSFER_SIZE, 0, [9]),
+    ]
+    (nothing,) = transfer_bulks(transfers([(0, 0, PEER, common.TRANSFER_RESULT_OK)]))
+    assert nothing.metric is c.TRANSFERS
 
 
 def test_probes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.metrics import catalogue as c
@@ -31,30 +32,45 @@ class Bulk(NamedTuple):
     values: list[int]
 
 
+class _Group:
+    """Transfers that count in one series."""
+
+    __slots__ = ("count", "durations", "sizes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.durations: list[int] = []
+        self.sizes: list[int] = []
+
+
 def transfer_bulks(batch: Batch) -> Iterator[Bulk]:
     """Yield what the transfers of *batch* do; it has passed the limits of the ingest."""
     columns, text = batch.transfers, batch.strings
-    groups: defaultdict[tuple[int, ...], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    groups: defaultdict[tuple[int, ...], _Group] = defaultdict(_Group)
     keys = zip(
         columns.channel, columns.connector, columns.direction, columns.peer, columns.result, strict=True
     )
     for key, duration, size in zip(keys, columns.duration_nano, columns.bytes, strict=True):
-        durations, sizes = groups[key]
-        durations.append(duration)
-        sizes.append(size)
+        group = groups[key]
+        group.count += 1
+        # 0 is not known, and no observation.
+        if duration:
+            group.durations.append(duration)
+        if size:
+            group.sizes.append(size)
     by_duration: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     by_size: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-    for (channel, connector, direction, peer, result), (durations, sizes) in groups.items():
+    for (channel, connector, direction, peer, result), group in groups.items():
         count_key, duration_key, size_key = transfer_key(
             channel, text[connector], direction, text[peer], result
         )
-        yield Bulk(c.TRANSFERS, count_key, len(durations), [])
+        yield Bulk(c.TRANSFERS, count_key, group.count, [])
         if result == TRANSFER_RESULT_OK:
-            by_duration[duration_key] += durations
-            by_size[size_key] += sizes
-    for labels, values in by_duration.items():
+            by_duration[duration_key] += group.durations
+            by_size[size_key] += group.sizes
+    for labels, values in filter(itemgetter(1), by_duration.items()):
         yield Bulk(c.TRANSFER_DURATION, labels, 0, values)
-    for labels, values in by_size.items():
+    for labels, values in filter(itemgetter(1), by_size.items()):
         yield Bulk(c.TRANSFER_SIZE, labels, 0, values)
 
 

@@ -95,8 +95,11 @@ def transfer_updates(sample: TransferSample) -> Iterator[Update]:
     )
     yield Update(c.TRANSFERS, count, 1)
     if sample.result == common.TRANSFER_RESULT_OK:
-        yield Update(c.TRANSFER_DURATION, duration, sample.duration_nano)
-        yield Update(c.TRANSFER_SIZE, size, sample.bytes)
+        # 0 is not known, and no observation.
+        if sample.duration_nano:
+            yield Update(c.TRANSFER_DURATION, duration, sample.duration_nano)
+        if sample.bytes:
+            yield Update(c.TRANSFER_SIZE, size, sample.bytes)
 
 
 def event_kind(event: events.Event) -> str:
