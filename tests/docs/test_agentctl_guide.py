@@ -7,10 +7,9 @@ import re
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 import yaml
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
@@ -21,6 +20,7 @@ from tests.support.admin_server import AdminHarness, running_admin
 from tests.support.agent import short_directory
 from tests.support.batches import deferral_start, transfer_failure
 from tests.support.policies import action, document
+from tests.support.quiet import quiet_logs
 from tests.support.stories import closed, outcome
 
 if TYPE_CHECKING:
@@ -33,22 +33,10 @@ _NAMES = {"ENGINE": "0", "OTHER": "1", "REQUEST": "req-1"}
 
 
 @pytest.fixture
-def _quiet() -> Iterator[None]:
-    """Drop log records: the service runs in this process, and the runner takes all that is printed in it."""
-
-    def drop(*_: object) -> NoReturn:
-        raise structlog.DropEvent
-
-    structlog.configure(processors=[drop])
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-def harness(_quiet: None) -> Iterator[AdminHarness]:
+def harness() -> Iterator[AdminHarness]:
     """Serve two engines; one has had trouble with a request, and one that waits."""
     now = time.time_ns()
-    with short_directory() as directory, running_admin(directory) as running:
+    with quiet_logs(), short_directory() as directory, running_admin(directory) as running:
         first, second = running.source("0"), running.source("1")
         for key, core in (("0", first), ("1", second)):
             facts = {"model": "tiny", "compatibility_hash": key}

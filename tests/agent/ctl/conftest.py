@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 
 from tests.support.admin_server import AdminHarness, running_admin
 from tests.support.agent import short_directory
+from tests.support.quiet import quiet_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,21 +21,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def _quiet() -> Iterator[None]:
-    """Drop log records: the service runs in this process, and the runner takes all that is printed in it."""
-
-    def drop(*_: object) -> NoReturn:
-        raise structlog.DropEvent
-
-    structlog.configure(processors=[drop])
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-def harness(_quiet: None) -> Iterator[AdminHarness]:
+def harness() -> Iterator[AdminHarness]:
     """Serve the admin service over an empty journal."""
-    with short_directory() as directory, running_admin(directory) as running:
+    with quiet_logs(), short_directory() as directory, running_admin(directory) as running:
         yield running
 
 

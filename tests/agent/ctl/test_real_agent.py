@@ -109,5 +109,5 @@ async def test_the_views_of_an_empty_agent(agent: AgentProcess) -> None:
     code, _, err = await _agentctl(agent, "get", "engines")
     assert (
         code,
-        err.startswith(f"agentctl: no agent answers at {agent.admin}: is penstock-agent running?"),
+        err.startswith(f"agentctl: no agent answers at {agent.admin}: 'agentctl doctor' says why"),
     ) == (1, True)

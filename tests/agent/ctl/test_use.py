@@ -93,7 +93,7 @@ def test_an_agent_that_is_not_there_is_one_sentence(arguments: list[str]) -> Non
     result = _run(*arguments)
     assert (result.exit_code, result.stderr) == (
         1,
-        f"agentctl: no agent answers at {_NOWHERE}: is penstock-agent running? (--address names another)\n",
+        f"agentctl: no agent answers at {_NOWHERE}: 'agentctl doctor' says why (--address names another)\n",
     )
 
 

@@ -1,17 +1,33 @@
-"""A feed for each test."""
+"""A database, a store and a feed for each test."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.agent.policy import PolicyDatabase, PolicyStore
 
 from tests.support.agent import short_directory
+from tests.support.policies import NOW
 from tests.support.policy_feed import FeedServer, running_feed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[PolicyDatabase]:
+    """Open a database of its own."""
+    opened = PolicyDatabase.open(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(database: PolicyDatabase) -> PolicyStore:
+    """Make a store whose clock stands still."""
+    return PolicyStore(database, clock=NOW.timestamp)
 
 
 @pytest.fixture

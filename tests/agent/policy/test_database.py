@@ -117,3 +117,13 @@ async def test_a_copy_that_cannot_be_written(tmp_path):
     with pytest.raises(StateError, match=r"policy-copy\.db cannot be written"):
         database.copy()
     database.close()
+
+
+async def test_all_its_files_are_for_their_owner_alone(tmp_path):
+    """Also the write-ahead log beside it, which has the same content."""
+    database = PolicyDatabase.open(tmp_path)
+    await Pauses(database).set(None, paused=True, author="me", which="all")
+    files = sorted(tmp_path.glob("policy.db*"))
+    assert [path.name for path in files] == ["policy.db", "policy.db-shm", "policy.db-wal"]
+    assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
+    database.close()

@@ -20,24 +20,9 @@ from penstock.agent.policy.store import MAX_POLICIES
 from tests.support.policies import NOW, action, manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _CLOCK = NOW.timestamp()
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[PolicyDatabase]:
-    """Open a database of its own."""
-    opened = PolicyDatabase.open(tmp_path)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def store(database: PolicyDatabase) -> PolicyStore:
-    """Make a store whose clock stands still."""
-    return PolicyStore(database, clock=lambda: _CLOCK)
 
 
 async def test_generations_count_the_changes_of_a_policy_and_of_the_store(store: PolicyStore) -> None:

@@ -17,24 +17,9 @@ from penstock.agent.policy.store import MAX_POLICIES, OwnedManifest, StoredPolic
 from tests.support.policies import NOW, action, manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _CLOCK = NOW.timestamp()
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[PolicyDatabase]:
-    """Open a database of its own."""
-    opened = PolicyDatabase.open(tmp_path)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def store(database: PolicyDatabase) -> PolicyStore:
-    """Make a store whose clock stands still."""
-    return PolicyStore(database, clock=lambda: _CLOCK)
 
 
 def _owned(*names: str, file: str = "a.yaml", value: str = "auto") -> list[OwnedManifest]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.change import changed_engines, follow_change, with_all, with_change
 from penstock.agent.ctl.files import read_paths
-from penstock.agent.ctl.options import PATH, author, with_client
+from penstock.agent.ctl.options import author, with_client, with_paths
 from penstock.agent.ctl.output import dump, dump_yaml
 from penstock.agent.ctl.progress import conclude, show_fields, show_warnings
 from penstock.proto.v1 import admin_pb2 as admin
@@ -37,16 +37,7 @@ def export(client: Client, output: str) -> None:
 
 
 @click.command("import")
-@click.option(
-    "--filename",
-    "-f",
-    "paths",
-    type=PATH,
-    multiple=True,
-    required=True,
-    metavar="PATH",
-    help="What 'export' printed, or manifests; - reads standard input. May be given several times.",
-)
+@with_paths("What 'export' printed, or manifests; - reads standard input. May be given several times.")
 @click.option("--reason", default="", help="Why, for the audit log.")
 @with_all
 @with_change

@@ -10,7 +10,7 @@ import click
 from penstock.agent.ctl.failure import AwayError, WrongUseError
 from penstock.agent.ctl.files import Written, read_paths
 from penstock.agent.ctl.named import POLICY
-from penstock.agent.ctl.options import DURATION, PATH, author, with_client, with_output
+from penstock.agent.ctl.options import DURATION, author, with_client, with_output, with_paths
 from penstock.agent.ctl.output import plain
 from penstock.agent.ctl.progress import (
     DEFAULT_TIMEOUT,
@@ -183,16 +183,7 @@ def _send(
 
 
 @click.command()
-@click.option(
-    "--filename",
-    "-f",
-    "paths",
-    type=PATH,
-    multiple=True,
-    required=True,
-    metavar="PATH",
-    help="YAML or JSON; a directory's files; - reads standard input. May be given several times.",
-)
+@with_paths("YAML or JSON; a directory's files; - reads standard input. May be given several times.")
 @with_if_generation
 @with_all
 @with_change

@@ -102,5 +102,5 @@ class Client:
                 f"({' '.join(details.split()):.200}): see to the address and the --tls options"
             )
         if "Permission denied" in details:
-            return f"{self.address} may not be opened by this user: run it as the agent's user"
-        return f"no agent answers at {self.address}: is penstock-agent running? (--address names another)"
+            return f"{self.address} may not be opened by this user: run agentctl as the agent's user"
+        return f"no agent answers at {self.address}: 'agentctl doctor' says why (--address names another)"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-import click
 from click.shell_completion import CompletionItem
 from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.options import Parsed
 from penstock.agent.ctl.tls import ClientTls
 from penstock.agent.selector import parse_key
 from penstock.proto.v1 import admin_pb2 as admin
@@ -19,29 +19,21 @@ from penstock.proto.v1.events_pb2 import Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import click
+
 # Seconds; longer feels like a hanging shell.
 _DEADLINE = 0.5
 _KINDS = tuple(field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields)
 
 
-class Named(click.ParamType[Any]):
-    """A name of something; *parse* reads it, its ValueError is the sentence that people see."""
+class Named(Parsed):
+    """A name of something that is there."""
 
     def __init__(
         self, name: str, names: Callable[[Client], Iterable[str]], parse: Callable[[str], Any] = str
     ) -> None:
-        self.name = name
+        super().__init__(name, parse)
         self._names = names
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read *value*."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, _: click.Parameter, incomplete: str

@@ -56,6 +56,14 @@ DURATION = Parsed("DURATION", _positive)
 SELECTOR = Parsed("SELECTOR", _labels)
 PATH = click.Path(allow_dash=True)
 
+
+def with_paths(text: str, *, required: bool = True) -> Callable[[F], F]:
+    """Add ``-f`` as one argument ``paths``; *text* is its help."""
+    return click.option(
+        "--filename", "-f", "paths", type=PATH, multiple=True, required=required, metavar="PATH", help=text
+    )
+
+
 with_selector = click.option(
     "--selector",
     "-l",

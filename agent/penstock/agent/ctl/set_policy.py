@@ -16,7 +16,7 @@ from penstock.agent.ctl.change import (
 )
 from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.named import POLICY
-from penstock.agent.ctl.options import DURATION, PATH, SELECTOR, author, with_client
+from penstock.agent.ctl.options import DURATION, SELECTOR, author, with_client, with_paths
 from penstock.agent.ctl.policy_fields import set_fields, unset_fields, with_fields
 from penstock.agent.selector import parse_labels
 from penstock.proto.v1 import admin_pb2 as admin
@@ -31,15 +31,7 @@ _REASON = "penstock.dev/reason"
 
 @click.command("set-policy")
 @click.argument("name", type=POLICY, required=False)
-@click.option(
-    "--filename",
-    "-f",
-    "paths",
-    type=PATH,
-    multiple=True,
-    metavar="PATH",
-    help="Take it from a file instead; - is standard input. As apply does.",
-)
+@with_paths("Take it from a file instead; - is standard input. As apply does.", required=False)
 @with_fields
 @click.option(
     "--selector", "-l", type=SELECTOR, help="Which engines, by label: role=decode,tier in (a,b),!canary."

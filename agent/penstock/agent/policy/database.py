@@ -241,6 +241,9 @@ def _damage(path: Path) -> str:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    # SQLite gives the files beside it the permissions that it finds here: the log says who did what and why.
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    path.chmod(0o600)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
     try:
         _check_version(connection, path)
@@ -250,7 +253,6 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.executescript(
             f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
         )
-        path.chmod(0o600)
     except BaseException:
         connection.close()
         raise

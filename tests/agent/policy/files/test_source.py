@@ -20,7 +20,6 @@ from tests.support.files import write
 from tests.support.policies import NOW, action, document, manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _CLOCK = NOW.timestamp()
@@ -28,20 +27,6 @@ _CLOCK = NOW.timestamp()
 
 def _text(*names: str, value: str = "auto") -> str:
     return yaml.safe_dump_all([document(name, kvLoadFailure=action(value)) for name in names])
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[PolicyDatabase]:
-    """Open a database of its own."""
-    opened = PolicyDatabase.open(tmp_path)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def store(database: PolicyDatabase) -> PolicyStore:
-    """Make a store whose clock stands still."""
-    return PolicyStore(database, clock=lambda: _CLOCK)
 
 
 @pytest.fixture
