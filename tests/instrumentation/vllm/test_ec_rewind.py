@@ -92,9 +92,7 @@ def test_output_after_a_recompute(
     scheduler = make_ec_scheduler(kind, chunk=chunk)
     act("recompute")
     scheduler.ec_connector.store |= {"a", "b", "good"}
-    engine = ToyEcEngine(
-        scheduler, ahead=kind == "async", bad={"a", "b"}.__contains__, keeps_held=keeps_held
-    )
+    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a", "b"}.__contains__, keeps_held=keeps_held)
     first = image("first", items)
     sharer = image("sharer", items, tokens=TOKENS + BLOCK)
     length = dict(items.values())["a"]

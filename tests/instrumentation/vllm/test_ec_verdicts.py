@@ -115,6 +115,39 @@ def test_without_media(kind: str, make_ec_scheduler: MakeScheduler, recorder: Re
 
 
 @KINDS
+@pytest.mark.parametrize("chunk", [1024, 64], ids=["whole", "chunks"])
+def test_gone_without_media(
+    kind: str, chunk: int, make_ec_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """An item that is not there any more and cannot be encoded here fails its request, also in mid-prefill; vLLM would end the engine."""
+    scheduler = make_ec_scheduler(kind, chunk=chunk)
+    act("recompute")
+    scheduler.ec_connector.store |= {"a"}
+    engine = ToyEcEngine(scheduler, ahead=kind == "async")
+    first, other = image("first", "a", "gone", media=False), image("other", "b", first=400)
+    engine.run(first, other)
+    assert "the media is not on this engine, it cannot encode 1 items" in engine.errors["first"]
+    assert engine.outputs["first"] == []
+    assert engine.outputs["other"] == expected(other, OUTPUTS)
+    found = outcome_of(recorder, first)
+    assert (found.outcome, found.mode, found.error_type) == (
+        FAILED,
+        c.FAILURE_MODE_PROBE,
+        c.ERROR_TYPE_EVICTED,
+    )
+    manager = scheduler.encoder_cache_manager
+    assert manager.num_freeable_slots == manager.cache_size
+
+
+def test_gone_without_media_nor_policy(make_ec_scheduler: MakeScheduler) -> None:
+    """Without a policy vLLM's own behaviour stays: the item is scheduled to be encoded."""
+    scheduler = make_ec_scheduler()
+    engine = ToyEcEngine(scheduler, ahead=False)
+    with pytest.raises(AssertionError, match="first is to encode gone without media"):
+        engine.run(image("first", "gone", media=False))
+
+
+@KINDS
 def test_what_may_be_exported_fails(kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """A KV connector that saves may have passed tainted blocks on: those requests fail."""
     scheduler = make_ec_scheduler(

@@ -187,6 +187,16 @@ class EcControl:
         self._tracking.scheduled(output)
         self._failures.release(output)
 
+    def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
+        """Fail a request of which vLLM would encode these inputs, if one cannot be encoded here; tell whether it fails."""
+        if not self._guards:
+            return False
+        items = self._needs.lacking_media(request, indexes)
+        if items and not self._judge.is_failing(request.request_id):
+            affected = EcAffected(request.request_id, items, request.num_computed_tokens, local_media=False)
+            self._judge.decide(request, affected, self._cause_of(items))
+        return bool(items)
+
     def leaving(self, request: Any) -> None:
         """Note that a request is about to lose its blocks."""
         self._tracking.leaving(request)

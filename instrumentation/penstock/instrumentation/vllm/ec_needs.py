@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.vllm.ec_media import LocalMedia
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from penstock.instrumentation.vllm.ec_contract import EcLoader
     from penstock.instrumentation.vllm.ec_memory import BadItems
@@ -57,6 +57,11 @@ class Needs:
         """Tell whether those *items* can be encoded here."""
         features = features_beyond(request, computed)
         return all(self._media.has(feature) for feature in features if feature.identifier in items)
+
+    def lacking_media(self, request: Any, indexes: Iterable[int]) -> tuple[str, ...]:
+        """Return the items of the inputs with those *indexes* that cannot be encoded here."""
+        features = (request.mm_features[index] for index in indexes)
+        return tuple(dict.fromkeys(each.identifier for each in features if not self._media.has(each)))
 
     def transfer(self, request: Any, computed: int) -> tuple[int, Peer | None] | None:
         """Return when the first transfer began that it waits for, and from whom; None while none has."""

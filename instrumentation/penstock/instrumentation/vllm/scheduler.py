@@ -171,6 +171,19 @@ class SchedulerMixin:
                 loads.parked(request.request_id)
                 observer.deferred(request, c.DEFERRAL_REASON_REMOTE_KV)
 
+    def _try_schedule_encoder_inputs(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Let nobody encode what is not here: the engine would end."""
+        host: Any = super()
+        planned = host._try_schedule_encoder_inputs(request, *args, **kwargs)
+        ec = self._penstock_ec
+        if ec is not None:
+            with _GUARD:
+                to_encode, _, *rest = planned
+                if to_encode and ec.refuses(request, to_encode):
+                    # What vLLM answers where it rejects a request: no inputs and no tokens in this step.
+                    return [], 0, *([] if isinstance(each, list) else each for each in rest)
+        return planned
+
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
         host: Any = super()
         reason = _REASONS.get(request.status.name)

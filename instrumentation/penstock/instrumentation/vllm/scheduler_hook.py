@@ -26,6 +26,7 @@ _METHODS = (
     ("add_request", ("request",)),
     ("_handle_failed_recving", ("failed_req_ids",)),
     ("_handle_invalid_blocks", ("invalid_block_ids", "num_scheduled_tokens")),
+    ("_try_schedule_encoder_inputs", ("request",)),
     ("_preempt_request", ("request", "timestamp", "drop_stale_output")),
     ("_set_kv_fetch_stage", ("request", "stage")),
     ("_handle_blocked_waiting_request", ("request",)),
