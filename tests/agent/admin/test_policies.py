@@ -121,7 +121,7 @@ def test_errors_have_their_status(harness: AdminHarness) -> None:
         (stub.SetPaused, admin.SetPausedRequest(selector={"labels": "no=body"}), grpc.StatusCode.NOT_FOUND),
         (stub.GetTrace, admin.GetTraceRequest(request_id="none"), grpc.StatusCode.NOT_FOUND),
         (stub.Explain, admin.GetTraceRequest(request_id="none"), grpc.StatusCode.NOT_FOUND),
-        (stub.Backup, admin.BackupRequest(path="x"), grpc.StatusCode.UNIMPLEMENTED),
+        (stub.Backup, admin.BackupRequest(path="x"), grpc.StatusCode.FAILED_PRECONDITION),
     ):  # fmt: skip
         code, details = _fails(call, request)
         assert code is status, (request, details)
