@@ -356,6 +356,16 @@ def test_a_live_screen_takes_keys_and_resizes(terminal: Callable[..., _Terminal]
     assert "\x1b[?1049l" in screen_.seen
 
 
+@pytest.mark.parametrize("term", ["vt100", "ansi"])
+def test_a_serial_consoles_terminal_is_drawn_on(terminal: Callable[..., _Terminal], term: str) -> None:
+    """One that cannot hide its cursor, and one whose colours have no default to go back to."""
+    screen_ = terminal(term=term)
+    screen_.until(PEER)
+    screen_.type(b"q")
+    assert screen_.end() == 0
+    assert "Traceback" not in screen_.seen
+
+
 def test_an_unknown_terminal_gets_plain_output(terminal: Callable[..., _Terminal]) -> None:
     """And an interrupt ends it quietly."""
     screen_ = terminal(term="no-such-terminal")

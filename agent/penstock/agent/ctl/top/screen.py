@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import curses
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.top.layout import BAD, DIM, HEAD, WARN, screen
@@ -32,7 +33,9 @@ class _Screen:
         self._history = History()
         self._looks = _looks(colour=colour)
         window.timeout(_TICK)
-        curses.curs_set(0)
+        with suppress(curses.error):
+            # A serial console's terminal cannot hide its cursor.
+            curses.curs_set(0)
 
     def loop(self) -> None:
         drawn = 0.0
@@ -94,8 +97,13 @@ def _looks(*, colour: bool) -> dict[str, int]:
     """Return curses' attributes of the looks; without colours, weights alone."""
     looks = {HEAD: curses.A_BOLD, BAD: curses.A_BOLD, WARN: curses.A_BOLD, DIM: curses.A_DIM}
     if colour and curses.has_colors():
-        curses.use_default_colors()
+        background = -1
+        try:
+            curses.use_default_colors()
+        except curses.error:
+            # It has colours, and none of its own to go back to.
+            background = curses.COLOR_BLACK
         for number, (style, of) in enumerate(((BAD, curses.COLOR_RED), (WARN, curses.COLOR_YELLOW)), 1):
-            curses.init_pair(number, of, -1)
+            curses.init_pair(number, of, background)
             looks[style] = curses.color_pair(number) | (curses.A_BOLD if style == BAD else 0)
     return looks
