@@ -139,6 +139,36 @@ def test_gone_without_media(
     assert manager.num_freeable_slots == manager.cache_size
 
 
+class Appearing(set[str]):
+    """A store in which an item is found from the second look on, as a file that its producer begins to write just now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked: set[object] = set()
+
+    def __contains__(self, item: object) -> bool:
+        """Look."""
+        there = item in self.looked
+        self.looked.add(item)
+        return there
+
+
+@KINDS
+def test_it_appears_while_it_is_planned_to_be_encoded(
+    kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """What is encoded here in a step is not loaded in it, too: nobody would guard that load."""
+    scheduler = make_ec_scheduler(kind)
+    act("recompute")
+    scheduler.ec_connector.store = Appearing()
+    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a"}.__contains__)
+    first = image("first", "a")
+    engine.run(first)
+    assert engine.outputs["first"] == expected(first, OUTPUTS)
+    assert (engine.loaded, engine.encoded) == ([], ["a"])
+    assert not recorder.take("load_outcome")
+
+
 def test_gone_without_media_nor_policy(make_ec_scheduler: MakeScheduler) -> None:
     """Without a policy vLLM's own behaviour stays: the item is scheduled to be encoded."""
     scheduler = make_ec_scheduler()

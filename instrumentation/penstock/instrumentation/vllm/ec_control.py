@@ -94,7 +94,7 @@ class EcControl:
 
     def answered(self, item: str, answer: Answer) -> bool:
         """Return whether *item* may be loaded, by the connector's *answer*; note it for the allocation that follows."""
-        if answer.found and item in self._bad:
+        if answer.found and (item in self._bad or (self._guards and self._tracking.encodes(item))):
             answer = replace(answer, found=False)
         self._tracking.asked(item, answer)
         return answer.found

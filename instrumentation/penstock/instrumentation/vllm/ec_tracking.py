@@ -102,6 +102,10 @@ class Tracking:
             )
         return answer
 
+    def encodes(self, item: str) -> bool:
+        """Tell whether *item* is to be encoded here in this step: a connector that asks itself again may have it by now."""
+        return item in self._encodes
+
     def collect(self) -> tuple[tuple[ExternalItem, ...], dict[str, str]]:
         """Return what the step loads, and the modality of each item that it encodes here; the next begins."""
         items, encodes = tuple(self._collected.values()), self._encodes
