@@ -95,6 +95,7 @@ def test_what_is_beyond_a_limit_is_refused_with_a_sentence(batch, sentence):
         (Hello(process="api"), "hello.schema_version is 0, this agent knows 1 to 1; upgrade the agent"),
         (Hello(process="api", schema_version=2), "hello.schema_version is 2"),
         (Hello(schema_version=1), "hello.process is empty; it is one of api, engine-core, worker"),
+        (Hello(schema_version=1, process="agent"), "hello.process is agent: that is this agent"),
         (Hello(schema_version=1, process="api", labels={str(n): "" for n in range(65)}), "hello.labels has 65 entries"),
         (Hello(schema_version=1, process="api", labels={"a": "x" * 1025}), "hello.labels has a text of 1025"),
         (Hello(schema_version=1, process="api", labels={"x" * 1025: "a"}), "hello.labels has a text of 1025"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from google.protobuf.message import DecodeError, Message
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest.scan import count_entries
+from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -159,6 +160,10 @@ def check_hello(hello: Hello) -> None:
         )
     if not hello.process:
         raise ContractError("hello.process is empty; it is one of api, engine-core, worker")
+    if hello.process == AGENT_PROCESS:
+        raise ContractError(
+            f"hello.process is {AGENT_PROCESS}: that is this agent; it is one of api, engine-core, worker"
+        )
     _at_most("hello.labels", len(hello.labels), MAX_LABELS)
     _check_texts("hello", hello)
 
