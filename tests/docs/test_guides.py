@@ -57,7 +57,8 @@ def test_every_metric_attribute_and_alert_exists(guide: Path) -> None:
     alerts = yaml.safe_load((_ROOT / "dashboards" / "prometheus" / "alerts.yml").read_text())
     known = {rule["alert"] for group in alerts["groups"] for rule in group["rules"]}
     assert set(re.findall(r"`(Penstock\w+)`", text)) <= known
-    assert set(re.findall(r"\bpenstock_\w+", text)) <= {metric.name for metric in METRICS}
+    metrics = {name for metric in METRICS for name in (metric.name, *metric.samples)}
+    assert set(re.findall(r"\bpenstock_\w+", text)) <= metrics
     spans = {value for name, value in vars(names).items() if name.isupper()}
     assert set(re.findall(r"`(penstock\.[\w.]+)`", text)) <= spans
 
