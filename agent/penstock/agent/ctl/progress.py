@@ -37,7 +37,8 @@ def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
 def show_warnings(response: admin.ApplyPolicyResponse) -> None:
     """Print what somebody who makes a change should know."""
     for warning in response.warnings:
-        click.echo(click.style(f"warning: {warning}", fg="yellow"), err=True)
+        # It names engines, which name themselves.
+        click.echo(click.style(f"warning: {words.printable(warning)}", fg="yellow"), err=True)
 
 
 def show_fields(response: admin.ApplyPolicyResponse) -> None:
