@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.guard import guard
 from penstock.instrumentation.policy_model import NO_POLICY, Action, EcLoadFailure, Policy, PolicyBody
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import rewind
 from penstock.instrumentation.vllm.ec_contract import EcFailure
 
 from tests.support.recorder import policy
@@ -167,6 +169,34 @@ def test_it_appears_while_it_is_planned_to_be_encoded(
     assert engine.outputs["first"] == expected(first, OUTPUTS)
     assert (engine.loaded, engine.encoded) == ([], ["a"])
     assert not recorder.take("load_outcome")
+
+
+@KINDS
+def test_an_error_of_our_own_lets_nothing_bad_out(
+    kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the way back breaks, all that may have used the bad item fail, and nobody finds it or what was computed from it."""
+    scheduler = make_ec_scheduler(kind)
+    act("recompute")
+    scheduler.ec_connector.store |= {"a"}
+    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a"}.__contains__, keeps_held=True)
+    first, sharer = image("first", "a"), image("sharer", "a", tokens=200)
+    other = image("other", "b", first=400)
+
+    def broken(*_arguments: Any) -> Any:
+        raise LookupError("broken")
+
+    monkeypatch.setattr(guard, "raising", False)
+    with monkeypatch.context() as patch:
+        patch.setattr(rewind, "spread", broken)
+        engine.run(first, sharer, other)
+    assert engine.errors.keys() == {"first", "sharer"}
+    assert engine.outputs["first"] == engine.outputs["sharer"] == []
+    later = image("later", "a", tokens=300)
+    engine.run(later)
+    for each in (other, later):
+        assert engine.outputs[each.request_id] == expected(each, OUTPUTS)
+    assert guard.counts.take() == {("scheduler", "LookupError"): 1}
 
 
 def test_gone_without_media_nor_policy(make_ec_scheduler: MakeScheduler) -> None:

@@ -210,7 +210,11 @@ class EcControl:
         for item, failure in failed.items():
             peer = self._loader.peer_of(item) if self._loader is not None else None
             self._give_up(item, EcCause(failure.mode, failure.error_type, failure.rehearsal, peer))
-        self._failures.handle(loads, failed.keys())
+        try:
+            self._failures.handle(loads, failed.keys())
+        except Exception:
+            self._failures.abandon(loads, failed.keys())
+            raise
 
     def left(self, request: Any) -> None:
         """Forget a request that has finished."""

@@ -96,6 +96,30 @@ class EcFailures:
             self._carry_out(request, self._settle(request, affected), tainted=tainted)
         self._forgotten.update(item for item in failed if forget(self._scheduler, item))
 
+    def abandon(self, loads: StepLoads, failed: Collection[str]) -> None:
+        """After an error in :meth:`handle`: fail whoever may have used a *failed* item. Too many, for once, but none too few.
+
+        Nobody is told why but the guard: better this than tokens that come from a placeholder.
+        """
+        users = _seeds(loads, failed).keys()
+        live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
+        holders = rewind.holders(self._scheduler, live)
+        tainted = [set[int]() for _ in rewind.block_sizes(self._scheduler)]
+        for holder in (*holders, *(ghost.holder(ghost.request_id) for ghost in loads.ghosts)):
+            if holder.request_id in users:
+                for group, blocks in zip(tainted, holder.blocks, strict=True):
+                    group.update(blocks)
+                    group.discard(rewind.NO_BLOCK)
+        rewind.evict(self._scheduler, rewind.Taint({}, frozenset(), tuple(map(frozenset, tainted))))
+        for request, holder in zip(live, holders, strict=True):
+            shares = any(
+                not group.isdisjoint(blocks) for group, blocks in zip(tainted, holder.blocks, strict=True)
+            )
+            if shares or request.request_id in users:
+                self._scheduler.encoder_cache_mismatch_reqs.add(request.request_id)
+                _drop_output(request)
+        self._forgotten.update(item for item in failed if forget(self._scheduler, item))
+
     def release(self, output: Any) -> None:
         """Have the workers drop the placeholders with the step of that *output*, which was just scheduled.
 
@@ -108,8 +132,7 @@ class EcFailures:
 
     def _carry_out(self, request: Any, decision: Decision, *, tainted: bool) -> None:
         if decision.outcome is Outcome.FAILED:
-            request.drop_stale_output = True
-            request.num_stale_output_tokens = request.num_in_flight_tokens
+            _drop_output(request)
         elif tainted:
             rewind.preempt(self._scheduler, request)
         else:
@@ -142,6 +165,12 @@ def forget(scheduler: Any, item: str) -> bool:
     manager.num_free_slots += rows
     manager.freed.append(item)
     return True
+
+
+def _drop_output(request: Any) -> None:
+    """Let vLLM drop what a request that fails has in flight."""
+    request.drop_stale_output = True
+    request.num_stale_output_tokens = request.num_in_flight_tokens
 
 
 def _seeds(loads: StepLoads, failed: Iterable[str]) -> dict[str, int]:
