@@ -185,7 +185,9 @@ def test_a_request_as_a_tree_and_as_a_sentence(filled: AdminHarness, agentctl: A
 
 def test_the_attributes_of_a_tree_exist() -> None:
     """A name that the spans do not have would never be shown."""
-    assert set(tree.MATTERS) <= {value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)}
+    assert set(tree.MATTERS) <= {
+        value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)
+    }
 
 
 def test_watch_prints_events_as_they_come(filled: AdminHarness, agentctl: Agentctl) -> None:
