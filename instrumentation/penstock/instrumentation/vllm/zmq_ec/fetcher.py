@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.log_limit import LogLimit
 from penstock.instrumentation.vllm.zmq_ec import wire
 from penstock.instrumentation.vllm.zmq_ec.attempt import REFUSALS, Attempt, Expected
 from penstock.instrumentation.vllm.zmq_ec.link import Fate
@@ -30,6 +31,7 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 _TICK: Final = 0.01
 _MOVING_MAX: Final = 4
 _STOP_WAIT: Final = 5.0
+_LOG_INTERVAL: Final = 60.0
 
 _FATES: Final = {
     Fate.REFUSED: c.ERROR_TYPE_REFUSED,
@@ -65,6 +67,8 @@ class Fetcher:
         self._waiting: dict[int, Attempt] = {}
         self._next_scan = 0.0
         self._stopping = threading.Event()
+        self._log = LogLimit()
+        self._log.interval = _LOG_INTERVAL
         self._context = zmq.Context()
         self._producers = Producers(self._context, settings.producers)
         self._producers.poller.register(wake, zmq.POLLIN)
@@ -84,7 +88,10 @@ class Fetcher:
                 try:
                     self._turn()
                 except Exception:  # one item must not end the service
-                    logger.exception("ZmqECConnector: the fetcher failed")
+                    if self._log.ask("turn") is not None:
+                        logger.exception("ZmqECConnector: the fetcher failed")
+                    # An error that stays must not take the processor from the model.
+                    self._stopping.wait(_TICK)
         finally:
             self._producers.close()
             self._context.term()
