@@ -302,8 +302,8 @@ def test_a_port_of_something_else(tmp_path: Path) -> None:
         thread.start()
         result = CliRunner().invoke(cli, [*tls, "doctor", "--address", address])
     assert result.exit_code == 1
-    assert f"something listens at {address}, but does not answer this" in result.stdout
-    assert "--admin-allow" in result.stdout
+    assert f"no agent answers at {address}, or one of the certificates is not accepted" in result.stdout
+    assert "--admin-tls-client-ca" in result.stdout
 
 
 def _hang_up(server: socket.socket) -> None:

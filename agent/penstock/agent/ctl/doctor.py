@@ -60,13 +60,14 @@ def _answer(address: str, error: FailedError) -> Finding:
     """Say what is wrong with somebody who takes connections and does not answer as an agent does."""
     if isinstance(error, RefusedError):
         return Finding(WRONG, AGENT, error.message, "")
-    if not address.startswith("unix:"):
+    # Who does not like a certificate hangs up; who hangs does not.
+    if isinstance(error, AwayError) and not address.startswith("unix:"):
         return Finding(
             WRONG,
             AGENT,
-            f"something listens at {address}, but does not answer this: {error.message}",
-            "see to --tls-ca, --tls-cert and --tls-key (openssl x509 -noout -dates -subject -in FILE shows one), and to the "
-            "names that the agent's --admin-allow lists; if they are in order the agent hangs: read its log, restart it",
+            error.message,
+            "openssl x509 -noout -dates -subject -in FILE shows a certificate: see to --tls-ca, --tls-cert and --tls-key here, "
+            "and to the agent's --admin-tls-client-ca",
         )
     return Finding(
         WRONG,
