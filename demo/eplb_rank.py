@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from penstock.instrumentation.plugin import register
-from penstock.instrumentation.runtime import runtime
 from vllm.config import ParallelConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed.eplb import async_worker
 from vllm.distributed.eplb.eplb_state import EplbState
 from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
+from vllm.plugins import load_general_plugins
 
 from demo import eplb_cpu
 from demo.eplb_maps import expert_values
@@ -128,7 +127,7 @@ def main() -> None:
     """Run the steps."""
     options = _parse()
     eplb_cpu.install()
-    register()
+    load_general_plugins()
     experts = Experts(options.layers, options.experts, options.redundant, options.ranks, options.rank)
     state = _state(options, experts)
     (model,) = state.model_states.values()
@@ -153,7 +152,6 @@ def main() -> None:
     (options.out / f"steps{options.rank}.json").write_text(json.dumps(paused))
     if options.linger:
         _wait_for(options.out / "end")
-    runtime.stop()
 
 
 def _wait_for(path: Path, seconds: float = 120.0) -> None:
