@@ -51,6 +51,7 @@ class Link:
 
         Raises:
             ValueError: it is no address.
+            zmq.ZMQError: the process has no descriptors left.
 
         """
         self.malformed = 0
@@ -67,8 +68,12 @@ class Link:
             zmq.HEARTBEAT_TIMEOUT: _HEARTBEAT_TIMEOUT,
         }.items():
             self.socket.setsockopt(option, value)
-        self.monitor = self.socket.get_monitor_socket(_WATCHED)
         self._up = False
+        try:
+            self.monitor = self.socket.get_monitor_socket(_WATCHED)
+        except zmq.ZMQError:  # no descriptors are left
+            self.socket.close(linger=0)
+            raise
         try:
             self.socket.connect(f"tcp://{address}")
         except zmq.ZMQError as error:
