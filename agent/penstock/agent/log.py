@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from typing import TYPE_CHECKING, Any
 
 import structlog
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+
+class _Lossy:
+    """A stream that loses what cannot be written: its disk is full, or its reader has gone.
+
+    Whoever logs has better things to do than to end of that.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def configure(log_format: str, level: str) -> None:
     """Set up structlog for the process: one JSON object a line, or lines for a person (*console*).
 
     Standard library loggers (aiohttp, grpc, opentelemetry) come out the same way, from WARNING on.
+    What cannot be written is lost; no call that logs fails of it.
     """
+    stream: Any = _Lossy(sys.stderr)
     renderer: structlog.typing.Processor
     if log_format == "console":
         # Plain: the richer one prints local variables, and with them what nobody may see.
@@ -31,10 +57,10 @@ def configure(log_format: str, level: str) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+
+import pytest
 
 PROGRAM = """
 import logging, structlog
@@ -55,3 +58,27 @@ def test_console_is_for_people():
     assert "not shown" not in output
     assert "locals" not in output
     assert "\x1b[" not in output
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+@pytest.mark.parametrize("outlet", ["full disk", "reader gone"])
+def test_what_cannot_be_written_is_lost_and_nobody_fails_of_it(log_format: str, outlet: str):
+    """The thread that writes the journal logs, too: it once ended when the log's own file could not grow."""
+    program = PROGRAM.format(format=log_format) + "print('still here', flush=True)\nimport os\nos._exit(0)\n"
+    if outlet == "full disk":
+        errors = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, errors = os.pipe()
+        os.close(reader)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+    finally:
+        os.close(errors)
+    assert (result.returncode, result.stdout) == (0, "still here\n")
