@@ -59,7 +59,12 @@ def bad_page(path: Path) -> None:
         file.write(os.urandom(4096))
 
 
-@pytest.mark.parametrize("harm", [noise, cut, without_a_table, bad_page, os.unlink])
+def emptied(path: Path) -> None:
+    """Cut it to nothing, which SQLite takes for a new database."""
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("harm", [noise, cut, without_a_table, bad_page, emptied, os.unlink])
 async def test_policies_outlive_damage(tmp_path, harm):
     """The copy takes the place of what is damaged or gone; the audit log says so."""
     await fill(tmp_path, copy=True)
@@ -77,12 +82,49 @@ async def test_policies_outlive_damage(tmp_path, harm):
     assert PolicyDatabase.open(tmp_path).recovered == ""
 
 
-@pytest.mark.parametrize("copy", [False, True], ids=["no copy", "the copy is damaged too"])
-async def test_without_a_copy_the_loss_is_told(tmp_path, copy):
+async def test_a_write_ahead_log_without_its_database(tmp_path):
+    """It is not read as the copy's own."""
+    await fill(tmp_path, copy=True)
+    database = PolicyDatabase.open(tmp_path)
+    await Pauses(database).set([EngineKey("", "0")], paused=False, author="me", which="engine 0")
+    kept = (tmp_path / "policy.db-wal").read_bytes()
+    database.close()
+    (tmp_path / "policy.db").unlink()
+    (tmp_path / "policy.db-wal").write_bytes(kept)
+    database = PolicyDatabase.open(tmp_path)
+    assert Pauses(database).is_paused(EngineKey("", "0"))
+    database.close()
+
+
+async def test_killed_while_the_copy_is_put_in_place(tmp_path, monkeypatch):
+    """The next start begins again with it."""
+    await fill(tmp_path, copy=True)
+    (tmp_path / "policy.db").unlink()
+
+    def killed(_source: Path, target: Path) -> None:
+        target.touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", killed)
+        with pytest.raises(KeyboardInterrupt):
+            PolicyDatabase.open(tmp_path)
+    assert not (tmp_path / "policy.db").exists()
+    database = PolicyDatabase.open(tmp_path)
+    assert [policy.manifest.name for policy in PolicyStore(database).policies()] == ["p"]
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("copy", "harm"),
+    [(False, noise), (True, noise), (True, emptied)],
+    ids=["no copy", "the copy is damaged too", "both are empty"],
+)
+async def test_without_a_copy_the_loss_is_told(tmp_path, copy, harm):
     """The agent starts, and says what is gone."""
     await fill(tmp_path, copy=copy)
     for path in tmp_path.glob("*.db"):
-        noise(path)
+        harm(path)
     database = PolicyDatabase.open(tmp_path)
     assert database.recovered.endswith(
         "there is no copy: all policies, pauses and their audit log are gone, set them again"

@@ -204,21 +204,39 @@ def _copy_of(path: Path) -> Path:
 def _recover(path: Path) -> str:
     """Set a damaged database aside and put its copy in its place; returns what was done, in words."""
     copy = _copy_of(path)
-    if path.exists() or not copy.exists():
-        trouble = _damage(path)
-        if not trouble:
-            return ""
+    trouble = _damage(path) or _emptiness(path, copy)
+    if trouble:
         done = f"{path.name} was damaged ({trouble}) and was set aside as {set_aside(path, trouble)}"
+    elif path.exists() or not copy.exists():
+        return ""
     else:
         done = f"{path.name} was gone"
-    if copy.exists() and not _damage(copy):
+        # Its write-ahead log may be left; over the copy it would be read as that one's.
+        path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
+    if copy.exists() and not _damage(copy) and _version(copy):
         changed = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(timespec="seconds")
-        shutil.copyfile(copy, path)
+        # By a rename: whoever is killed in the middle has no half of it in force, and none of it.
+        written = path.with_suffix(".tmp")
+        shutil.copyfile(copy, written)
+        written.replace(path)
         done += f"; its copy of {changed} is in force"
     else:
         done += "; there is no copy: all policies, pauses and their audit log are gone, set them again"
     _log.error("the policies were recovered", what=done)
     return done
+
+
+def _emptiness(path: Path, copy: Path) -> str:
+    """Return what is wrong with a database that holds nothing although it has a copy; else empty.
+
+    To SQLite a file that was cut to nothing is a new database.
+    """
+    return "it is empty" if path.exists() and copy.exists() and not _version(path) else ""
+
+
+def _version(path: Path) -> int:
+    with closing(sqlite3.connect(path, timeout=5.0)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _damage(path: Path) -> str:
