@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
+from google.protobuf.message import DecodeError
 from penstock.agent.errors import StateError
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.agent.journal import Journal
-    from penstock.agent.model import Source
+    from penstock.agent.model import LoggedBatch, Source
 
 _log = structlog.get_logger(__name__)
 
@@ -82,14 +83,25 @@ class FoldKeeper:
                 for row in rows:
                     if row.epoch not in sources:
                         sources[row.epoch] = reader.source(row.epoch)
-                    source = sources[row.epoch]
-                    if source is not None:
-                        self._apply(row.id, source, Batch.FromString(row.body))
+                    self._replay(row, sources[row.epoch])
                 replayed += len(rows)
                 # Health answers meanwhile.
                 await asyncio.sleep(0)
         self._journal.on_commit(self._committed)
         return replayed
+
+    def _replay(self, row: LoggedBatch, source: Source | None) -> None:
+        """Apply a batch of the log. One that a bad disk has spoilt is not counted; to end of it would be for ever."""
+        self.at = row.id
+        try:
+            batch = Batch.FromString(row.body)
+        except DecodeError as error:
+            _log.error(
+                "a batch cannot be read and is not counted", batch=row.id, epoch=row.epoch, error=str(error)
+            )
+            return
+        if source is not None:
+            self._apply(row.id, source, batch)
 
     def _committed(self, batch_id: int, source: Source, batch: Batch) -> None:
         if self._dump is None:

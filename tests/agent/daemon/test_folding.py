@@ -205,3 +205,22 @@ async def test_counters_that_cannot_be_whole_begin_anew(tmp_path, refuses):
     again = Journal.open(tmp_path)
     assert again.created_unix_nano == journal.created_unix_nano
     await again.close()
+
+
+async def test_a_batch_that_a_bad_disk_has_spoilt(tmp_path):
+    """It costs only itself: the agent starts, and the next start need not look at it again."""
+    journal = Journal.open(tmp_path)
+    await append(journal, 1, 2, 3)
+    await journal.close()
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.execute("UPDATE batches SET body = x'ff' WHERE seq IN (2, 3)")
+    database.commit()
+    database.close()
+
+    journal = Journal.open(tmp_path)
+    keeper = FoldKeeper(journal, fold := ListFold())
+    assert await keeper.restore() == 3
+    assert (fold.seqs, keeper.at) == ([1], 3)
+    await append(journal, 4)
+    assert fold.seqs == [1, 4]
+    await journal.close()

@@ -6,13 +6,15 @@ import zlib
 
 # Below it the ids, which nothing shortens, are most of it.
 _WORTH_IT = 512
+# More is not unpacked: a bad disk's bytes may swell. An engine's message has half of it at most, what the agent itself
+# writes about a lost engine can have more.
 _MAX_BODY = 2 << 20
 _FASTEST = 1
 
 
 def pack(body: bytes) -> tuple[bytes, bool]:
     """Return what to store, and whether it is compressed."""
-    if len(body) < _WORTH_IT:
+    if not _WORTH_IT <= len(body) <= _MAX_BODY:
         return body, False
     packed = zlib.compress(body, _FASTEST)
     return (packed, True) if len(packed) < len(body) else (body, False)
