@@ -35,13 +35,27 @@ def test_grpc_codes(code):
     assert of_grpc(code, "why") == ExportError(f"{code.name}: why", expected)
 
 
+@pytest.mark.parametrize(
+    ("code", "details"),
+    [
+        ("RESOURCE_EXHAUSTED", "grpc: received message larger than max (5 vs. 4)"),
+        ("RESOURCE_EXHAUSTED", "CLIENT: Received message larger than max (5 vs. 4)"),
+        ("RESOURCE_EXHAUSTED", "gRPC message exceeds maximum size 4: 5"),
+        ("OUT_OF_RANGE", "Error, decoded message length too large: found 5 bytes, the limit is: 4 bytes"),
+    ],
+    ids=["Go", "C++", "Java", "Rust"],
+)
+def test_a_message_that_is_too_large_is_refused(code, details):
+    """It is never waited out, whatever code the backend's library has for it."""
+    assert of_grpc(grpc.StatusCode[code], details).fate is Fate.REFUSED
+
+
 def test_grpc_details():
-    """A RetryInfo makes RESOURCE_EXHAUSTED a matter of time; a message that is too large is refused."""
+    """A RetryInfo makes RESOURCE_EXHAUSTED a matter of time."""
     exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
     assert of_grpc(exhausted, "", trailers(7)) == ExportError("RESOURCE_EXHAUSTED: ", Fate.RETRY, 7)
     assert of_grpc(exhausted, "", trailers(86_400)).wait == 300
     assert of_grpc(exhausted, "", trailers(-5)).wait == 0
-    assert of_grpc(exhausted, "grpc: received message larger than max (5 vs. 4)").fate is Fate.REFUSED
     assert of_grpc(grpc.StatusCode.UNAVAILABLE, "", trailers(2)).wait == 2
     assert len(of_grpc(grpc.StatusCode.INTERNAL, "x" * 10_000).text) == 300
 

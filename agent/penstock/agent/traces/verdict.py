@@ -71,6 +71,8 @@ _GRPC_RETRY = frozenset(
         grpc.StatusCode.NOT_FOUND,
     )
 )
+# What the servers of the usual gRPC libraries say of a message above their limit: C++ and Go, Java, Rust.
+_TOO_LARGE = ("larger than max", "exceeds maximum size", "message length too large")
 _HTTP_RETRY = frozenset((408, 429, 502, 503, 504, 401, 403, 404, 405, 407))
 _HTTP_REFUSED = frozenset((400, 413, 422))
 _HTTP_OK, _HTTP_REDIRECT, _HTTP_ERROR = 200, 300, 400
@@ -82,11 +84,11 @@ def of_grpc(
     """Judge a call that ended with *code*."""
     text = f"{code.name}: {details}"[:MAX_TEXT]
     wait = _retry_info(trailers)
+    if wait is None and any(words in details.lower() for words in _TOO_LARGE):
+        # Half of it may pass, and all of it never will.
+        return ExportError(text, Fate.REFUSED)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        if wait is not None:
-            return ExportError(text, Fate.RETRY, wait)
-        # gRPC's own limit of a message; half of it may pass.
-        return ExportError(text, Fate.REFUSED if "larger than max" in details.lower() else Fate.DOUBTFUL)
+        return ExportError(text, Fate.DOUBTFUL if wait is None else Fate.RETRY, wait or 0.0)
     if code in _GRPC_RETRY:
         return ExportError(text, Fate.RETRY, wait or 0.0)
     return ExportError(text, Fate.REFUSED if code is grpc.StatusCode.INVALID_ARGUMENT else Fate.DOUBTFUL)
