@@ -76,7 +76,7 @@ class FoldKeeper:
         replayed = 0
         sources: dict[int, Source | None] = {}
         with self._journal.reader() as reader:
-            if not self.at and reader.first() > 1:
+            if not self.at and (reader.first() > 1 or self._journal.usage.pruned):
                 # The beginning of the log is gone: what it alone can tell is a genuine reset.
                 self._journal.begin_anew()
             while rows := reader.batches(self.at):

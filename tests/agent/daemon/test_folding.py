@@ -179,6 +179,27 @@ async def test_a_dump_that_fails_is_tried_again(tmp_path, monkeypatch):
     await journal.close()
 
 
+async def test_counters_begin_anew_where_all_of_the_log_is_gone(tmp_path):
+    """A full disk may have taken all that was delivered."""
+    journal = Journal.open(tmp_path)
+    await append(journal, 1, 2)
+    created = journal.created_unix_nano
+    journal.save_fold(2, b"of another version")
+    await journal.close()
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.execute("DELETE FROM batches")
+    database.execute("UPDATE pruned SET batches = 2")
+    database.commit()
+    database.close()
+
+    journal = Journal.open(tmp_path)
+    fold = ListFold()
+    fold.refuses = True
+    assert await FoldKeeper(journal, fold).restore() == 0
+    assert journal.created_unix_nano > created
+    await journal.close()
+
+
 @pytest.mark.parametrize("refuses", [False, True])
 async def test_counters_that_cannot_be_whole_begin_anew(tmp_path, refuses):
     """The log's beginning was deleted: without the saved state what is left is counted, and the reset shows."""

@@ -103,6 +103,24 @@ async def test_the_oldest_batches_go(journal, source, log):
         assert reader.source(source.epoch) == source
 
 
+async def test_large_batches_go_a_few_at_a_time(tmp_path, source, monkeypatch):
+    """What is read to be deleted is bounded by its bytes, and the log keeps within its limit all the same."""
+    monkeypatch.setattr(Budget, "transaction", 50_000)
+    steps = []
+    delete = retention.Retention._delete
+    monkeypatch.setattr(
+        retention.Retention, "_delete", lambda self, rows: (steps.append(rows), delete(self, rows))[1]
+    )
+    log = Log(journal := Journal.open(tmp_path / "state", limit=LIMIT), source)
+    await log.add(200)
+    await log.settled()
+    assert disk(journal.path.parent) <= LIMIT
+    await journal.close()
+    # Up to 100 kB, and the one that went over it.
+    assert max(sum(len(row[1]) for row in rows[:-1]) for rows in steps) < 100_000
+    assert max(len(rows) for rows in steps) > 1
+
+
 async def test_what_the_metrics_have_not_counted_stays(journal, log):
     """Then the log is full, says so and asks for a save; with that it goes on."""
     with pytest.raises(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -139,9 +140,7 @@ class Retention:
         ).fetchone()
         low, exported = cursor or (0, 0)
         last = min(folded, low - 1) if delivered_only else folded
-        rows = self._database.execute(
-            "SELECT id, body, packed FROM batches WHERE id <= ? ORDER BY id LIMIT ?", (last, count)
-        ).fetchall()
+        rows = self._oldest(last, count)
         if not rows:
             return False
         unexported = sum(number > exported for number, *_ in rows)
@@ -159,6 +158,20 @@ class Retention:
             raise
         self._tell(unexported, exported)
         return True
+
+    def _oldest(self, last: int, count: int) -> list[tuple[int, bytes, int]]:
+        """Return *count* batches, none above *last*; fewer if they are large, because all are in memory at once."""
+        rows: list[tuple[int, bytes, int]] = []
+        # More than one transaction can have appended, so that the log does shrink.
+        left = 2 * self._budget.transaction
+        query = "SELECT id, body, packed FROM batches WHERE id <= ? ORDER BY id LIMIT ?"
+        with closing(self._database.execute(query, (last, count))) as found:
+            for row in found:
+                rows.append(row)
+                left -= len(row[1])
+                if left <= 0:
+                    break
+        return rows
 
     def _delete(self, rows: list[tuple[int, bytes, int]]) -> None:
         events: list[tuple[int, int, int]] = []
