@@ -227,6 +227,19 @@ def test_without_memory_nothing_is_taken(ingest, monkeypatch):
     assert seqs(ingest) == [1, 2]
 
 
+def test_a_hello_counts_as_memory_too(ingest, monkeypatch):
+    """It may have as many bytes as any message, and a snapshot with it."""
+    monkeypatch.setattr("penstock.agent.ingest.admission._MEMORY_LOOK_BYTES", 1)
+    # At the stream's beginning there is room; the next look is for the Hello.
+    used = iter([0])
+    door = Admission(memory_limit=1, clock=lambda: 0.0, resident=lambda: next(used, 2), relieve=lambda: None)
+    monkeypatch.setattr(ingest.service, "_admission", door)
+    engine = FakeEngine(ingest.address)
+    with pytest.raises(grpc.RpcError, match="its limit is 0 MiB"):
+        engine.connect()
+    engine.disconnect()
+
+
 def test_a_source_that_floods_waits(ingest, monkeypatch):
     """Above its rate the next message is read later; another source does not notice."""
     monkeypatch.setattr("penstock.agent.ingest.service.SOURCE_BYTES_PER_SECOND", 0.001)

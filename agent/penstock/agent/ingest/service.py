@@ -178,6 +178,7 @@ class IngestService:
             body = await context.read()
         if not isinstance(body, bytes):
             raise GapError("the stream ended before its Hello")
+        self._admission.check_memory(len(body))
         batch = parse(body)
         if not batch.HasField("hello"):
             raise GapError("the stream does not begin with a Hello; send one with seq 0 first")
