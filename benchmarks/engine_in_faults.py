@@ -3,7 +3,8 @@
 Three real vLLM engines on the CPU with a tiny model, which makes Penstock's part of a step as large as it can be: one
 with Penstock, two without. In each experiment they take turns with the same closed-loop load, in another order each
 round, while the agent is as the experiment says, also in the turns of the engines that do not know it. Ratios are
-taken round by round. The second engine without Penstock against the first one shows the noise.
+taken round by round. The second engine without Penstock against the first one shows the noise. Then nobody asks
+anything of them for a while, and what they take all the same is compared.
 
 After each experiment the agent is well again, and what the engine told it is compared with what was asked of the engine.
 """
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 CLIENTS = 4
 TOKENS = 64
+IDLE_SECONDS = 10.0
 WITH, WITHOUT, AGAIN = "with", "without", "without-again"
 _PROMPT = "A penstock is the gate and gauge at the head of a channel."
 _SECONDS_BETWEEN_KILLS = 0.5
@@ -63,12 +65,14 @@ class Experiment:
     requests: int = 0
     counted: int = 0
     dropped: int = 0
+    idle: dict[str, float] = field(default_factory=dict)
 
     def cells(self) -> list[str]:
         """Return the row's text."""
         return [
             self.name,
             *(self._ratio(engine, what) for what in ("throughput", "cpu") for engine in (WITH, AGAIN)),
+            *(f"{self.idle[engine]:.2f}" for engine in (WITH, WITHOUT, AGAIN)),
             f"{self.requests:,}",
             f"{self.counted:,}",
             f"{self.dropped:,}",
@@ -79,7 +83,8 @@ class Experiment:
 
 
 HEADERS = (
-    "agent", "throughput, with ÷ without", "noise", "CPU, with ÷ without", "noise", "requests", "counted", "dropped",
+    "agent", "throughput, with ÷ without", "noise", "CPU, with ÷ without", "noise", "idle CPU %, with",
+    "without", "without", "requests", "counted", "dropped",
 )  # fmt: skip
 
 
@@ -200,6 +205,15 @@ def drive(server: Server, requests: int) -> Turn:
     return Turn(requests / took, cpu_seconds(server) - cpu)
 
 
+def rest(servers: dict[str, Server]) -> dict[str, float]:
+    """Return the share of a core, in percent, that each engine takes while nobody asks anything of it."""
+    before = {name: cpu_seconds(server) for name, server in servers.items()}
+    time.sleep(IDLE_SECONDS)
+    return {
+        name: 100 * (cpu_seconds(server) - before[name]) / IDLE_SECONDS for name, server in servers.items()
+    }
+
+
 def start_engines(endpoint: str, directory: Path, parts: ExitStack) -> dict[str, Server]:
     """Start the three, wait until they serve, and have *parts* stop them."""
     model = tiny_model(ROOT / ".cache" / "models")
@@ -240,6 +254,7 @@ def run(name: str, agent: Agent, servers: dict[str, Server], rounds: int, reques
     with TROUBLES[name](agent):
         for order in itertools.islice(orders, rounds):
             result.rounds.append({each: drive(servers[each], requests) for each in order})
+        result.idle = rest(servers)
     result.requests = rounds * requests
     now = settled(agent, counted + dropped + result.requests)
     result.counted, result.dropped = now[0] - counted, now[1] - dropped
