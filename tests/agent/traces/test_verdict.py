@@ -26,7 +26,7 @@ def trailers(seconds: int) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
 def test_grpc_codes(code):
     """The specification's retryable ones and the configuration's are waited out, one is about the data."""
-    doubtful = {"UNKNOWN", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "INTERNAL"}
+    doubtful = {"UNKNOWN", "ALREADY_EXISTS", "FAILED_PRECONDITION", "INTERNAL"}
     expected = (
         Fate.REFUSED
         if code.name == "INVALID_ARGUMENT"
@@ -41,18 +41,29 @@ def test_grpc_codes(code):
         ("RESOURCE_EXHAUSTED", "grpc: received message larger than max (5 vs. 4)"),
         ("RESOURCE_EXHAUSTED", "CLIENT: Received message larger than max (5 vs. 4)"),
         ("RESOURCE_EXHAUSTED", "gRPC message exceeds maximum size 4: 5"),
+        ("RESOURCE_EXHAUSTED", "Received message exceeds the maximum configured message size."),
         ("OUT_OF_RANGE", "Error, decoded message length too large: found 5 bytes, the limit is: 4 bytes"),
     ],
-    ids=["Go", "C++", "Java", "Rust"],
+    ids=["Go", "C++", "Java", ".NET", "Rust"],
 )
 def test_a_message_that_is_too_large_is_refused(code, details):
     """It is never waited out, whatever code the backend's library has for it."""
     assert of_grpc(grpc.StatusCode[code], details).fate is Fate.REFUSED
 
 
+def test_a_message_that_is_too_large_over_http():
+    """A gateway says 429 for what its gRPC server has refused."""
+    text = b"grpc: received message after decompression larger than max (15728641 vs. 15728640)"
+    error = of_http(429, {}, text, 0)
+    assert error is not None
+    assert error.fate is Fate.REFUSED
+
+
 def test_grpc_details():
-    """A RetryInfo makes RESOURCE_EXHAUSTED a matter of time."""
+    """A RetryInfo says how long; a backend that is full and does not say is waited for, too."""
     exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+    for busy in ("data refused due to high memory usage", "the rate exceeds the maximum"):
+        assert of_grpc(exhausted, busy).fate is Fate.RETRY
     assert of_grpc(exhausted, "", trailers(7)) == ExportError("RESOURCE_EXHAUSTED: ", Fate.RETRY, 7)
     assert of_grpc(exhausted, "", trailers(86_400)).wait == 300
     assert of_grpc(exhausted, "", trailers(-5)).wait == 0

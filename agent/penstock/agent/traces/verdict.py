@@ -69,10 +69,18 @@ _GRPC_RETRY = frozenset(
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.UNIMPLEMENTED,
         grpc.StatusCode.NOT_FOUND,
+        # The specification wants a RetryInfo; the Collector's memory limiter and Jaeger's full queue send none.
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
     )
 )
-# What the servers of the usual gRPC libraries say of a message above their limit: C++ and Go, Java, Rust.
-_TOO_LARGE = ("larger than max", "exceeds maximum size", "message length too large")
+# What the servers of the usual gRPC libraries say of a message above their limit: C++ and Go, Java, .NET, Rust.
+# As long as they are, because a rate has its maximum, too.
+_TOO_LARGE = (
+    "larger than max",
+    "message exceeds maximum size",
+    "message exceeds the maximum configured message size",
+    "message length too large",
+)
 _HTTP_RETRY = frozenset((408, 429, 502, 503, 504, 401, 403, 404, 405, 407))
 _HTTP_REFUSED = frozenset((400, 413, 422))
 _HTTP_OK, _HTTP_REDIRECT, _HTTP_ERROR = 200, 300, 400
@@ -84,11 +92,8 @@ def of_grpc(
     """Judge a call that ended with *code*."""
     text = f"{code.name}: {details}"[:MAX_TEXT]
     wait = _retry_info(trailers)
-    if wait is None and any(words in details.lower() for words in _TOO_LARGE):
-        # Half of it may pass, and all of it never will.
+    if wait is None and _too_large(details):
         return ExportError(text, Fate.REFUSED)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return ExportError(text, Fate.DOUBTFUL if wait is None else Fate.RETRY, wait or 0.0)
     if code in _GRPC_RETRY:
         return ExportError(text, Fate.RETRY, wait or 0.0)
     return ExportError(text, Fate.REFUSED if code is grpc.StatusCode.INVALID_ARGUMENT else Fate.DOUBTFUL)
@@ -99,11 +104,16 @@ def of_http(status: int, headers: Mapping[str, str], body: bytes, now: float) ->
     if _HTTP_OK <= status < _HTTP_REDIRECT:
         return None
     text = f"HTTP {status}: {_http_text(headers, body)}"[:MAX_TEXT]
-    if status in _HTTP_REFUSED:
+    if status in _HTTP_REFUSED or (status in _HTTP_RETRY and _too_large(text)):
         return ExportError(text, Fate.REFUSED)
     if status in _HTTP_RETRY or status < _HTTP_ERROR:
         return ExportError(text, Fate.RETRY, _retry_after(headers.get("Retry-After", ""), now))
     return ExportError(text, Fate.DOUBTFUL)
+
+
+def _too_large(text: str) -> bool:
+    """Tell whether *text* says that half of the spans may pass and all of them never will."""
+    return any(words in text.lower() for words in _TOO_LARGE)
 
 
 def _http_text(headers: Mapping[str, str], body: bytes) -> str:
