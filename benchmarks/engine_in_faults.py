@@ -44,7 +44,8 @@ _PROMPT = "A penstock is the gate and gauge at the head of a channel."
 _SECONDS_BETWEEN_KILLS = 0.5
 _SETTLE_SECONDS = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Production's defaults: scheduler and worker in one process, asynchronous scheduling. Neither polls.
+# Production's defaults: scheduler and worker in one process, asynchronous scheduling. Nothing in it waits by polling,
+# so the demo's slower polling (decision 0006), which this module has too, changes nothing here.
 _MODULE, _VARIANT = "tests.support.forced_server", {"FORCED_VARIANT": "uni"}
 
 
