@@ -113,7 +113,7 @@ class Rig:
         """Allocate the items, as the scheduler does when it schedules them, and end the step."""
         for item in items:
             self.consumer.has(item)
-            self.consumer.allocated(item)
+            self.consumer.allocated(item, "r")
         return self.consumer.end_step([])
 
     def load(self, *items: str) -> list[torch.Tensor]:

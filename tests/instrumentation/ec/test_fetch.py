@@ -78,7 +78,7 @@ def test_what_vllm_has_encoded_is_not_asked_for(producer: Publisher, consumer: R
     """Until vLLM's encoder cache lets go of it."""
     producer.save("a", tensor(4))
     asked = request("r", feature("a", 4))
-    consumer.consumer.allocated("a")
+    consumer.consumer.allocated("a", "other")
     consumer.consumer.end_step([])
     assert consumer.consumer.ensure(asked, 0)
     consumer.consumer.end_step(["a"])
@@ -122,16 +122,33 @@ def test_nothing_can_be_had_without_media_or_producer(consumer: Rig) -> None:
 
 
 def test_a_request_without_media_does_not_rely_on_vllms_cache(producer: Publisher, consumer: Rig) -> None:
-    """VLLM may let go of the item for the request's next one, so it is fetched too; if nobody has it, vLLM's must do."""
+    """VLLM may let go of the item for the request's next one, so it is fetched too; if nobody has it, only what it holds itself will do."""
     producer.save("a", tensor(4))
-    consumer.consumer.allocated("a")
-    consumer.consumer.allocated("b")
+    consumer.consumer.allocated("a", "r")
+    consumer.consumer.allocated("b", "r")
     blind = request("r", feature("a", 4, media=False), feature("b", 4, media=False))
     assert not consumer.consumer.ensure(blind, 0)
     consumer.wait(blind)
     assert consumer.consumer.has("a")
     assert not consumer.consumer.has("b")
     assert consumer.consumer.take_unavailable() == set()
+
+
+def test_what_vllm_keeps_for_others_is_no_promise(consumer: Rig) -> None:
+    """Nobody says when vLLM lets go of it, and a request without media that is scheduled then would end the engine."""
+    blind = request("blind", feature("a", 4, media=False))
+    consumer.consumer.allocated("a", "other")
+    consumer.settle(blind)
+    assert not consumer.consumer.ensure(blind, 0)
+    assert consumer.consumer.take_unavailable() == {"blind"}
+    holder = request("holder", feature("a", 4, media=False))
+    consumer.consumer.allocated("a", "holder")
+    assert consumer.consumer.ensure(holder, 0)
+    consumer.consumer.end_step([])
+    consumer.consumer.end_step(["a"])
+    assert not consumer.consumer.ensure(holder, 0)
+    consumer.consumer.left("holder")
+    assert consumer.consumer._held == {"other": set()}
 
 
 def test_a_dead_producer_costs_its_time_out_once(producer: Publisher) -> None:

@@ -198,14 +198,7 @@ class KvConnectorHook:
             if observer is not None:
                 self._swaps.swap(each, WorkerSideMixin)
                 each._penstock_worker = observer
-        runtime.identify(
-            process=identity.worker_process(config),
-            key=identity.engine_index(config),
-            role=identity.guess_role(config),
-            model=identity.model_name(config),
-            vllm_version=identity.vllm_version(),
-            rank=config.parallel_config.rank,
-        )
+        identity.identify_worker(config)
         runtime.start()
 
 

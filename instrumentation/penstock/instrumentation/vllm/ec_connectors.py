@@ -145,12 +145,5 @@ class EcConnectorHook:
         worker = EcWorker(config, connector)
         self._swaps.swap(connector, EcWorkerSideMixin)
         connector._penstock_worker = worker
-        runtime.identify(
-            process=identity.worker_process(config),
-            key=identity.engine_index(config),
-            role=identity.guess_role(config),
-            model=identity.model_name(config),
-            vllm_version=identity.vllm_version(),
-            rank=config.parallel_config.rank,
-        )
+        identity.identify_worker(config)
         runtime.start()

@@ -197,11 +197,4 @@ def _identify(parallel_config: Any) -> None:
             index = str(parallel_config.data_parallel_index)
             runtime.identify(process="worker", key=index, rank=parallel_config.rank)
         return
-    runtime.identify(
-        process=identity.worker_process(config),
-        key=identity.engine_index(config),
-        role=identity.guess_role(config),
-        model=identity.model_name(config),
-        vllm_version=identity.vllm_version(),
-        rank=parallel_config.rank,
-    )
+    identity.identify_worker(config)

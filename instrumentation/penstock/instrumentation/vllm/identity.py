@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,6 +40,18 @@ def model_name(config: Any) -> str:
 def worker_process(config: Any) -> str:
     """Return the name of the process that a worker runs in: the engine's own under the ``uni`` executor."""
     return "engine-core" if config.parallel_config.distributed_executor_backend == "uni" else "worker"
+
+
+def identify_worker(config: Any) -> None:
+    """Say who this process is, which holds a worker of the VllmConfig *config*."""
+    runtime.identify(
+        process=worker_process(config),
+        key=engine_index(config),
+        role=guess_role(config),
+        model=model_name(config),
+        vllm_version=vllm_version(),
+        rank=config.parallel_config.rank,
+    )
 
 
 def guess_role(config: Any, seen: Collection[int] = ()) -> str:

@@ -148,7 +148,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
     def update_state_after_alloc(self, request: Request, index: int) -> None:
         """Order the load of an item that was promised in this step."""
         if self._consumer is not None:
-            self._consumer.allocated(request.mm_features[index].identifier)
+            self._consumer.allocated(request.mm_features[index].identifier, request.request_id)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepOrders:
         """Return this step's orders to the workers."""
@@ -173,6 +173,8 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         """Tell the caller of a producer where its items are; nothing needs to be kept for that."""
+        if self._consumer is not None:
+            self._consumer.left(request.request_id)
         if not self.is_producer or not request.mm_features:
             return False, None
         items = collect_ec_item_metadata(request.mm_features, self._resolver)

@@ -71,6 +71,8 @@ class Consumer:
         # What vLLM's own encoder cache holds, as its scheduler tells us: nothing of it needs to be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
+        # By request: what that cache has taken in for it and, as long as the request runs, keeps for it.
+        self._held: dict[str, set[str]] = {}
         self._promised: set[str] = set()
         self._unfit: set[str] = set()
         self._loads: dict[str, LoadOrder] = {}
@@ -109,7 +111,7 @@ class Consumer:
         if failed and self._settings.load_failure == "fail":
             self._fail(request, item, "its load failed, and load_failure is fail")
             return False
-        if not resident and not self._has_media(feature):
+        if not self._has_media(feature) and item not in self._held.get(request.request_id, ()):
             self._fail(request, item, "it cannot be loaded, and the request has no media to encode")
             return False
         return True
@@ -136,8 +138,9 @@ class Consumer:
         self._promised.add(item)
         return True
 
-    def allocated(self, item: str) -> None:
-        """VLLM's encoder cache has room for *item* now: load it if that was promised, else it is encoded here."""
+    def allocated(self, item: str, request_id: str) -> None:
+        """VLLM's encoder cache has room for a request's *item* now: load it if that was promised, else it is encoded here."""
+        self._held.setdefault(request_id, set()).add(item)
         self._resident[item] = None
         self._allocated.add(item)
         if len(self._resident) > _RESIDENT_MAX:  # vLLM resets its cache without telling us
@@ -152,12 +155,18 @@ class Consumer:
         for item in freed:
             if item not in self._allocated:
                 self._resident.pop(item, None)
+                for held in self._held.values():
+                    held.discard(item)
         loads = tuple(self._loads.values())
         self._allocated.clear()
         self._promised.clear()
         self._loads.clear()
         self.items.end_step()
         return loads, self._region.name if loads else None
+
+    def left(self, request_id: str) -> None:
+        """Forget a request that has finished."""
+        self._held.pop(request_id, None)
 
     def reported(self, report: Loaded) -> None:
         """Take the workers' report."""
