@@ -186,7 +186,7 @@ class Daemon:
         )
         self._refused = ingest.refused
         engines = await self._serve_engines(ingest, policies.feed)
-        house = Housekeeper(journal, policies.database, self._condition, self.fatal)
+        house = Housekeeper(policies.database, self._condition, self.fatal)
         self._parts.push_async_callback(house.stop)
         self._listen_address = str(engines.address)
         self._condition.phase = "serving"

@@ -20,7 +20,10 @@ class UnwritableError(StateError):
 
 
 class DamageError(StateError):
-    """The journal turned out to be damaged while the agent ran; the next start sets it aside and goes on."""
+    """The journal turned out to be damaged while the agent ran, or its writer has ended: the next start goes on.
+
+    What is damaged is set aside then.
+    """
 
 
 class ManifestError(PenstockError):

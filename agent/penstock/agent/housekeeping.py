@@ -10,7 +10,6 @@ from penstock.agent.errors import DamageError, StateError
 
 if TYPE_CHECKING:
     from penstock.agent.condition import Condition
-    from penstock.agent.journal import Journal
     from penstock.agent.policy import PolicyDatabase
 
 _SECONDS = 1.0
@@ -26,12 +25,10 @@ class Housekeeper:
 
     def __init__(
         self,
-        journal: Journal,
         policies: PolicyDatabase,
         condition: Condition,
         fatal: asyncio.Future[DamageError],
     ) -> None:
-        self._journal = journal
         self._policies = policies
         self._condition = condition
         self._fatal = fatal
@@ -51,6 +48,7 @@ class Housekeeper:
                 self._condition.not_copied = ""
             except StateError as error:
                 self._condition.not_copied = str(error)
-            if self._journal.damage and not self._fatal.done():
-                self._fatal.set_result(DamageError(self._journal.damage))
+            ended = self._condition.health()
+            if ended and not self._fatal.done():
+                self._fatal.set_result(DamageError(ended))
             await asyncio.sleep(_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 from penstock.agent.budget import MIN_LIMIT
@@ -79,8 +80,12 @@ async def test_metrics_of_the_state(condition):
     assert "penstock_agent_log_oldest_timestamp_seconds" not in families
 
 
-async def test_housekeeping(condition, monkeypatch):
-    """The policies' copy is written, a copy that fails shows, damage ends the agent."""
+@pytest.mark.parametrize(
+    ("attribute", "value", "sentence"),
+    [("damage", "damaged", "damaged"), ("alive", False, "the journal's writer has ended")],
+)
+async def test_housekeeping(condition, monkeypatch, attribute, value, sentence):
+    """The policies' copy is written, a copy that fails shows, damage or the end of the writer ends the agent."""
     monkeypatch.setattr("penstock.agent.housekeeping._SECONDS", 0.001)
     database = PolicyDatabase.open(condition.place.path)
     fatal = asyncio.get_running_loop().create_future()
@@ -97,15 +102,17 @@ async def test_housekeeping(condition, monkeypatch):
         copy()
 
     monkeypatch.setattr(database, "copy", copying)
-    house = Housekeeper(condition.journal, database, condition, fatal)
+    house = Housekeeper(database, condition, fatal)
     await asyncio.wait_for(copied.wait(), 10)
     async with asyncio.timeout(10):
         while condition.not_copied or not (condition.place.path / "policy-copy.db").exists():  # noqa: ASYNC110  (a thread)
             await asyncio.sleep(0.001)
-    condition.journal.damage = "damaged"
+    journal = Mock(wraps=condition.journal, damage="", error="", alive=True)
+    monkeypatch.setattr(condition, "journal", journal)
+    setattr(journal, attribute, value)
     error = await asyncio.wait_for(fatal, 10)
     assert isinstance(error, DamageError)
-    assert str(error) == "damaged"
+    assert str(error) == sentence
     assert condition.not_copied == ""
     await house.stop()
     database.close()

@@ -222,7 +222,7 @@ class Writer:
         elif self._make_room(latest, error):
             try:
                 results = self._write(group, {})
-            except sqlite3.Error as again:
+            except Exception as again:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
                 error = again
             else:
                 self.error = ""
