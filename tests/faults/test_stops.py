@@ -14,7 +14,7 @@ from tests.support.agent import wait_until
 
 # Both sides send a ping after 2 seconds of silence and give 3 for its answer; the rest is for a machine that is busy.
 NOTICED = 5.0
-SLACK = 10.0
+SLACK = 60.0
 
 
 def connected(stand):
@@ -31,7 +31,7 @@ def test_a_stopped_engine_is_noticed_and_comes_back():
             wait_until(lambda: connected(stand) == 1, "the stopped engine is missed", NOTICED + SLACK)
         finally:
             stand.producers[0].signal(signal.SIGCONT)
-        wait_until(lambda: connected(stand) == 2, "it is back", 20.0)
+        wait_until(lambda: connected(stand) == 2, "it is back", 60.0)
         stand.traffic()
         stand.settle()
 
@@ -49,7 +49,7 @@ def test_an_engine_that_is_away_for_longer_than_the_grace():
             )
         finally:
             stand.producers[0].signal(signal.SIGCONT)
-        wait_until(lambda: connected(stand) == 2, "it is back", 20.0)
+        wait_until(lambda: connected(stand) == 2, "it is back", 60.0)
         stand.traffic()
         stand.settle()
 
