@@ -184,6 +184,15 @@ CASES = {
             *((c.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")),
         ],
     ),
+    "rebalance with ratios that are none": (
+        event("eplb_rebalance", balancedness_before=1.4e303, balancedness_after=-0.5),
+        [
+            (c.EPLB_REBALANCES, ("unspecified", "unspecified"), 1),
+            (c.EPLB_REBALANCE_DURATION, (), 0),
+            (c.EPLB_PAUSE, (), 0),
+            *((c.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")),
+        ],
+    ),
     "closed request": (event("request_closed", "r", prompt_tokens=5), []),
     "event of a newer engine": (events.Event(time_unix_nano=TIME), []),
 }

@@ -22,7 +22,6 @@ fails. A peer without an address is ``unknown``. An event of a newer engine is c
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -183,8 +182,8 @@ def _eplb_rebalance(_event: events.Event, body: events.EplbRebalance) -> Iterato
     yield Update(c.EPLB_REBALANCE_DURATION, (), body.duration_nano)
     yield Update(c.EPLB_PAUSE, (), body.pause_nano)
     for when, ratio in (("before", body.balancedness_before), ("after", body.balancedness_after)):
-        # Without a token there is none: 0 / 0.
-        if body.HasField(f"balancedness_{when}") and math.isfinite(ratio):
+        # Without a token there is none: 0 / 0. A mean ÷ a maximum is in 0 to 1; what is not, is not the engine's word.
+        if body.HasField(f"balancedness_{when}") and 0 <= ratio <= 1:
             yield Update(c.EPLB_BALANCEDNESS, (when,), round(ratio * NANO))
     for source, field in _EXPERT_SOURCES:
         yield Update(c.EPLB_EXPERTS, (source,), sum(getattr(layer, field) for layer in body.layers))

@@ -20,8 +20,6 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
     trace_key = (names.EPLB_REBALANCE, entry.source.epoch, rebalance.model, rebalance.step or start)
     failed = rebalance.result == common_pb2.TRANSFER_RESULT_ERROR
     layers = rebalance.layers
-    before = rebalance.balancedness_before if rebalance.HasField("balancedness_before") else None
-    after = rebalance.balancedness_after if rebalance.HasField("balancedness_after") else None
     text = ": ".join(filter(None, (rebalance.error_class, rebalance.error_text)))
     key = (*trace_key, event.component, event.rank)
     whole = Span(
@@ -47,8 +45,8 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
                 names.EXPERTS_UNCHANGED: sum(layer.experts_unchanged for layer in layers),
                 names.EXPERTS_RECEIVED_LOCALLY: sum(layer.experts_received_locally for layer in layers),
                 names.EXPERTS_RECEIVED_REMOTELY: sum(layer.experts_received_remotely for layer in layers),
-                names.BALANCEDNESS_BEFORE: before,
-                names.BALANCEDNESS_AFTER: after,
+                names.BALANCEDNESS_BEFORE: _balancedness(rebalance, "before"),
+                names.BALANCEDNESS_AFTER: _balancedness(rebalance, "after"),
                 names.ERROR_TYPE: "other" if failed else None,
                 names.REHEARSAL: parts.rehearsal([entry]),
             }
@@ -82,3 +80,10 @@ def _layer(whole: Span, key: tuple[object, ...], layer: events_pb2.EplbLayer) ->
             }
         ),
     )
+
+
+def _balancedness(rebalance: events_pb2.EplbRebalance, when: str) -> float | None:
+    """Return the ratio if it was told and is one: without a token it is 0 / 0."""
+    field = f"balancedness_{when}"
+    ratio: float = getattr(rebalance, field)
+    return ratio if rebalance.HasField(field) and 0 <= ratio <= 1 else None

@@ -147,7 +147,8 @@ def balancedness(load: np.ndarray, experts: np.ndarray, ranks: int) -> float | N
     share = load / np.maximum(copies, 1)
     by_rank = (np.take_along_axis(share, held, axis=1) * present).reshape(layers, ranks, -1).sum(axis=2)
     highest = float(by_rank.max(axis=1).sum())
-    return float(by_rank.mean(axis=1).sum()) / highest if highest > 0 else None
+    # Rounding may lift an even load above 1.
+    return min(1.0, float(by_rank.mean(axis=1).sum()) / highest) if highest > 0 else None
 
 
 def bytes_of_expert(weights: Sequence[Any]) -> int:
