@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 ROUND: Final = 0.05
 """Seconds that an entry waits for others to share its batch."""
 
+SPACING: Final = 0.25
+"""Seconds between two batches that are not full: each wakes four threads, which take the interpreter from the engine."""
+
 BATCH_ENTRIES: Final = 512
 """Entries of one kind that are sealed without waiting further, and at most so many at a time."""
 
@@ -40,6 +43,7 @@ class Collector:
         self._ring = ring
         self.flush_at = NEVER
         self.taken = 0
+        self._sealed_at = -NEVER
 
     def collect(self, now: float, *, free: bool, accounts: bool) -> list[Sealed]:
         """Return what is to be sent, oldest first, and set the mark at which the emitter rings again.
@@ -54,7 +58,7 @@ class Collector:
         emitter = self._emitter
         longest = emitter.longest()
         if longest and self.flush_at == NEVER:
-            self.flush_at = now + ROUND
+            self.flush_at = self._next_round(now)
         sealed: list[Sealed] = []
         if (
             longest >= BATCH_ENTRIES
@@ -62,14 +66,19 @@ class Collector:
             or (accounts and free and (emitter.drops or guard.counts))
         ):
             sealed = self.seal()
+            self._sealed_at = now
         # First the mark, then the look: an entry is appended before the mark is read, so one of the two sees the other.
         emitter.mark = 0
         if emitter.queued():
-            self.flush_at = min(self.flush_at, now + ROUND)
+            self.flush_at = min(self.flush_at, self._next_round(now))
             emitter.mark = BATCH_ENTRIES - 1
             if emitter.longest() >= BATCH_ENTRIES:
                 self._ring()
         return sealed
+
+    def _next_round(self, now: float) -> float:
+        # The first after a silence goes soon; a steady stream goes at its own pace.
+        return max(now + ROUND, self._sealed_at + SPACING)
 
     def seal(self) -> list[Sealed]:
         """Seal one batch's worth of each kind now, with all accounts.

@@ -1,0 +1,50 @@
+"""When batches are sealed: soon after a silence, at a pace in a steady stream, at once when full."""
+
+from __future__ import annotations
+
+import pytest
+from penstock.instrumentation.collector import BATCH_ENTRIES, NEVER, ROUND, SPACING, Collector
+from penstock.instrumentation.emitter import Emitter
+
+
+@pytest.fixture
+def emitter():
+    return Emitter(lambda: None)
+
+
+def emit(emitter, count=1):
+    for _ in range(count):
+        emitter.emit_event("goodbye", {}, component=0)
+
+
+def test_the_first_after_a_silence_goes_within_a_round(emitter):
+    collector = Collector(emitter, lambda: None)
+    assert collector.collect(10.0, free=True, accounts=False) == []
+    emit(emitter)
+    assert collector.collect(100.0, free=True, accounts=False) == []
+    assert collector.flush_at == 100.0 + ROUND
+    assert len(collector.collect(100.0 + ROUND, free=True, accounts=False)) == 1
+    assert collector.flush_at == NEVER
+
+
+def test_a_steady_stream_keeps_its_distance(emitter):
+    """One entry a millisecond for two seconds: a batch each SPACING, and nothing waits for longer."""
+    collector, sealed = Collector(emitter, lambda: None), []
+    for millisecond in range(2000):
+        now = 100 + millisecond / 1000
+        emit(emitter)
+        if collector.collect(now, free=True, accounts=False):
+            sealed.append(now)
+    assert sealed[0] == pytest.approx(100 + ROUND)
+    gaps = [later - earlier for earlier, later in zip(sealed, sealed[1:], strict=False)]
+    assert gaps == pytest.approx([SPACING] * len(gaps), abs=0.002)
+    assert len(gaps) == int((2 - ROUND) / SPACING)
+
+
+def test_full_batches_do_not_wait(emitter):
+    collector = Collector(emitter, lambda: None)
+    emit(emitter)
+    assert collector.collect(100.0, free=True, accounts=False) == []
+    assert collector.collect(100.0 + ROUND, free=True, accounts=False)
+    emit(emitter, BATCH_ENTRIES)
+    assert collector.collect(100.0 + ROUND, free=False, accounts=False)
