@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from penstock.instrumentation.collector import BATCH_ENTRIES, NEVER, ROUND, SPACING, Collector
 from penstock.instrumentation.emitter import Emitter
@@ -9,15 +11,18 @@ from penstock.instrumentation.emitter import Emitter
 
 @pytest.fixture
 def emitter():
+    """Return an emitter that rings nobody."""
     return Emitter(lambda: None)
 
 
 def emit(emitter, count=1):
+    """Emit some events."""
     for _ in range(count):
         emitter.emit_event("goodbye", {}, component=0)
 
 
 def test_the_first_after_a_silence_goes_within_a_round(emitter):
+    """It waits for others for 50 ms only."""
     collector = Collector(emitter, lambda: None)
     assert collector.collect(10.0, free=True, accounts=False) == []
     emit(emitter)
@@ -36,12 +41,13 @@ def test_a_steady_stream_keeps_its_distance(emitter):
         if collector.collect(now, free=True, accounts=False):
             sealed.append(now)
     assert sealed[0] == pytest.approx(100 + ROUND)
-    gaps = [later - earlier for earlier, later in zip(sealed, sealed[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(sealed)]
     assert gaps == pytest.approx([SPACING] * len(gaps), abs=0.002)
     assert len(gaps) == int((2 - ROUND) / SPACING)
 
 
 def test_full_batches_do_not_wait(emitter):
+    """Not for the pace, and not for a free link."""
     collector = Collector(emitter, lambda: None)
     emit(emitter)
     assert collector.collect(100.0, free=True, accounts=False) == []
