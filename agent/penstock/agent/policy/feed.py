@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.errors import ContractError, FullError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.merge import Step, effective
 from penstock.agent.policy.notice import Notice
+from penstock.agent.policy.schedules import Schedules
 from penstock.agent.policy.subscriber import Subscriber, Wanted
 from penstock.agent.policy.wire import drill_message, quarantine_message, schedule_of
 from penstock.agent.selector import Target
@@ -22,6 +22,7 @@ from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.agent.policy.merge import Step
     from penstock.agent.policy.order_book import OrderBook
     from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
     from penstock.agent.policy.pauses import Pauses
@@ -55,7 +56,7 @@ class PolicyFeed:
             patience: seconds that a push may go unanswered before it is sent again, or a newer one overtakes it.
 
         """
-        self._store = store
+        self._schedules = Schedules(store)
         self._pauses = pauses
         self._orders = orders
         self._clock = clock
@@ -182,6 +183,7 @@ class PolicyFeed:
         if gone is None:
             raise FullError(f"{MAX_ENGINES} engines have subscribed already; run another agent")
         del self._subscribers[gone]
+        self._schedules.forget(gone)
 
     def _orders_for(
         self, subscriber: Subscriber
@@ -205,8 +207,7 @@ class PolicyFeed:
 
     def _want(self, subscriber: Subscriber) -> tuple[Step, ...]:
         now = datetime.fromtimestamp(self._clock(), UTC)
-        manifests = [policy.manifest for policy in self._store.policies()]
-        steps = effective(manifests, subscriber.target, now)
+        steps = self._schedules.of(subscriber.target, now)
         drills, quarantines = self._orders_for(subscriber)
         subscriber.wanted = Wanted(
             hashes=tuple(step.merged.hash for step in steps),

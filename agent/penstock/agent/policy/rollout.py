@@ -20,6 +20,8 @@ State = Literal["acknowledged", "refused", "waiting", "disconnected"]
 
 # An engine that came or went without the feed's knowledge is seen this late, in seconds.
 _LOOK_AGAIN = 1.0
+# Engines answer in a burst, and each look is at all of them: seconds between two looks.
+_PACE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ async def rollout(
         if present.done or left <= 0:
             return
         await feed.changed.wait(seen, min(left, _LOOK_AGAIN))
+        await asyncio.sleep(_PACE)
 
 
 def progress(

@@ -1,0 +1,77 @@
+"""Schedules that are kept say what would be worked out anew."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.agent.model import EngineKey
+from penstock.agent.policy.merge import effective
+from penstock.agent.policy.model import Manifest
+from penstock.agent.policy.schedules import Schedules
+from penstock.agent.policy.store import StoredPolicy
+from penstock.agent.selector import Target
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+TARGETS = [Target(EngineKey("", "0"), "tiny", {"role": role}) for role in ("decode", "prefill")]
+
+
+class _Store:
+    """The two things that are asked of a store."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._manifests: list[Manifest] = []
+
+    def policies(self):
+        """Return what the store has."""
+        return [StoredPolicy(each, 1, "imperative", "a", 0) for each in self._manifests]
+
+    def replace(self, manifests):
+        """Change the store."""
+        self.generation += 1
+        self._manifests = manifests
+
+
+def manifest(name, priority, tokens, minutes, role):
+    """Return a policy that expires so many minutes after the start."""
+    return Manifest.model_validate(
+        {
+            "apiVersion": "penstock.dev/v1alpha1",
+            "kind": "TransferPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "priority": priority,
+                "selector": {"matchLabels": {"role": role}},
+                "expiresAt": (START + timedelta(minutes=minutes)).isoformat(),
+                "kvLoadFailure": {"action": "auto", "maxRecomputeTokens": tokens},
+            },
+        }
+    )
+
+
+MANIFESTS = st.lists(
+    st.tuples(
+        st.integers(0, 9), st.integers(1, 3), st.integers(1, 30), st.sampled_from(["decode", "prefill"])
+    ),
+    max_size=4,
+).map(lambda rows: [manifest(f"p{index}", *row) for index, row in enumerate(rows)])
+
+
+@given(st.lists(st.one_of(MANIFESTS, st.integers(-40, 40)), max_size=20))
+def test_kept_schedules_are_those_worked_out_anew(steps):
+    """Whatever changes, and also where the clock is set back."""
+    store, now = _Store(), START
+    schedules = Schedules(store)
+    for step in steps:
+        if isinstance(step, int):
+            now += timedelta(minutes=step)
+        else:
+            store.replace(step)
+        manifests = [policy.manifest for policy in store.policies()]
+        for target in TARGETS:
+            kept, anew = schedules.of(target, now), effective(manifests, target, now)
+            assert [(each.begins, each.merged.hash) for each in kept] == [
+                (each.begins, each.merged.hash) for each in anew
+            ]
