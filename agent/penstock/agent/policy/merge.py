@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from penstock.agent.policy.leaves import Leaf, Leaves, unflatten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from penstock.agent.policy.model import Manifest
@@ -85,7 +86,29 @@ def effective(policies: Iterable[Manifest], target: Target, now: datetime) -> tu
 
 def merge(policies: Iterable[Manifest]) -> Merged:
     """Merge policies, whatever order they come in."""
-    ranked = sorted(policies, key=lambda policy: (-policy.spec.priority, policy.name))
+    return _merge(_Ranked(sorted(policies, key=lambda policy: (-policy.spec.priority, policy.name))))
+
+
+class _Ranked:
+    """Policies in their order; equal if their texts are."""
+
+    __slots__ = ("_texts", "policies")
+
+    def __init__(self, policies: Sequence[Manifest]) -> None:
+        self.policies = policies
+        self._texts = tuple(policy.canonical for policy in policies)
+
+    def __hash__(self) -> int:
+        return hash(self._texts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Ranked) and self._texts == other._texts
+
+
+# Most engines are selected by the same policies, and each is looked at several times when one changes.
+@lru_cache(maxsize=128)
+def _merge(of: _Ranked) -> Merged:
+    ranked = of.policies
     body = _overlay([policy for policy in ranked if policy.spec.mode == "enforce"])
     observing = any(policy.spec.mode == "observe" for policy in ranked)
     observed = _overlay(ranked) if observing else None
