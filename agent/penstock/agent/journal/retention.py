@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 from google.protobuf.message import DecodeError
 from penstock.agent.journal.connect import unsigned
-from penstock.agent.journal.index import event_rows, request_ids
+from penstock.agent.journal.index import kind_rows, request_keys
 from penstock.agent.journal.packing import unpack
+from penstock.agent.kinds import with_kinds
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
@@ -174,19 +175,19 @@ class Retention:
         return rows
 
     def _delete(self, rows: list[tuple[int, bytes, int]]) -> None:
-        events: list[tuple[int, int, int]] = []
-        requests: list[tuple[str, int]] = []
+        kinds: list[tuple[int, int]] = []
+        requests: list[tuple[int, int]] = []
         for number, body, packed in rows:
             try:
                 batch = Batch.FromString(unpack(body, packed))
             except DecodeError:
                 # A bad disk: what the indexes say of it finds nothing any more.
                 continue
-            events += ((row.kind, number, row.pos) for row in event_rows(batch))
-            requests += ((request_id, number) for request_id in request_ids(batch))
-        requests.sort()
-        self._database.executemany("DELETE FROM events WHERE kind = ? AND batch = ? AND pos = ?", events)
-        self._database.executemany("DELETE FROM requests WHERE request_id = ? AND batch = ?", requests)
+            events = with_kinds(batch)
+            kinds += ((row.kind, number) for row in kind_rows(events))
+            requests += ((key, number) for key in request_keys(batch, events))
+        self._database.executemany("DELETE FROM kinds WHERE kind = ? AND batch = ?", sorted(kinds))
+        self._database.executemany("DELETE FROM requests WHERE key = ? AND batch = ?", sorted(requests))
         through = rows[-1][0]
         # A wait that is older than the whole log: its end comes with its start's time, so nothing is lost but
         # the ending that the agent would make up for a source that vanishes.
