@@ -7,6 +7,7 @@ collector, as ``timeit`` has it. What goes on in the background is in :mod:`benc
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import tempfile
 import timeit
@@ -152,7 +153,7 @@ def _namespace(directory: Path, parts: ExitStack) -> tuple[dict[str, Any], Calla
         emitter.events.clear()
         emitter.transfers.clear()
         traces.force_flush()
-        handler.stream.truncate(0)
+        os.truncate(handler.baseFilename, 0)
 
     return {
         "emit_transfer": emitter.emit_transfer,

@@ -12,18 +12,18 @@ import time
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
 
-ATTRIBUTES = {
+ATTRIBUTES: Final[Mapping[str, str | int]] = {
     "penstock.channel": "kv", "penstock.connector": "NixlConnector", "penstock.peer": "10.0.0.7:5600",
     "penstock.bytes": 393_216, "gen_ai.request.id": "chatcmpl-4f1d0000-0a1b2c3d",
 }  # fmt: skip

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+Better: TypeAlias = Literal["lower", "higher"]
 
 HOLDS: Final = "holds"
 FAILS: Final = "does not hold"
@@ -109,6 +111,7 @@ class Row:
         group: the rows of a group are one table.
         what: named so that group, what and peer together name the row for ever: stored ratios go by them.
         peer: who does the same in the same run; empty where there is nobody.
+        value: Penstock's; None where there are only ratios.
         ratio: Penstock's ÷ the peer's.
         better: which direction of the ratio is good.
 
@@ -116,13 +119,13 @@ class Row:
 
     what: str
     unit: str
-    value: Spread
+    value: Spread | None
     group: str = ""
     peer: str = ""
     theirs: Spread | None = None
     ratio: Spread | None = None
     budget: Budget | None = None
-    better: Literal["lower", "higher"] = "lower"
+    better: Better = "lower"
 
     @property
     def key(self) -> str:
@@ -136,7 +139,7 @@ class Row:
             return ""
         limited = self.value if self.budget.of == "value" else self.ratio
         if limited is None:
-            raise ValueError(f"{self.key!r} has a budget for its ratio, and no ratio.")
+            raise ValueError(f"{self.key!r} has a budget for its {self.budget.of}, and has none.")
         return self.budget.verdict(limited)
 
 
@@ -149,7 +152,7 @@ def against(
     *,
     group: str = "",
     budget: Budget | None = None,
-    better: Literal["lower", "higher"] = "lower",
+    better: Better = "lower",
 ) -> Row:
     """Return the row of two who took turns: one value of each a round."""
     return Row(

@@ -80,7 +80,8 @@ def _exposition(series: int) -> Exposition:
 
 def _same(text: str) -> CollectorRegistry:
     """Return a registry of the same series."""
-    disable_created_metrics()  # type: ignore[no-untyped-call]  (we have none either)
+    # We have none either.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     for family in text_string_to_metric_families(text):
         _copy(family, registry)

@@ -29,10 +29,13 @@ class Run:
 
 
 def take_turns(
-    subjects: Mapping[str, Callable[[], T]], rounds: int, say: Callable[[str], None] = lambda _: None
+    subjects: Mapping[str, Callable[[], T]],
+    rounds: int,
+    say: Callable[[str], None] = lambda _: None,
+    seed: int = 0,
 ) -> dict[str, list[T]]:
-    """Call each of *subjects* once a round, in a random order, and return what each found in each round."""
-    order = random.Random(1)  # the same orders in every run
+    """Call each of *subjects* once a round, in a random order that *seed* names, and return what each found in each round."""
+    order = random.Random(seed)
     found: dict[str, list[T]] = {name: [] for name in subjects}
     tenth = max(1, rounds // 10)
     for number in range(rounds):
