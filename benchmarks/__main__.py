@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -165,7 +166,10 @@ def main() -> int:
     parser.add_argument("--be", choices=AREAS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.be:
-        be(options.be, sys.stdout, quick=options.quick)
+        # What libraries print (vLLM logs to standard output) is not the answer.
+        with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answer:
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+            be(options.be, answer, quick=options.quick)
         return 0
     known = QUICK if options.quick else AREAS
     wrong = sorted(set(options.areas) - set(known))

@@ -43,7 +43,7 @@ _NOTES: Final = (
         "vLLM on the CPU with a tiny model: what Penstock does in a step is set against a step of some milliseconds, where a real model's takes ten times that. Engines, "
         "client, agent and OTLP server share the machine's cores. The peer is the mean of two engines without Penstock, and *without, again* is the second against the "
         "first: no difference smaller than that can be seen. *Penstock, no agent*: nobody listens at its endpoint. *vLLM's own traces*: `--otlp-traces-endpoint` to a "
-        "server that counts spans; the agent exports its spans to the same one. Decode-heavy: 16 tokens in, 24 to 96 out; prefill-heavy: 512 in, 4 out."
+        "server that counts spans; the agent exports its spans to the same one. Decode-heavy: 16 tokens in, 24 to 96 out; prefill-heavy: 256 in, 4 out."
     ),
     (
         "*Throughput*: output tokens a second. *Inter-token latency*: between two parts of a streamed answer, at the client. *Step*: the time of the turn by vLLM's count of "
@@ -57,9 +57,9 @@ _LOADS: Final = (
     Load("decode-heavy, 1 at a time", 1, 1, 16, 96),
     Load("decode-heavy, 64 at a time", 64, 64, 16, 32),
     Load("decode-heavy, 256 at a time", 256, 256, 16, 24),
-    Load("prefill-heavy, 1 at a time", 1, 8, 512, 4),
-    Load("prefill-heavy, 64 at a time", 64, 64, 512, 4),
-    Load("prefill-heavy, 256 at a time", 256, 256, 512, 4),
+    Load("prefill-heavy, 1 at a time", 1, 16, 256, 4),
+    Load("prefill-heavy, 64 at a time", 64, 64, 256, 4),
+    Load("prefill-heavy, 256 at a time", 256, 256, 256, 4),
 )
 _PAIR_LOADS: Final = (
     Load("prefill → decode over NIXL, 1 at a time", 1, 4, 256, 16),

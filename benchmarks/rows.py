@@ -20,7 +20,8 @@ FAILS: Final = "does not hold"
 OPEN: Final = "not decided"
 """The verdicts. The last: the interval in which the median lies has the limit in it."""
 
-_SIGMAS: Final = 1.96
+_TAIL: Final = 40
+"""One part in so many lies below the interval, and one above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,7 @@ class Spread:
         if count == 1:
             return cls.one(ranked[0])
         low, middle, high = statistics.quantiles(ranked, n=4, method="inclusive")
-        # The number of rounds below the median is binomial; its normal approximation, to the outside.
-        out = max(0, math.floor(count / 2 - _SIGMAS * math.sqrt(count) / 2))
+        out = _outside(count)
         return cls(middle, low, high, ranked[out], ranked[count - 1 - out])
 
     @classmethod
@@ -68,6 +68,17 @@ class Spread:
     def varies(self) -> bool:
         """Whether there is any spread."""
         return self.low != self.high
+
+
+def _outside(count: int) -> int:
+    """Return how many of *count* ranked values lie below the median's interval, and as many above.
+
+    How many lie below the true median is binomial.
+    """
+    below = out = 0
+    while (below := below + math.comb(count, out)) * _TAIL <= 2**count:
+        out += 1
+    return max(out - 1, 0)
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT: Final = 120.0
 _TOKENS: Final = range(3, 500)
+_TOGETHER: Final = 100e-6
+"""Seconds within which parts were read at once: a client that was away for a moment has not seen two fast tokens."""
 _END: Final = b"[DONE]"
 
 
@@ -47,7 +49,7 @@ class Seen:
     """What the clients of a turn saw; seconds.
 
     Attributes:
-        gaps: from one part of an answer to the next; a part has one token, or what came together.
+        gaps: from one part of an answer to the next; a part is what was read together.
         first: from a request to the first part of its answer.
         took: the whole turn.
 
@@ -126,12 +128,11 @@ async def _ask(
             now = time.perf_counter()
             if line.strip().endswith(_END):
                 break
-            if last:
-                seen.gaps.append(now - last)
-            else:
+            if not last:
                 seen.first.append(now - began)
+            elif now - last > _TOGETHER:
+                seen.gaps.append(now - last)
             last, usage = now, line
-    seen.gaps.pop()  # the last part has the usage, and no token
     done = json.loads(usage.removeprefix(b"data:"))["usage"]["completion_tokens"]
     if done != tokens:
         raise RuntimeError(f"{route.url} answered with {done} tokens instead of {tokens}.")
