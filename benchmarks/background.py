@@ -98,9 +98,9 @@ def _encoding(run: Run) -> list[Row]:
     }
 
     def timed(work: Callable[[], object]) -> float:
-        began = time.perf_counter()
+        began = time.thread_time()
         work()
-        return (time.perf_counter() - began) / BATCH * _NS
+        return (time.thread_time() - began) / BATCH * _NS
 
     with without_gc():
         found = take_turns(
@@ -127,7 +127,8 @@ def _beside_a_loop(run: Run) -> list[Row]:
                 _QUICK_ROUNDS if run.quick else _ROUNDS,
                 run.say,
             )
-            rows += _rows(rate, found["nothing"], found["ours"], found["theirs"])
+            # Times of a clock on the wall are not for stored ratios: they tell how busy the machine is.
+            rows += _rows(rate, found["nothing"], found["ours"], found["theirs"])[-1 if run.quick else 0 :]
     return rows
 
 

@@ -96,9 +96,13 @@ async def _drive(route: Route, load: Load, seed: int) -> Seen:
                 await _ask(session, route, prompt, load.output, seen)
 
         began = time.perf_counter()
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(load.clients):
-                tasks.create_task(client())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(load.clients):
+                    tasks.create_task(client())
+        except BaseExceptionGroup as group:
+            # The first is the cause; the others were cancelled for it, or met the same.
+            raise group.exceptions[0] from None
         seen.took = time.perf_counter() - began
     return seen
 
