@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _BATCH = "SELECT id, epoch, seq, received_unix_nano, body, packed FROM batches"
 # Of the newest batches, when the beginning of an id is looked for: some 500,000 entries, and a quarter of a second.
 _LOOKED_THROUGH_BYTES = 64 << 20
+# Above the ids of all batches.
+_NO_BATCH = (1 << 63) - 1
 
 
 class OpenDeferral(NamedTuple):
@@ -111,16 +113,17 @@ class Reader:
         query = "SELECT count(*) FROM sources WHERE epoch = ? AND closed_unix_nano IS NULL"
         return self._number(query, (signed(epoch),)) > 0
 
-    def request_batches(self, request_id: str) -> list[LoggedBatch]:
-        """Return the batches that name the request by any of its ids (own, remote, the client's), ascending."""
-        text = request_id.encode()
-        return [logged for logged in self._with_key(request_id) if text in logged.body]
+    def request_batches(self, request_id: str, before: int = _NO_BATCH) -> list[LoggedBatch]:
+        """Return the batches that name the request by any of its ids (own, remote, the client's), ascending.
 
-    def _with_key(self, request_id: str) -> Iterator[LoggedBatch]:
-        return self._batches(
-            f"{_BATCH} WHERE id IN (SELECT batch FROM requests WHERE key = ?) ORDER BY id",  # noqa: S608  (a constant)
-            (request_key(request_id),),
+        Those before the batch *before*. One of another request may be among them, if it holds the id as a text.
+        """
+        text = request_id.encode()
+        named = self._batches(
+            f"{_BATCH} WHERE id IN (SELECT batch FROM requests WHERE key = ? AND batch < ?) ORDER BY id",  # noqa: S608  (a constant)
+            (request_key(request_id), before),
         )
+        return [logged for logged in named if text in logged.body]
 
     def find_requests(self, prefix: str, limit: int = 10) -> list[str]:
         """Return ids of requests that begin with *prefix*, sorted, at most *limit*.
