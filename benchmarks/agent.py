@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import grpc
-
+from benchmarks.mixes import MIXES
 from benchmarks.otlp_peer import ATTRIBUTES, grpc_exporter, provider, running_peer
 from benchmarks.rows import Budget, Row, Section, Spread, against
-from benchmarks.scale import Result, Sender, load, own
+from benchmarks.scale import Result, Taken, flood, load, own
 from benchmarks.turns import take_turns
 from tests.support.agent import running_agent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from opentelemetry.sdk.trace import TracerProvider
@@ -35,7 +34,7 @@ AREA: Final = "agent"
 TITLE: Final = "The agent"
 _NOTES: Final = (
     (
-        "*Taking in*: entries by second of CPU of the agent's process, as full batches of samples from 8 sources; committed to disk and counted before they are acknowledged. The peer is a Python "
+        "*Taking in*: entries by second of CPU of the agent's process, as full batches from 8 sources; committed to disk before they are acknowledged, and counted. *As engines send them*: the proportions of a pair of engines, prefill and decode. The peer is a Python "
         "server that takes spans over OTLP/gRPC from `opentelemetry-sdk`, parses and forgets them. *Sources*: 2,000 events a second in all; times from the send of a batch to its "
         "acknowledgement, in the sender, which shares the machine's cores. More, and what it means: [scale](scale.md)."
     ),
@@ -44,7 +43,7 @@ _ARGS: Final = ("--log-level=warning",)
 _SOURCES: Final = (1, 8, 64, 256)
 _INGEST_SOURCES: Final = 8
 _ROUNDS, _QUICK_ROUNDS = 10, 5
-_SECONDS, _QUICK_SECONDS = 1.5, 1.0
+_SECONDS, _QUICK_SECONDS = 1.5, 0.8
 _RATE: Final = 2_000
 _RATE_SECONDS: Final = 12.0
 _OF_BUDGET: Final = 64
@@ -53,7 +52,12 @@ _IDLE_SECONDS: Final = 10.0
 _MIB: Final = 1 << 20
 _SPANS: Final = 512
 
-_INGEST_BUDGET: Final = Budget("agent ingest, durable, entries a second and core", 200_000, at_most=False)
+_SPANS_OF_PEER: Final = "spans"
+_MIXES: Final = {"events": "events only", "samples": "samples only", "engine": "as engines send them"}
+_INGEST_BUDGETS: Final = {
+    mix: Budget(f"agent ingest, durable, entries a second and core: {words}", 200_000, at_most=False)
+    for mix, words in _MIXES.items()
+}
 _BUDGETS: Final = {
     "acknowledgement p99": Budget("acknowledgement, from send, p99 at 2,000 events/s from 64 sources", 20),
     "memory": Budget("agent memory at 2,000 events/s from 64 sources", 150),
@@ -75,46 +79,58 @@ def measure(run: Run) -> Section:
 
 
 def _taking_in(run: Run) -> list[Row]:
-    run.say("taking in")
     seconds = _QUICK_SECONDS if run.quick else _SECONDS
-    with running_agent(_ARGS) as agent, running_peer() as peer, _provider(peer) as traces:
+    # An agent for each mix: what one has on disk is not the next one's.
+    with ExitStack() as parts:
+        agents = {mix: parts.enter_context(running_agent(_ARGS)) for mix in MIXES}
+        peer = parts.enter_context(running_peer())
+        traces = parts.enter_context(_provider(peer))
+        taken = {mix: partial(_taken, agent, seconds, mix) for mix, agent in agents.items()}
+        for each in taken.values():
+            each()
+        run.say("taking in")
         found = take_turns(
-            {"ours": partial(_entries, agent, seconds), "theirs": partial(_spans, peer, traces, seconds)},
+            {**taken, _SPANS_OF_PEER: partial(_spans, peer, traces, seconds)},
             _QUICK_ROUNDS if run.quick else _ROUNDS,
             run.say,
         )
-    return [
+    return _taking_in_rows(
+        {mix: found[mix] for mix in MIXES}, [each.per_core for each in found[_SPANS_OF_PEER]]
+    )
+
+
+def _taking_in_rows(found: Mapping[str, Sequence[Taken]], theirs: Sequence[float]) -> list[Row]:
+    rows = [
         against(
-            "entries by second of CPU, samples",
+            f"entries by second of CPU, {_MIXES[mix]}",
             "/s",
-            found["ours"],
+            [each.per_core for each in taken],
             "an OTLP server, spans",
-            found["theirs"],
+            theirs,
             group="Taking in",
-            budget=_INGEST_BUDGET,
+            budget=_INGEST_BUDGETS.get(mix),
             better="higher",
         )
+        for mix, taken in found.items()
     ]
+    rows += [
+        Row(
+            f"state on disk, {_MIXES[mix]}",
+            "bytes an entry",
+            Spread.one(sum(each.state_bytes for each in taken) / sum(each.entries for each in taken)),
+            "Taking in",
+        )
+        for mix, taken in found.items()
+    ]
+    return rows
 
 
-def _entries(agent: AgentProcess, seconds: float) -> float:
-    """Return how many entries the agent takes in a second of its CPU."""
-
-    async def flood() -> int:
-        async with grpc.aio.insecure_channel(agent.listen) as channel:
-            senders = [Sender(number, Result(_INGEST_SOURCES)) for number in range(_INGEST_SOURCES)]
-            for sender in senders:
-                await sender.connect(channel)
-            end = time.monotonic() + seconds
-            return sum(await asyncio.gather(*(each.flood(end) for each in senders)))
-
-    before = own(agent, "cpu_seconds_total")
-    entries = asyncio.run(flood())
-    return entries / (own(agent, "cpu_seconds_total") - before)
+def _taken(agent: AgentProcess, seconds: float, mix: str) -> Taken:
+    return asyncio.run(flood(agent, _INGEST_SOURCES, seconds, mix))
 
 
-def _spans(peer: Peer, traces: TracerProvider, seconds: float) -> float:
-    """Return how many spans the server takes in a second of its CPU."""
+def _spans(peer: Peer, traces: TracerProvider, seconds: float) -> Taken:
+    """Return what the server has taken in."""
     tracer = traces.get_tracer("benchmark")
     spans, cpu = peer.told()
     end = time.monotonic() + seconds
@@ -123,7 +139,7 @@ def _spans(peer: Peer, traces: TracerProvider, seconds: float) -> float:
             tracer.start_span("kv.load", attributes=ATTRIBUTES).end()
         traces.force_flush()
     later, used = peer.told()
-    return (later - spans) / (used - cpu)
+    return Taken(later - spans, seconds, used - cpu, 0)
 
 
 @contextmanager
@@ -156,7 +172,7 @@ def _sources(sources: int) -> list[Row]:
         ("CPU", "% of a core", result.cpu),
         ("state on disk", "bytes an event", result.bytes_per_entry),
         ("a scrape, over HTTP", "ms", result.scrape),
-        ("as much as it takes, samples", "/s", result.throughput),
+        ("as much as it takes, as engines send them", "/s", result.throughput),
         ("memory then", "MiB", result.peak),
     )
     return [
