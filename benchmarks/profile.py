@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 _RATE: Final = 100
 _MOST: Final = 20
+_LEAST: Final = 0.001
 _OURS: Final = "penstock/instrumentation"
 _OUR_THREADS: Final = ("penstock-",)
 _PAIR_LOAD: Final = Load("prefill → decode", 16, 64, 256, 16)
@@ -47,21 +50,65 @@ _EVENTS: Final = 2_000.0
 _SETTLE: Final = 2.0
 
 
-def record(pid: int, seconds: float, file: Path) -> Profile:
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a process did for so long.
+
+    Attributes:
+        held: the stacks of threads that held the interpreter's lock.
+        cpu: seconds of CPU by thread; what holds no Python (gRPC's, SQLite's, PyTorch's own) is in it, too.
+
+    """
+
+    seconds: float
+    held: Profile
+    cpu: Counter[str]
+
+    @property
+    def share(self) -> float:
+        """The part of the time in which anybody held the interpreter's lock, as far as samples tell."""
+        return self.held.samples / (self.seconds * _RATE)
+
+
+def record(pid: int, seconds: float, file: Path) -> Recording:
     """Sample a process; *file* gets the stacks.
 
     Raises:
         RuntimeError: py-spy could not.
 
     """
+    # Only who holds the interpreter's lock: py-spy takes some threads that wait for running ones.
     command = [
-        str(Path(sys.executable).with_name("py-spy")), "record", "--pid", str(pid), "--duration", str(int(seconds)),
+        str(Path(sys.executable).with_name("py-spy")), "record", "--pid", str(pid), "--duration", str(int(seconds)), "--gil",
         "--rate", str(_RATE), "--format", "raw", "--nolineno", "--threads", "--full-filenames", "--output", str(file),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
+    before, began = _cpu(pid), time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds * 5 + 60, check=False)
+    took, after = time.monotonic() - began, _cpu(pid)
     if done.returncode:
         raise RuntimeError(f"py-spy could not sample process {pid}: {done.stderr.strip()[-500:]}")
-    return Profile.parse(file.read_text())
+    held = Profile.parse(file.read_text())
+    names, cpu = held.names(), Counter[str]()
+    for thread, (name, nanoseconds) in after.items():
+        cpu[names.get(thread, f"{name}, of no Python seen")] += nanoseconds - before.get(thread, ("", 0))[1]
+    return Recording(seconds, held, Counter({name: used / 1e9 / took for name, used in cpu.items()}))
+
+
+def _cpu(pid: int) -> dict[int, tuple[str, int]]:
+    """Return the name and the nanoseconds of CPU of each thread."""
+    found = {}
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            found[int(thread.name)] = (
+                thread.joinpath("comm").read_text().strip(),
+                int(thread.joinpath("schedstat").read_text().split()[0]),
+            )
+    return found
+
+
+def _cpu_by_thread(found: Recording) -> str:
+    busy = [(name, share) for name, share in found.cpu.most_common(_MOST) if share >= _LEAST]
+    return "\n".join(f"{100 * share:5.1f} %  {name}" for name, share in busy)
 
 
 # What is sampled.
@@ -92,8 +139,8 @@ def engine(directory: Path, seconds: float, say: Callable[[str], None]) -> None:
             )
 
 
-def _during(route: Route, load: Load, work: Callable[[], Profile]) -> Profile:
-    found: list[Profile] = []
+def _during(route: Route, load: Load, work: Callable[[], Recording]) -> Recording:
+    found: list[Recording] = []
     meanwhile(route, load, lambda: found.append(work()))
     return found[0]
 
@@ -105,24 +152,24 @@ def _engine_core(found: Mapping[int, str]) -> int:
     raise RuntimeError(f"No EngineCore among the processes of the server: {sorted(found.values())}")
 
 
-def told_of_engine(found: Profile) -> str:
-    """Return our share of an EngineCore's samples, by thread and by what vLLM's own threads entered."""
-    ours, host = found.only(_OUR_THREADS), found.without(_OUR_THREADS)
-    entered = host.within(_OURS)
+def told_of_engine(found: Recording) -> str:
+    """Return our share of an EngineCore, by thread and by what vLLM's own threads entered."""
+    held = found.held
+    ours, host = held.only(_OUR_THREADS), held.without(_OUR_THREADS)
     return "\n".join(
         [
-            (
-                f"{found.samples} samples; in Penstock's own threads {_share(ours.samples, found)}, in vLLM's threads with Penstock's frame running "
-                f"{_share(host.run_by(_OURS), found)}."
-            ),
+            f"Interpreter's lock held: {100 * found.share:.0f} % of the time. Of that ({held.samples} samples):",
+            f"in Penstock's own threads {_share(ours.samples, held)}, in vLLM's threads with Penstock's frame running {_share(host.run_by(_OURS), held)}.",
+            "\nCPU by thread, of a core:\n",
+            _cpu_by_thread(found),
             "\nvLLM's threads, by the first frame of Penstock (hooks hold what vLLM does inside them):\n",
-            top(entered, found.samples, _MOST),
+            top(host.within(_OURS), held.samples, _MOST),
             "\nvLLM's threads, Penstock's functions by own time:\n",
-            top(_ours(host.own()), found.samples, _MOST),
+            top(_ours(host.own()), held.samples, _MOST),
             "\nPenstock's threads, by own time:\n",
-            top(ours.own(), found.samples, _MOST),
+            top(ours.own(), held.samples, _MOST),
             "\nAll, by own time:\n",
-            top(found.own(), found.samples, _MOST),
+            top(held.own(), held.samples, _MOST),
         ]
     )
 
@@ -150,15 +197,15 @@ def agent(directory: Path, seconds: float, say: Callable[[str], None]) -> None:
             file = directory / ("agent-events.txt" if rate else "agent-samples.txt")
             sampling = partial(record, running.process.pid, seconds, file)
             found = asyncio.run(_loaded(running.listen, rate, seconds, sampling))
-            threads = top(found.by_thread(), found.samples, _MOST)
             print(
-                f"\n## Agent, {name}\n\n{found.samples} samples.\n\nBy thread:\n\n{threads}\n\nBy own time:\n\n"
-                f"{top(found.own(), found.samples, _MOST)}",
+                f"\n## Agent, {name}\n\nCPU by thread, of a core:\n\n{_cpu_by_thread(found)}\n\nInterpreter's lock held "
+                f"{100 * found.share:.0f} % of the time. Of that, by thread:\n\n{top(found.held.by_thread(), found.held.samples, _MOST)}\n\n"
+                f"By own time:\n\n{top(found.held.own(), found.held.samples, _MOST)}",
                 flush=True,
             )
 
 
-async def _loaded(address: str, rate: float, seconds: float, work: Callable[[], Profile]) -> Profile:
+async def _loaded(address: str, rate: float, seconds: float, work: Callable[[], Recording]) -> Recording:
     """Return what *work* found while the agent had that many events a second, or with 0 as many samples as it took."""
     async with grpc.aio.insecure_channel(address) as channel:
         senders = [Sender(number, Result(_SOURCES)) for number in range(_SOURCES)]

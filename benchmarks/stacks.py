@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FRAME: Final = re.compile(r"(?P<name>.*) \((?P<file>[^():]*)(?::\d+)?\)")
-_THREAD: Final = "thread ("
+_THREAD: Final = re.compile(r"thread \((?P<id>\d+)\)(: (?P<name>.*))?")
 _PACKAGES: Final = "/site-packages/"
 
 
@@ -24,11 +24,14 @@ class Stack:
     """One stack and how often it was seen.
 
     Attributes:
-        frames: ``function (file)``, the outermost first, without what names the thread and process.
+        thread: its name.
+        id: its id for the system, 0 if it is not there.
+        frames: ``function (file)``, the outermost first.
 
     """
 
     thread: str
+    id: int
     frames: Sequence[str]
     count: int
 
@@ -83,6 +86,10 @@ class Profile:
         """Return the stacks of all other threads."""
         return Profile([stack for stack in self.stacks if not stack.thread.startswith(threads)])
 
+    def names(self) -> dict[int, str]:
+        """Return the names of the threads by their ids for the system."""
+        return {stack.id: stack.thread for stack in self.stacks}
+
     def by_thread(self) -> Counter[str]:
         """Return the samples by thread."""
         found: Counter[str] = Counter()
@@ -95,15 +102,15 @@ def _stack(line: str) -> Stack:
     text, _, count = line.rpartition(" ")
     if not count.isdecimal():
         raise ValueError(f"No line of py-spy's raw format: {line[:200]!r}")
-    thread, frames = "", []
+    thread, number, frames = "", 0, []
     for part in text.split(";"):
-        if part.startswith(_THREAD):
-            thread = part.partition(": ")[2] or part
+        if named := _THREAD.fullmatch(part):
+            thread, number = named["name"] or part, int(named["id"])
         elif found := _FRAME.fullmatch(part):
             frames.append(f"{found['name']} ({_short(found['file'])})")
         else:
             frames.append(part)
-    return Stack(thread, frames, int(count))
+    return Stack(thread, number, frames, int(count))
 
 
 def _short(file: str) -> str:

@@ -22,6 +22,7 @@ def test_threads_and_frames_are_told_apart():
     assert profile.samples == 10
     assert profile.stacks[1] == Stack(
         "MainThread",
+        10,
         [
             "<module> (<string>)",
             "step (vllm/core.py)",
@@ -30,6 +31,7 @@ def test_threads_and_frames_are_told_apart():
         ],
         1,
     )
+    assert profile.names() == {10: "MainThread", 11: "penstock-exporter"}
     assert profile.by_thread() == {"MainThread": 8, "penstock-exporter": 2}
 
 
@@ -57,10 +59,16 @@ def test_a_list_has_shares_of_all_samples():
 def test_stacks_without_names_of_threads():
     """As py-spy writes them without ``--threads``."""
     (stack,) = Profile.parse("main (a.py);f (b.py) 3\n\n").stacks
-    assert (stack.thread, list(stack.frames), stack.count) == ("", ["main (a.py)", "f (b.py)"], 3)
+    assert stack == Stack("", 0, ["main (a.py)", "f (b.py)"], 3)
 
 
 def test_another_format_is_refused():
     """And not read as an empty profile."""
     with pytest.raises(ValueError, match="raw format"):
         Profile.parse('{"$schema": "speedscope"}')
+
+
+def test_a_thread_without_a_name_goes_by_its_id():
+    """And is no frame, though it looks like one."""
+    (stack,) = Profile.parse("thread (12);f (b.py) 1").stacks
+    assert stack == Stack("thread (12)", 12, ["f (b.py)"], 1)
