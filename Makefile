@@ -5,7 +5,7 @@ PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine chaos fuzz lint format types proto check-proto check schema prometheus clean
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,6 +39,15 @@ fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it
 	@mkdir -p .cache/fuzz/corpus .cache/fuzz/found
 	@$(PYTHON_IN_VENV) -m tests.fuzz.ingest -max_total_time=$$(($(or $(MINUTES),10) * 60)) \
 		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/corpus tests/fuzz/corpus
+
+bench: setup ## All benchmarks, beside their peers; writes docs/benchmarks.md (25 minutes; ONLY="emit scrape" for a part).
+	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
+
+bench-quick: setup ## Ratios only, no engine, against benchmarks/ratios.json; UPDATE=1 stores them.
+	@$(PYTHON_IN_VENV) -m benchmarks --quick $(if $(filter 1,$(UPDATE)),--update) $(ONLY)
+
+profile: setup ## Sample an engine and the agent under load with py-spy; what it says: docs/profiles.md.
+	@$(PYTHON_IN_VENV) -m benchmarks.profile
 
 check: lint types check-proto ## Lint, types, generated code.
 

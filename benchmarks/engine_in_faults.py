@@ -27,14 +27,16 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.engines import MODULE, VARIANT, cpu_seconds, settled, started, told
 from demo.agent import Agent
 from demo.client import complete
-from demo.model import tiny_model
-from demo.servers import ROOT, Server, ServerSpec
+from demo.servers import ServerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    from demo.servers import Server
 
 CLIENTS = 4
 TOKENS = 64
@@ -42,11 +44,6 @@ IDLE_SECONDS = 10.0
 WITH, WITHOUT, AGAIN = "with", "without", "without-again"
 _PROMPT = "A penstock is the gate and gauge at the head of a channel."
 _SECONDS_BETWEEN_KILLS = 0.5
-_SETTLE_SECONDS = 60.0
-_TICKS = os.sysconf("SC_CLK_TCK")
-# Production's defaults: scheduler and worker in one process, asynchronous scheduling. Nothing in it waits by polling,
-# so the demo's slower polling (decision 0006), which this module has too, changes nothing here.
-_MODULE, _VARIANT = "tests.support.forced_server", {"FORCED_VARIANT": "uni"}
 
 
 @dataclass(frozen=True)
@@ -172,20 +169,6 @@ TROUBLES: dict[str, Callable[[Agent], AbstractContextManager[None]]] = {
 # The engines
 
 
-def cpu_seconds(server: Server) -> float:
-    """Return the CPU time that all processes of a server have used; they are one process group."""
-    total = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            # After the command, which is in brackets: state, parent, group.
-            fields = process.joinpath("stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended while we looked
-        if int(fields[2]) == server.child.pid:
-            total += int(fields[11]) + int(fields[12])
-    return total / _TICKS
-
-
 def drive(server: Server, requests: int) -> Turn:
     """Send *requests*, some at a time, and wait for all of them.
 
@@ -217,34 +200,9 @@ def rest(servers: dict[str, Server]) -> dict[str, float]:
 
 def start_engines(endpoint: str, directory: Path, parts: ExitStack) -> dict[str, Server]:
     """Start the three, wait until they serve, and have *parts* stop them."""
-    model = tiny_model(ROOT / ".cache" / "models")
-    servers: dict[str, Server] = {}
-    for name in (WITH, WITHOUT, AGAIN):
-        env = {**_VARIANT, "PENSTOCK_ENDPOINT": endpoint} if name == WITH else _VARIANT
-        server = servers[name] = Server(
-            ServerSpec(name, module=_MODULE, env=env), model=model, logs=directory
-        )
-        parts.callback(server.stop)
-    for server in servers.values():
-        server.wait_ready()
-    return servers
-
-
-def told(agent: Agent) -> tuple[int, int]:
-    """Return how many requests the agent has counted, and how many entries it was told are lost."""
-    metrics = agent.metrics()
-    return (
-        int(metrics.value("penstock_events_total", kind="request_closed")),
-        int(metrics.value("penstock_events_dropped_total")),
-    )
-
-
-def settled(agent: Agent, requests: int) -> tuple[int, int]:
-    """Return :func:`told` once it accounts for so many requests, or as it is after a minute."""
-    deadline = time.monotonic() + _SETTLE_SECONDS
-    while sum(now := told(agent)) < requests and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return now
+    env = {WITH: {**VARIANT, "PENSTOCK_ENDPOINT": endpoint}}
+    specs = [ServerSpec(name, module=MODULE, env=env.get(name, VARIANT)) for name in (WITH, WITHOUT, AGAIN)]
+    return started(specs, directory, parts)
 
 
 def run(name: str, agent: Agent, servers: dict[str, Server], rounds: int, requests: int) -> Experiment:

@@ -1,16 +1,17 @@
-"""From a changed policy to the last engine's acknowledgement: ``python -m benchmarks.policy [--rounds 15] [--streams 1,8,64]``.
+"""From a changed policy to the last engine's acknowledgement: ``make bench ONLY=policy``.
 
-A real agent, and that many real policy clients of the engine side (each with its own thread and channel, 16 to a process), whose
+A real agent, and that many real policy clients of the engine side (each with its own thread and channel, some to a process), whose
 scheduler swaps at once, being idle. Each round changes a field of a policy that selects all; measured are the times that the
 agent reports for each engine (from the change in the store to its acknowledgement) and, at the caller, from the call to the last one.
 
 The peer is gRPC itself: a server in this process sends a message of the same size to the same processes over as many streams, which
 answer with one of an answer's size; the time to the last answer. The two take turns.
+
+``python -m benchmarks.policy ENDPOINT PEER FIRST COUNT`` is a process of engines.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -19,7 +20,8 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from penstock.instrumentation.policy_client import PolicyClient
@@ -28,12 +30,30 @@ from penstock.instrumentation.settings import Settings
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
+from benchmarks.rows import Budget, Row, Section, Spread, against
 from tests.support.agent import running_agent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-PER_PROCESS = 16
+    from benchmarks.turns import Run
+
+AREA: Final = "policy"
+TITLE: Final = "A policy on its way"
+_NOTES: Final = (
+    (
+        "From a changed policy to the acknowledgement, with a real agent and real policy clients that are idle. *In force*: by the agent's clock, from the change in the store. "
+        "*At the caller*: from the call of the Admin service, with the commit to disk, to the last answer of its watch. The peer sends a message of the same size to as many streams "
+        "of the same processes. A busy engine is in its own section."
+    ),
+)
+_STREAMS: Final = (1, 8, 64, 256)
+_QUICK_STREAMS: Final = (1, 16)
+_ROUNDS, _QUICK_ROUNDS = 100, 25
+_OF_BUDGET: Final = 64
+_BUDGET: Final = Budget("set-policy → in force on all of 64 simulated engines, p99", 50)
+_PEER: Final = "gRPC broadcast"
+PER_PROCESS, MOST_PROCESSES = 16, 8
 PUSH_BYTES, ANSWER_BYTES = 220, 40
 _METHOD = "/benchmark.Echo/Watch"
 _MS = 1e3
@@ -62,7 +82,7 @@ async def _echo(peer: str, count: int) -> None:
 
     async def one() -> None:
         async with grpc.aio.insecure_channel(peer, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-            call = channel.stream_stream(_METHOD)()
+            call: Any = channel.stream_stream(_METHOD)()
             await call.write(answer)
             while await call.read() is not grpc.aio.EOF:
                 await call.write(answer)
@@ -133,20 +153,12 @@ class Broadcast(grpc.GenericRpcHandler):
 @contextmanager
 def processes(endpoint: str, peer: str, streams: int) -> Iterator[None]:
     """Run *streams* engines."""
+    share = max(PER_PROCESS, -(-streams // MOST_PROCESSES))
     with ExitStack() as ended:
-        for first in range(0, streams, PER_PROCESS):
-            count = min(PER_PROCESS, streams - first)
+        for first in range(0, streams, share):
+            count = min(share, streams - first)
             child = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "benchmarks.policy",
-                    "--engines",
-                    endpoint,
-                    peer,
-                    str(first),
-                    str(count),
-                ],
+                [sys.executable, "-m", "benchmarks.policy", endpoint, peer, str(first), str(count)],
                 stdin=subprocess.PIPE,
             )
             ended.callback(child.wait, 20)
@@ -202,49 +214,74 @@ def _connected(stub: AdminStub, streams: int) -> None:
         time.sleep(0.1)
 
 
-def measure(streams: int, rounds: int) -> str:
-    """Return a row of the table."""
-    took: list[float] = []
-    each: list[float] = []
-    raw: list[float] = []
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one change took, in milliseconds: at the caller to the last one, each engine by the agent's clock, the peer."""
+
+    last: float
+    each: Sequence[float]
+    peer: float
+
+
+def rounds_with(streams: int, rounds: int, say: Callable[[str], None] = lambda _: None) -> list[Round]:
+    """Return what *rounds* changes for *streams* engines took."""
+    say(f"{streams} engines start")
     broadcast = Broadcast()
+    found = []
     with (
-        running_agent() as agent,
+        running_agent(["--log-level=warning"]) as agent,
         processes(agent.listen, broadcast.address, streams),
         grpc.insecure_channel(agent.admin) as channel,
     ):
-        stub = AdminStub(channel)
+        stub = AdminStub(channel)  # type: ignore[no-untyped-call]
         broadcast.wait_for(streams)
         _connected(stub, streams)
         change(stub, 1)
         broadcast.round()
+        say(f"{rounds} changes")
         for number in range(rounds):
-            last, engines_took = change(stub, 1000 + number)
-            took.append(last)
-            each += engines_took
-            raw.append(broadcast.round())
-    cuts = statistics.quantiles(each, n=100, method="inclusive")
-    last, peer = statistics.median(took), statistics.median(raw)
-    return f"| {streams} | {cuts[49] * _MS:.1f} | {cuts[98] * _MS:.1f} | {last * _MS:.1f} | {peer * _MS:.1f} | {last / peer:.1f} |"
+            last, each = change(stub, 1000 + number)
+            found.append(Round(last * _MS, [took * _MS for took in each], broadcast.round() * _MS))
+    return found
+
+
+def measure(run: Run) -> Section:
+    """Measure the area."""
+    rows = []
+    for streams in _QUICK_STREAMS if run.quick else _STREAMS:
+        rows += _rows(streams, rounds_with(streams, _QUICK_ROUNDS if run.quick else _ROUNDS, run.say))
+    return Section(AREA, TITLE, _NOTES, rows)
+
+
+def _rows(streams: int, found: Sequence[Round]) -> list[Row]:
+    group = f"{streams} engines" if streams > 1 else "1 engine"
+    slowest = [max(each.each) for each in found]
+    row = against(
+        "at the caller, to the last engine",
+        "ms",
+        [each.last for each in found],
+        _PEER,
+        [each.peer for each in found],
+        group=group,
+    )
+    return [
+        Row("in force, an engine, p50", "ms", _percentile([took for each in found for took in each.each], 50), group),
+        Row("in force, an engine, p99", "ms", _percentile([took for each in found for took in each.each], 99), group),
+        Row(
+            "in force on all, p99", "ms", _percentile(slowest, 99), group, budget=_BUDGET if streams == _OF_BUDGET else None
+        ),
+        row,
+    ]  # fmt: skip
+
+
+def _percentile(values: Sequence[float], percent: int) -> Spread:
+    return Spread.one(statistics.quantiles(values, n=100, method="inclusive")[percent - 1])
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--streams", default="1,8,64")
-    parser.add_argument(
-        "--engines", nargs=4, metavar=("ENDPOINT", "PEER", "FIRST", "COUNT"), help=argparse.SUPPRESS
-    )
-    options = parser.parse_args()
-    if options.engines:
-        endpoint, peer, first, count = options.engines
-        engines(endpoint, peer, int(first), int(count))
-        return
-    print("| engines | p50 ms | p99 ms | to the last one ms | gRPC broadcast ms | ratio |")
-    print("|---|---|---|---|---|---|")
-    for streams in options.streams.split(","):
-        print(measure(int(streams), options.rounds), flush=True)
+    """Be engines."""
+    endpoint, peer, first, count = sys.argv[1:]
+    engines(endpoint, peer, int(first), int(count))
 
 
 if __name__ == "__main__":

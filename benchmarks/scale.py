@@ -4,7 +4,7 @@ For each number of sources a new agent is started, and simulated engine processe
 in flight, a batch every 50 ms at most, a snapshot every second, as the engine's exporter does) send it
 
 1. 2,000 events a second in all, a wait's start, its end and the request's end for each request, for some seconds;
-2. as many full batches of samples as it acknowledges.
+2. as many full batches as it acknowledges, of what real engines send (:mod:`benchmarks.mixes`).
 
 The times of acknowledgements are measured in the sender, from the send. All of this shares the machine with the
 sender, which takes about as much of it as the agent.
@@ -21,6 +21,7 @@ import sqlite3
 import statistics
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -30,8 +31,9 @@ from penstock.proto.v1.common_pb2 import ROLE_DECODE
 from penstock.proto.v1.ingest_pb2 import Ack, Batch, Hello
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
+from benchmarks.mixes import FULL, MIXES
 from tests.support.agent import AgentProcess, running_agent
-from tests.support.batches import add_transfers, deferral_end, deferral_start, event
+from tests.support.batches import deferral_end, deferral_start, event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +42,10 @@ if TYPE_CHECKING:
 
 ROUND = 0.05
 PEERS = 8
-FULL = 512
 _METHOD = "/penstock.v1.Ingest/Publish"
 _MIB = 1 << 20
+# Batches of a mix: with fewer, the same requests would come again and again.
+_DIFFERENT = 64
 
 
 @dataclass
@@ -76,10 +79,45 @@ class Result:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What the agent has taken in: entries, in so many seconds and so many seconds of its CPU, and what they take on disk."""
+
+    entries: int
+    seconds: float
+    cpu_seconds: float
+    state_bytes: int
+
+    @property
+    def per_core(self) -> float:
+        """Entries by second of CPU, all threads of the agent's process together."""
+        return self.entries / self.cpu_seconds
+
+
 HEADERS = (
     "sources", "events/s", "ack p50 ms", "ack p99 ms", "RSS MiB", "CPU %", "bytes/event", "scrape ms",
     "most entries/s", "RSS then MiB",
 )  # fmt: skip
+
+
+@cache
+def full_batches(mix: str) -> list[bytes]:
+    """Return full batches of a mix without their numbers; built once, because that takes longer than to send them."""
+    rng = random.Random(mix)
+    return [MIXES[mix](rng).SerializeToString() for _ in range(_DIFFERENT)]
+
+
+async def flood(agent: AgentProcess, sources: int, seconds: float, mix: str) -> Taken:
+    """Send *agent* as many full batches of *mix* as it acknowledges."""
+    full_batches(mix)
+    async with grpc.aio.insecure_channel(agent.listen) as channel:
+        senders = [Sender(number, Result(sources)) for number in range(sources)]
+        for sender in senders:
+            await sender.connect(channel)
+        size, cpu, begun = size_of(agent), own(agent, "cpu_seconds_total"), time.monotonic()
+        counts = await asyncio.gather(*(each.flood(begun + seconds, mix) for each in senders))
+        took = time.monotonic() - begun
+        return Taken(sum(counts), took, own(agent, "cpu_seconds_total") - cpu, size_of(agent) - size)
 
 
 class Sender:
@@ -124,25 +162,30 @@ class Sender:
             await asyncio.sleep(max(ROUND, 1 / per_second if not due else 0))
         return sent
 
-    async def flood(self, until: float) -> int:
-        """Send full batches one after the other; returns how many entries were acknowledged."""
-        body = add_transfers(Batch(), [f"r-{self._number}-{n}" for n in range(FULL)], peer=self._peer())
+    async def flood(self, until: float, mix: str = "samples") -> int:
+        """Send full batches of *mix* one after the other; returns how many entries were acknowledged."""
+        bodies = full_batches(mix)
         sent = 0
         while time.monotonic() < until:
-            await self._publish(body, measured=False)
+            self._seq += 1
+            # What follows is merged into it.
+            head = Batch(epoch=self.epoch, seq=self._seq).SerializeToString()
+            await self._send(head + bodies[(self._number + self._seq) % len(bodies)])
             sent += FULL
         return sent
 
-    async def _publish(self, batch: Batch, *, measured: bool = True) -> None:
+    async def _publish(self, batch: Batch) -> None:
         self._seq += 1
         batch.epoch, batch.seq = self.epoch, self._seq
         body = batch.SerializeToString()
         begun = time.monotonic()
+        await self._send(body)
+        self._result.acks.append((time.monotonic() - begun) * 1e3)
+
+    async def _send(self, body: bytes) -> None:
         await self._call.write(body)
         while (await self._call.read()).durable_watermark < self._seq:
             pass
-        if measured:
-            self._result.acks.append((time.monotonic() - begun) * 1e3)
 
     def _peer(self) -> str:
         return f"10.0.0.{self._requests % PEERS}:5600"
@@ -213,8 +256,9 @@ async def load(agent: AgentProcess, result: Result, rate: float, seconds: float)
         result.memory = own(agent, "resident_memory_bytes") / _MIB
         result.bytes_per_entry = (size_of(agent) - size) / sum(counts)
         result.scrape = await asyncio.to_thread(scrape, agent)
+        full_batches("engine")
         begun = time.monotonic()
-        counts = await asyncio.gather(*(each.flood(begun + seconds / 4) for each in senders))
+        counts = await asyncio.gather(*(each.flood(begun + seconds / 4, "engine") for each in senders))
         result.throughput = sum(counts) / (time.monotonic() - begun)
         result.peak = own(agent, "resident_memory_bytes") / _MIB
 

@@ -43,6 +43,8 @@ def transfer_samples(batch: Batch) -> Iterator[TransferSample]:
     The batch must have passed the limits of the ingest: columns of equal length, indices in range.
     """
     columns = batch.transfers
+    if not columns.end_time_unix_nano:
+        return
     text = batch.strings
     yield from map(
         TransferSample,
@@ -82,6 +84,8 @@ class ProbeSample(NamedTuple):
 def probe_samples(batch: Batch) -> Iterator[ProbeSample]:
     """Yield the probes of a batch in its order; the batch must have passed the limits of the ingest."""
     columns = batch.probes
+    if not columns.end_time_unix_nano:
+        return
     text = batch.strings
     yield from map(
         ProbeSample,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from google.protobuf.descriptor import EnumDescriptor
 
 
@@ -15,11 +18,13 @@ def _prefix(descriptor: EnumDescriptor) -> str:
 
 
 @cache
-def _label(descriptor: EnumDescriptor, number: int) -> str:
-    value = descriptor.values_by_number.get(number)
-    if value is None:
-        return "unknown"
-    return value.name.removeprefix(_prefix(descriptor)).lower()
+def _labels(descriptor: EnumDescriptor) -> dict[int, str]:
+    return {value.number: value.name.removeprefix(_prefix(descriptor)).lower() for value in descriptor.values}
+
+
+def labels(enum: Any) -> Mapping[int, str]:
+    """Return the words of all values of an enum, by number."""
+    return MappingProxyType(_labels(enum.DESCRIPTOR))
 
 
 def label(enum: Any, number: int) -> str:
@@ -27,7 +32,7 @@ def label(enum: Any, number: int) -> str:
 
     The zero value is ``"unspecified"``; a number of a newer peer is ``"unknown"``.
     """
-    return _label(enum.DESCRIPTOR, number)
+    return _labels(enum.DESCRIPTOR).get(number, "unknown")
 
 
 def number(enum: Any, word: str) -> int:
@@ -46,4 +51,4 @@ def number(enum: Any, word: str) -> int:
 
 def words(enum: Any) -> list[str]:
     """Return all words of an enum, without that of the zero value."""
-    return [_label(enum.DESCRIPTOR, value.number) for value in enum.DESCRIPTOR.values[1:]]
+    return [word for number, word in _labels(enum.DESCRIPTOR).items() if number]

@@ -58,6 +58,8 @@ def old_database(directory: Path) -> Path:
             "INSERT INTO sources VALUES (?, x'', '', '0', 'worker', ?, 5, 5, NULL)",
             (epoch, BATCHES if epoch == 7 else 0),
         )
+    database.executemany("INSERT INTO events VALUES (18, ?, 0, 9)", [(seq,) for seq in range(1, BATCHES + 1)])
+    database.executemany("INSERT INTO requests VALUES ('r', ?)", [(seq,) for seq in range(1, BATCHES + 1)])
     database.execute("INSERT INTO open_deferrals VALUES (7, 'r', 1, x'')")
     database.execute("COMMIT")
     database.close()
@@ -70,9 +72,9 @@ def upgrade(path: Path, steps: int) -> int:
 
 
 async def test_killed_in_the_middle_of_an_upgrade(tmp_path):
-    """At many places: each leaves version 1 as it was or version 2 complete."""
+    """At many places: each leaves a version complete, and nothing of the next one."""
     seen = set()
-    for number, steps in enumerate((1, 4, 16, 24, 32, 40, 48, 64, 100_000)):
+    for number, steps in enumerate((1, 4, 16, 24, 32, 40, 48, 64, 300, 600, 1_000_000)):
         path = old_database(tmp_path / str(number))
         code = upgrade(path, steps)
         assert code in (0, -signal.SIGKILL)
@@ -80,7 +82,8 @@ async def test_killed_in_the_middle_of_an_upgrade(tmp_path):
         (version,) = database.execute("PRAGMA user_version").fetchone()
         columns = {row[1] for row in database.execute("PRAGMA table_info(sources)")}
         tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        assert ("last_batch" in columns, "pruned" in tables) == (version == 2,) * 2
+        assert ("last_batch" in columns, "pruned" in tables) == (version >= 2,) * 2
+        assert ("kinds" in tables, "events" in tables) == (version == 3, version < 3)
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         database.close()
         seen.add((code, version))
@@ -88,9 +91,11 @@ async def test_killed_in_the_middle_of_an_upgrade(tmp_path):
         assert await journal.open_source(SOURCE) == BATCHES
         with journal.reader() as reader:
             assert (reader.first(), reader.last()) == (1, BATCHES)
+            assert len(reader.request_batches("r")) == BATCHES
+            assert len(reader.events(kinds=["deferral_start"], limit=2 * BATCHES)) == BATCHES
         assert await journal.append(SOURCE, Batch(epoch=7, seq=BATCHES + 1), b"") == BATCHES + 1
         await journal.close()
-    assert {(-signal.SIGKILL, 1), (0, 2)} <= seen
+    assert {(-signal.SIGKILL, 1), (-signal.SIGKILL, 2), (0, 3)} <= seen
 
 
 @pytest.mark.parametrize("module", [schema, policies])

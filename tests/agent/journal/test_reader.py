@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.agent.journal import reader as reading
 from penstock.agent.journal.connect import signed, unsigned
-from penstock.agent.journal.index import event_rows, request_ids
+from penstock.agent.journal.index import kind_rows, request_ids, request_key
+from penstock.agent.kinds import with_kinds
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -30,7 +32,7 @@ def test_a_batch_is_found_by_every_id_that_it_names():
         ],
     )
     batch.probes.request_id.append(0)
-    assert request_ids(batch) == {
+    assert request_ids(batch, with_kinds(batch)) == {
         "sampled", "own", "remote", "closed", "external", "prefill", "w1", "w2", "newer"
     }  # fmt: skip
 
@@ -38,8 +40,13 @@ def test_a_batch_is_found_by_every_id_that_it_names():
 def test_a_time_that_sqlite_cannot_hold_is_cut():
     """The wire's time is unsigned; a nonsensical one must not stop the log."""
     batch = Batch(events=[Event(time_unix_nano=2**64 - 1), transfer_failure("r")])
-    assert [row.time_unix_nano for row in event_rows(batch)] == [2**63 - 1, TIME]
-    assert event_rows(batch)[0].kind == 0
+    assert kind_rows(with_kinds(batch)) == [(0, 2**63 - 1), (16, TIME)]
+
+
+def test_a_kind_has_one_row_with_the_newest_time():
+    """However many events of it are in the batch, in whatever order; a time of 0 is one, too."""
+    batch = Batch(events=[transfer_failure("r", time_ns=time) for time in (5, 7, 6)] + [Event()])
+    assert kind_rows(with_kinds(batch)) == [(16, 7), (0, 0)]
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -98,10 +105,33 @@ async def test_requests_are_found_by_prefix(journal, log):
     await log(2, transfer_failure("cmpl-1"))
     with journal.reader() as reader:
         assert reader.find_requests("cmpl-") == ["cmpl-%", "cmpl-1", "cmpl-2"]
-        assert reader.find_requests("cmpl-", limit=1) == ["cmpl-%"]
+        assert reader.find_requests("cmpl-", limit=2) == ["cmpl-%", "cmpl-1"]
         assert reader.find_requests("ä") == ["ä"]
         assert reader.find_requests("x") == []
         assert [logged.id for logged in reader.request_batches("cmpl-1")] == [1, 2]
+
+
+async def test_a_prefix_is_looked_for_in_the_newest_batches(journal, log, monkeypatch):
+    """No further than so many bytes, and no further than it takes to find so many."""
+    for seq in range(1, 5):
+        await log(seq, transfer_failure(f"r{seq}"))
+    with journal.reader() as reader:
+        assert reader.find_requests("r", limit=1) == ["r4"]
+        size = len(reader.batches(0)[0].body)
+        monkeypatch.setattr(reading, "_LOOKED_THROUGH_BYTES", 2 * size)
+        assert reader.find_requests("r") == ["r3", "r4"]
+
+
+async def test_requests_whose_hashes_are_the_same_are_told_apart(journal, log):
+    """Two ids of one CRC-32: each finds its own batch, events and all."""
+    assert request_key("plumless") == request_key("buckeroo")
+    await log(1, transfer_failure("plumless"))
+    await log(2, transfer_failure("buckeroo"), transfer_failure("plumless"))
+    await log(3, transfer_failure("buckeroo"))
+    with journal.reader() as reader:
+        assert [logged.id for logged in reader.request_batches("plumless")] == [1, 2]
+        assert [logged.id for logged in reader.request_batches("buckeroo")] == [2, 3]
+        assert pairs(reader.events(request_id="buckeroo")) == [(3, 0), (2, 0)]
 
 
 async def test_a_reader_sees_what_is_committed_when_it_asks(journal, log):

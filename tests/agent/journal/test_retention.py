@@ -238,7 +238,7 @@ async def test_an_older_database_is_brought_up(tmp_path, source):
     await journal.close()
     database = sqlite3.connect(tmp_path / "journal.db")
     assert database.execute("SELECT last_batch FROM sources").fetchall() == [(2,)]
-    assert database.execute("PRAGMA user_version").fetchall() == [(2,)]
+    assert database.execute("PRAGMA user_version").fetchall() == [(schema.VERSION,)]
     database.close()
 
 

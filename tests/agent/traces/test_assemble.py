@@ -57,9 +57,9 @@ class Fold:
         """Look into the log as the export looks into the journal."""
         return recall(self, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits)
 
-    def request_batches(self, request_id):
-        """Do what the journal's reader does, with all batches."""
-        return self.log.batches
+    def request_batches(self, request_id, before):
+        """Do what the journal's reader does, for all requests."""
+        return [logged for logged in self.log.batches if logged.id < before]
 
     def source(self, epoch):
         """Do what the journal's reader does."""

@@ -25,7 +25,7 @@ from penstock.agent.traces.state import Limits
 from penstock.proto.v1 import common_pb2
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import deferral_start
+from tests.support.batches import deferral_start, noise
 from tests.support.otlp import Partial, Refusal
 from tests.support.stories import (
     DECODE,
@@ -555,7 +555,7 @@ async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backe
     book = type(book)(tmp_path / "small", limit=1 << 20)
     exporter = exporter_of(book, backend.endpoint)
     exporter.start()
-    text = "x" * 4000
+    text = noise(4000)
     for number in range(400):
         await book.add(PREFILL_CORE, closed(f"r{number}-aaaaaaaa", external_request_id=text))
         book.journal.save_fold(number + 1, b"fold")

@@ -39,8 +39,9 @@ MAX_LABELS = 64
 MAX_NAME = 1_024
 # ... and texts inside events and snapshots (the sender cuts an exception's at 1 KiB).
 MAX_TEXT = 4_096
-# Below this size the worst that a body can hold is small; counting its entries would cost more than it saves.
-_SCAN_ABOVE_BYTES = 64 << 10
+# Below this size the worst that a body can hold is 35 MiB, for a moment. To count the entries of a full batch (80 to 160
+# KiB) would take as long as all else that is done with it.
+_SCAN_ABOVE_BYTES = 256 << 10
 
 _SCALARS = str | bytes | int | float
 _SAMPLES: tuple[Literal["transfers", "probes"], ...] = ("transfers", "probes")

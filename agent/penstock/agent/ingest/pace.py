@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
 
 class Bucket:
@@ -53,16 +52,42 @@ class Hand:
         self._door = asyncio.Lock()
         self._freed = asyncio.Event()
 
-    @asynccontextmanager
-    async def hold(self, size: int) -> AsyncIterator[None]:
-        """Hold *size* bytes."""
+    def hold(self, size: int) -> _Hold:
+        """Hold *size* bytes: ``async with hand.hold(size)``."""
+        return _Hold(self, size)
+
+    async def take(self, size: int) -> None:
+        """Wait until *size* bytes are free, and take them."""
+        if not self._door.locked() and self._fits(size):
+            # Without a turn of the loop: nobody waits.
+            self._held += size
+            return
         async with self._door:
-            while self._held and self._held + size > self._size:
+            while not self._fits(size):
                 self._freed.clear()
                 await self._freed.wait()
             self._held += size
-        try:
-            yield
-        finally:
-            self._held -= size
-            self._freed.set()
+
+    def _fits(self, size: int) -> bool:
+        return not self._held or self._held + size <= self._size
+
+    def give(self, size: int) -> None:
+        """Give back what was taken."""
+        self._held -= size
+        self._freed.set()
+
+
+class _Hold:
+    """A context manager; contextlib's takes several times as long, and each message needs one."""
+
+    __slots__ = ("_hand", "_size")
+
+    def __init__(self, hand: Hand, size: int) -> None:
+        self._hand = hand
+        self._size = size
+
+    async def __aenter__(self) -> None:
+        await self._hand.take(self._size)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._hand.give(self._size)

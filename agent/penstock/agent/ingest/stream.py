@@ -32,7 +32,6 @@ class Stream:
         ending: set when the agent wants it to end.
         goodbye: the source said that nothing follows.
         turn: held while an acknowledgement is written: gRPC takes one message at a time.
-        read: the wait for the next message.
 
     """
 
@@ -42,28 +41,28 @@ class Stream:
     ending: Ending | None = None
     goodbye: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    read: asyncio.Task[object] | None = None
+    # The handler's task while it waits for the next message.
+    _reader: asyncio.Task[object] | None = None
 
     def end(self, ending: Ending) -> None:
         """End the stream after the message that its handler has in hand."""
         self.ending = self.ending or ending
-        if self.read is not None:
-            self.read.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
 
     async def next(self) -> bytes | None:
         """Return the next message; None if the sender has ended, or :meth:`end` was called."""
         if self.ending is not None:
             return None
-        self.read = asyncio.ensure_future(_read(self.context))
+        handler = self._reader = asyncio.current_task()
         try:
-            body = await self.read
+            body = await self.context.read()
         except asyncio.CancelledError:
-            handler = asyncio.current_task()
-            if self.ending is None or (handler is not None and handler.cancelling()):
+            # By end, or by gRPC because the call is over, or by both.
+            if self.ending is None or handler is None or handler.uncancel():
                 raise
             return None
+        finally:
+            self._reader = None
         return body if isinstance(body, bytes) else None
-
-
-async def _read(context: Context) -> object:
-    return await context.read()

@@ -1,12 +1,19 @@
-"""What the journal finds batches by: the events and the requests that a batch names."""
+"""What the journal finds batches by: the kinds of their events, and the requests that they name.
+
+Why a kind has one row in a batch and a request a hash: ``docs/decisions/0003-requests-are-indexed-by-a-hash.md``.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from penstock.proto.v1.events_pb2 import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.kinds import KindAndEvent
     from penstock.proto.v1.ingest_pb2 import Batch
 
 _BODIES = Event.DESCRIPTOR.oneofs_by_name["body"].fields
@@ -16,53 +23,67 @@ _NAMES_REMOTE = frozenset(
     for field in _BODIES
     if field.message_type is not None and "remote_request_id" in field.message_type.fields_by_name
 )
+_NAMES_OTHERS = _NAMES_REMOTE | {"request_closed", "handshake"}
 
 # The wire's times are unsigned, SQLite's integers are not.
 _MAX_INTEGER = (1 << 63) - 1
 
 
-class EventRow(NamedTuple):
-    """One event of a batch; ``kind`` is its field number in ``Event.body``, 0 for one of a newer peer."""
+class KindRow(NamedTuple):
+    """The events of one kind in a batch; ``kind`` is the field number in ``Event.body``, 0 for those of a newer peer."""
 
     kind: int
-    pos: int
-    time_unix_nano: int
+    newest_unix_nano: int
 
 
-def event_rows(batch: Batch) -> list[EventRow]:
-    """Return a row for each event."""
-    return [
-        EventRow(
-            KIND_NUMBERS.get(event.WhichOneof("body") or "", 0), pos, min(event.time_unix_nano, _MAX_INTEGER)
-        )
-        for pos, event in enumerate(batch.events)
-    ]
+def kind_rows(events: Iterable[KindAndEvent]) -> list[KindRow]:
+    """Return a row for each kind that is among *events*."""
+    newest: dict[str, int] = {}
+    for kind, event in events:
+        time = event.time_unix_nano
+        if time >= newest.get(kind, 0):
+            newest[kind] = time
+    return [KindRow(KIND_NUMBERS.get(kind, 0), min(time, _MAX_INTEGER)) for kind, time in newest.items()]
+
+
+def _other_ids(kind: str, event: Event) -> Iterable[str]:
+    """Return the ids that *event* names beside its own: the remote one, the client's name for it, the waiters."""
+    if kind == "handshake":
+        return event.handshake.waiting_request_ids
+    if kind == "request_closed":
+        return event.request_closed.remote_request_id, event.request_closed.external_request_id
+    return (getattr(event, kind).remote_request_id,)
 
 
 def event_request_ids(event: Event) -> set[str]:
-    """Return all ids of requests that *event* is about: its own, the remote one, the client's name for it, the waiters."""
-    ids = {event.request_id}
+    """Return all ids of requests that *event* is about."""
     kind = event.WhichOneof("body")
-    if kind is None:
-        return ids - {""}
-    body = getattr(event, kind)
-    if kind in _NAMES_REMOTE:
-        ids.add(body.remote_request_id)
-    if kind == "request_closed":
-        ids.add(body.external_request_id)
-    elif kind == "handshake":
-        ids.update(body.waiting_request_ids)
+    ids = {event.request_id}
+    if kind in _NAMES_OTHERS:
+        ids.update(_other_ids(kind, event))
     ids.discard("")
     return ids
 
 
-def request_ids(batch: Batch) -> set[str]:
-    """Return all ids of requests that *batch* names, those of its samples included."""
+def request_ids(batch: Batch, events: Iterable[KindAndEvent]) -> set[str]:
+    """Return all ids of requests that *batch* names: in its *events* and its samples."""
     ids: set[str] = set()
-    for event in batch.events:
-        ids |= event_request_ids(event)
+    for kind, event in events:
+        ids.add(event.request_id)
+        if kind in _NAMES_OTHERS:
+            ids.update(_other_ids(kind, event))
     strings = batch.strings
     for column in (batch.transfers.request_id, batch.probes.request_id):
-        ids.update(strings[index] for index in set(column))
+        ids.update([strings[index] for index in set(column)])
     ids.discard("")
     return ids
+
+
+def request_key(request_id: str) -> int:
+    """Return what a request is found by: 32 bits of its id. Others may have the same."""
+    return crc32(request_id.encode())
+
+
+def request_keys(batch: Batch, events: Iterable[KindAndEvent]) -> set[int]:
+    """Return the keys of all requests that *batch* names."""
+    return {request_key(request_id) for request_id in request_ids(batch, events)}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from itertools import islice
+from contextlib import closing
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.journal.connect import connect_reader, describe, signed, unsigned
-from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids
+from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, request_ids, request_key
 from penstock.agent.journal.packing import unpack
 from penstock.agent.journal.sources import source_from_blob
+from penstock.agent.kinds import with_kinds
 from penstock.agent.model import LoggedBatch
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
     from penstock.agent.model import Source
 
 _BATCH = "SELECT id, epoch, seq, received_unix_nano, body, packed FROM batches"
-# Above every character, so that [prefix, prefix + _LAST) holds all that begins with the prefix.
-_LAST = "\U0010ffff"
+# Of the newest batches, when the beginning of an id is looked for: some 500,000 entries, and a quarter of a second.
+_LOOKED_THROUGH_BYTES = 64 << 20
+# Above the ids of all batches.
+_NO_BATCH = (1 << 63) - 1
 
 
 class OpenDeferral(NamedTuple):
@@ -73,15 +78,15 @@ class Reader:
         row = self._database.execute(query, values).fetchone()
         return int(row[0]) if row is not None and row[0] is not None else 0
 
-    def _batches(self, query: str, values: Sequence[int | str]) -> list[LoggedBatch]:
-        return [
-            LoggedBatch(number, unsigned(epoch), seq, received, unpack(body, packed))
-            for number, epoch, seq, received, body, packed in self._database.execute(query, values)
-        ]
+    def _batches(self, query: str, values: Sequence[int | str] = ()) -> Iterator[LoggedBatch]:
+        """Yield what *query* finds, one in memory at a time."""
+        with closing(self._database.execute(query, values)) as rows:
+            for number, epoch, seq, received, body, packed in rows:
+                yield LoggedBatch(number, unsigned(epoch), seq, received, unpack(body, packed))
 
     def batches(self, after: int, limit: int = 256) -> list[LoggedBatch]:
         """Return at most *limit* batches with an id above *after*, ascending."""
-        return self._batches(f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
+        return list(self._batches(f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?", (after, limit)))
 
     def source(self, epoch: int) -> Source | None:
         """Return the source of an epoch."""
@@ -108,21 +113,35 @@ class Reader:
         query = "SELECT count(*) FROM sources WHERE epoch = ? AND closed_unix_nano IS NULL"
         return self._number(query, (signed(epoch),)) > 0
 
-    def request_batches(self, request_id: str) -> list[LoggedBatch]:
-        """Return the batches that name the request by any of its ids (own, remote, the client's), ascending."""
-        return self._batches(
-            f"{_BATCH} WHERE id IN (SELECT batch FROM requests WHERE request_id = ?) ORDER BY id",  # noqa: S608  (a constant)
-            (request_id,),
+    def request_batches(self, request_id: str, before: int = _NO_BATCH) -> list[LoggedBatch]:
+        """Return the batches that name the request by any of its ids (own, remote, the client's), ascending.
+
+        Those before the batch *before*. One of another request may be among them, if it holds the id as a text.
+        """
+        text = request_id.encode()
+        named = self._batches(
+            f"{_BATCH} WHERE id IN (SELECT batch FROM requests WHERE key = ? AND batch < ?) ORDER BY id",  # noqa: S608  (a constant)
+            (request_key(request_id), before),
         )
+        return [logged for logged in named if text in logged.body]
 
     def find_requests(self, prefix: str, limit: int = 10) -> list[str]:
-        """Return at most *limit* ids of requests that begin with *prefix*, sorted."""
-        rows = self._database.execute(
-            "SELECT DISTINCT request_id FROM requests WHERE request_id >= ? AND request_id < ?"
-            " ORDER BY request_id LIMIT ?",
-            (prefix, prefix + _LAST, limit),
-        )
-        return [request_id for (request_id,) in rows]
+        """Return ids of requests that begin with *prefix*, sorted, at most *limit*.
+
+        The newest batches are looked through, 64 MiB of them; no further than it takes.
+        """
+        found: set[str] = set()
+        text, left = prefix.encode(), _LOOKED_THROUGH_BYTES
+        for logged in self._batches(f"{_BATCH} ORDER BY id DESC"):
+            if text in logged.body:
+                batch = Batch.FromString(logged.body)
+                found.update(
+                    name for name in request_ids(batch, with_kinds(batch)) if name.startswith(prefix)
+                )
+            left -= len(logged.body)
+            if left <= 0 or len(found) >= limit:
+                break
+        return sorted(found)[:limit]
 
     def events(
         self,
@@ -164,42 +183,35 @@ class Reader:
             "SELECT min(id) FROM batches WHERE received_unix_nano >= ?", (since_unix_nano - 60_000_000_000,)
         ) if since_unix_nano else 0  # fmt: skip
         # A cursor as it is would be closed with the merge, perhaps after its connection.
-        positions = [
+        batches = [
             map(
-                tuple,
+                itemgetter(0),
                 self._database.execute(
-                    "SELECT batch, pos FROM events WHERE kind = ? AND batch >= ? AND time_unix_nano >= ?"
-                    " ORDER BY batch DESC, pos DESC LIMIT ?",
+                    "SELECT batch FROM kinds WHERE kind = ? AND batch >= ? AND newest_unix_nano >= ?"
+                    " ORDER BY batch DESC LIMIT ?",
                     (number, since_batch, since_unix_nano, limit),
                 ),
             )
             for number in numbers
         ]
-        batch: LoggedBatch | None = None
-        for number, pos in islice(heapq.merge(*positions, reverse=True), limit):
-            # Events of one batch are neighbours.
-            if batch is None or batch.id != number:
-                batch = next(iter(self._batches(f"{_BATCH} WHERE id = ?", (number,))), None)
-            if batch is not None:
-                yield batch, pos
+        newest_first = (batch_id for batch_id, _ in groupby(heapq.merge(*batches, reverse=True)))
+        found = (
+            (logged, pos)
+            for batch_id in newest_first
+            for logged in list(self._batches(f"{_BATCH} WHERE id = ?", (batch_id,)))
+            for pos in _places(logged, frozenset(numbers), since_unix_nano)
+        )
+        yield from islice(found, limit)
 
     def _request_events(
         self, request_id: str, kinds: frozenset[int], since_unix_nano: int, limit: int
     ) -> list[tuple[LoggedBatch, int]]:
-        found: list[tuple[LoggedBatch, int]] = []
-        for logged in reversed(self.request_batches(request_id)):
-            events = Batch.FromString(logged.body).events
-            for pos in range(len(events) - 1, -1, -1):
-                event = events[pos]
-                if (
-                    KIND_NUMBERS.get(event.WhichOneof("body") or "", 0) in kinds
-                    and event.time_unix_nano >= since_unix_nano
-                    and request_id in event_request_ids(event)
-                ):
-                    found.append((logged, pos))
-                    if len(found) == limit:
-                        return found
-        return found
+        found = (
+            (logged, pos)
+            for logged in reversed(self.request_batches(request_id))
+            for pos in _places(logged, kinds, since_unix_nano, request_id)
+        )
+        return list(islice(found, limit))
 
     def open_deferrals(self, epoch: int, limit: int = 10_000) -> tuple[list[OpenDeferral], int]:
         """Return at most *limit* deferrals of a source that have not ended, and how many there are in all."""
@@ -215,3 +227,18 @@ class Reader:
         """Return the cursor's (low, exported); (0, 0) if it was never saved."""
         row = self._database.execute("SELECT low, exported FROM cursors WHERE name = ?", (name,)).fetchone()
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
+
+
+def _places(
+    logged: LoggedBatch, kinds: frozenset[int], since_unix_nano: int, request_id: str = ""
+) -> Iterator[int]:
+    """Yield the indexes of a batch's events of *kinds*, about *request_id* where one is given; the last first."""
+    events = with_kinds(Batch.FromString(logged.body))
+    for pos in range(len(events) - 1, -1, -1):
+        kind, event = events[pos]
+        if (
+            KIND_NUMBERS.get(kind, 0) in kinds
+            and event.time_unix_nano >= since_unix_nano
+            and (not request_id or request_id in event_request_ids(event))
+        ):
+            yield pos

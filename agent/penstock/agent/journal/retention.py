@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from google.protobuf.message import DecodeError
 from penstock.agent.journal.connect import unsigned
-from penstock.agent.journal.index import event_rows, request_ids
+from penstock.agent.journal.index import kind_rows, request_keys
 from penstock.agent.journal.packing import unpack
+from penstock.agent.kinds import with_kinds
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
@@ -24,6 +26,11 @@ TRACES = "traces"
 MAX_CLOSED_SOURCES = 10_000
 """Sources that have ended and left nothing in the log, of which the watermarks are kept."""
 
+# What lies far below its mark is not looked at after each commit: that would cost as much as the commit.
+_LOOK_SECONDS = 0.05
+# Of a batch in the file and the indexes, for each byte of its body, at most; and for the batch itself.
+_SWELL = 4
+_BATCH_BYTES = 1_024
 _AT_LEAST = 64
 _ON_A_FULL_DISK = (64, 16, 4, 1)
 _PAGES_A_STEP = 1_024
@@ -67,6 +74,8 @@ class Retention:
         self._database = database
         self._budget = budget
         self._opened = 0
+        self._looked = 0.0
+        self._grown = 0
         self._unexported_told = False
         self.blocked = False
         self.usage = Usage()
@@ -79,6 +88,7 @@ class Retention:
 
     def measure(self) -> None:
         """Look at the file again."""
+        self._looked, self._grown = time.monotonic(), 0
         size = self._number("PRAGMA page_size")
         pages, free = self._number("PRAGMA page_count"), self._number("PRAGMA freelist_count")
         pruned, unexported = self._database.execute("SELECT batches, unexported FROM pruned").fetchone()
@@ -93,13 +103,21 @@ class Retention:
         """Note that *count* sources were seen for the first time."""
         self._opened += count
 
-    def step(self, appended: int) -> bool:
-        """Delete more than the *appended* batches, if the log is over its mark; True if there is more to do.
+    def step(self, appended: int, size: int) -> bool:
+        """Delete more than the *appended* batches, of *size* bytes, if the log is over its mark; True if there is more to do.
 
         Raises:
             sqlite3.Error: it could not be written; nothing has changed.
 
         """
+        self._grown += _SWELL * size + _BATCH_BYTES * appended
+        usage = self.usage
+        if (
+            usage.used_bytes + self._grown < self._budget.high
+            and usage.file_bytes <= self._budget.full
+            and time.monotonic() - self._looked < _LOOK_SECONDS
+        ):
+            return False
         self.measure()
         self.blocked = False
         if self.usage.used_bytes > self._budget.high:
@@ -174,19 +192,19 @@ class Retention:
         return rows
 
     def _delete(self, rows: list[tuple[int, bytes, int]]) -> None:
-        events: list[tuple[int, int, int]] = []
-        requests: list[tuple[str, int]] = []
+        kinds: list[tuple[int, int]] = []
+        requests: list[tuple[int, int]] = []
         for number, body, packed in rows:
             try:
                 batch = Batch.FromString(unpack(body, packed))
             except DecodeError:
                 # A bad disk: what the indexes say of it finds nothing any more.
                 continue
-            events += ((row.kind, number, row.pos) for row in event_rows(batch))
-            requests += ((request_id, number) for request_id in request_ids(batch))
-        requests.sort()
-        self._database.executemany("DELETE FROM events WHERE kind = ? AND batch = ? AND pos = ?", events)
-        self._database.executemany("DELETE FROM requests WHERE request_id = ? AND batch = ?", requests)
+            events = with_kinds(batch)
+            kinds += ((row.kind, number) for row in kind_rows(events))
+            requests += ((key, number) for key in request_keys(batch, events))
+        self._database.executemany("DELETE FROM kinds WHERE kind = ? AND batch = ?", sorted(kinds))
+        self._database.executemany("DELETE FROM requests WHERE key = ? AND batch = ?", sorted(requests))
         through = rows[-1][0]
         # A wait that is older than the whole log: its end comes with its start's time, so nothing is lost but
         # the ending that the agent would make up for a source that vanishes.

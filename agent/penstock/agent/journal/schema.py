@@ -12,6 +12,7 @@ from penstock.agent.budget import MIN_LIMIT, Budget
 from penstock.agent.errors import StateError
 from penstock.agent.journal import reserve
 from penstock.agent.journal.connect import connect, describe, limit_to
+from penstock.agent.journal.index import request_key
 from penstock.agent.setaside import DamagedError, archive, is_damage, set_aside, size_of, trim
 
 if TYPE_CHECKING:
@@ -101,6 +102,27 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE pruned (batches INTEGER NOT NULL, unexported INTEGER NOT NULL);
     INSERT INTO pruned VALUES (0, 0);
     """,
+    """
+    -- Which batches hold events of a kind, and when the newest of them happened.
+    CREATE TABLE kinds (
+        kind INTEGER NOT NULL,
+        batch INTEGER NOT NULL,
+        newest_unix_nano INTEGER NOT NULL,
+        PRIMARY KEY (kind, batch)
+    ) WITHOUT ROWID;
+    INSERT INTO kinds SELECT kind, batch, max(time_unix_nano) FROM events GROUP BY kind, batch;
+    DROP TABLE events;
+
+    -- Which batches name a request: by a hash of the id, which several may have.
+    ALTER TABLE requests RENAME TO named;
+    CREATE TABLE requests (
+        key INTEGER NOT NULL,
+        batch INTEGER NOT NULL,
+        PRIMARY KEY (key, batch)
+    ) WITHOUT ROWID;
+    INSERT OR IGNORE INTO requests SELECT request_key(request_id), batch FROM named ORDER BY 1, 2;
+    DROP TABLE named;
+    """,
 )
 VERSION = len(MIGRATIONS)
 
@@ -118,6 +140,7 @@ def migrate(database: sqlite3.Connection, steps: tuple[str, ...] = MIGRATIONS) -
             f"the journal has schema {version}, this agent knows {len(steps)}; start the newer agent that wrote it, "
             "or give --state-dir an empty directory"
         )
+    database.create_function("request_key", 1, request_key, deterministic=True)
     for number in range(version, len(steps)):
         with contextlib.closing(database.cursor()) as cursor:
             cursor.executescript(

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import GapError
 from penstock.agent.journal.connect import signed
-from penstock.agent.journal.index import event_rows, request_ids
+from penstock.agent.journal.index import kind_rows, request_keys
 from penstock.agent.journal.packing import pack
 from penstock.agent.journal.sources import source_to_blob
+from penstock.agent.journal.waits import Waits
+from penstock.agent.kinds import with_kinds
 
 if TYPE_CHECKING:
     import sqlite3
@@ -39,6 +41,9 @@ class Transaction:
         self.staged: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._batches: dict[int, int] = {}
+        self._kinds: list[tuple[int, int, int]] = []
+        self._requests: list[tuple[int, int]] = []
+        self._waits = Waits()
         self.opened = 0
 
     def open_source(self, source: Source, now: int) -> int:
@@ -85,52 +90,23 @@ class Transaction:
             (signed(source.epoch), batch.seq, now, *pack(body)),
         ).lastrowid
         assert batch_id is not None  # noqa: S101  (an INSERT has one)
-        self._database.executemany(
-            "INSERT INTO events VALUES (?, ?, ?, ?)",
-            [(row.kind, batch_id, row.pos, row.time_unix_nano) for row in event_rows(batch)],
-        )
-        self._database.executemany(
-            "INSERT INTO requests VALUES (?, ?)",
-            [(request_id, batch_id) for request_id in sorted(request_ids(batch))],
-        )
-        self._follow(source, batch, batch_id, now)
+        events = with_kinds(batch)
+        self._kinds += [(row.kind, batch_id, row.newest_unix_nano) for row in kind_rows(events)]
+        self._requests += [(key, batch_id) for key in request_keys(batch, events)]
+        self._waits.follow(signed(source.epoch), batch_id, events)
+        if source.process == AGENT_PROCESS:
+            for kind, event in events:
+                if kind == "source_lost":
+                    self._close(event.source_lost.epoch, now)
         self._batches[source.epoch] = batch_id
         self.staged[source.epoch] = batch.seq
         return Appended(batch.seq, batch_id)
-
-    def _follow(self, source: Source, batch: Batch, batch_id: int, now: int) -> None:
-        """Keep the open deferrals and the lost sources in step with the events."""
-        epoch = signed(source.epoch)
-        for event in batch.events:
-            kind = event.WhichOneof("body")
-            if kind == "deferral_start":
-                self._database.execute(
-                    "INSERT OR REPLACE INTO open_deferrals VALUES (?, ?, ?, ?, ?)",
-                    (
-                        epoch,
-                        event.request_id,
-                        event.deferral_start.reason,
-                        event.SerializeToString(),
-                        batch_id,
-                    ),
-                )
-            elif kind == "deferral_end":
-                self._database.execute(
-                    "DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ? AND reason = ?",
-                    (epoch, event.request_id, event.deferral_end.reason),
-                )
-            elif kind == "request_closed":
-                # Its deferral's end may have been dropped on the way.
-                self._database.execute(
-                    "DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ?", (epoch, event.request_id)
-                )
-            elif kind == "source_lost" and source.process == AGENT_PROCESS:
-                self._close(event.source_lost.epoch, now)
 
     def _close(self, epoch: int, now: int) -> None:
         self._database.execute(
             "UPDATE sources SET closed_unix_nano = ? WHERE epoch = ?", (now, signed(epoch))
         )
+        self._waits.forget(signed(epoch))
         self._database.execute("DELETE FROM open_deferrals WHERE epoch = ?", (signed(epoch),))
 
     def save_fold(self, batch_id: int, blob: bytes) -> None:
@@ -150,8 +126,17 @@ class Transaction:
         self._database.execute("INSERT OR REPLACE INTO meta VALUES ('probed_unix_nano', ?)", (now,))
 
     def finish(self) -> None:
-        """Write what is written once per source; the caller commits next."""
-        self._database.executemany(
+        """Write what is gathered over the whole of it; the caller commits next."""
+        write = self._database.executemany
+        write("INSERT INTO kinds VALUES (?, ?, ?)", sorted(self._kinds))
+        # In order, because neighbours share pages.
+        write("INSERT INTO requests VALUES (?, ?)", sorted(self._requests))
+        write(
+            "DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ? AND reason = ?", self._waits.ended
+        )
+        write("DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ?", self._waits.closed)
+        write("INSERT OR REPLACE INTO open_deferrals VALUES (?, ?, ?, ?, ?)", self._waits.begun())
+        write(
             "UPDATE sources SET watermark = ?, last_seen_unix_nano = ?, last_batch = max(last_batch, ?)"
             " WHERE epoch = ?",
             [

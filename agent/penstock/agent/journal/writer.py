@@ -26,6 +26,9 @@ MAX_QUEUED = 4096
 MAX_QUEUED_BYTES = 64 << 20
 # Of one transaction, so that the first in it need not wait for all the others' work.
 _MAX_GROUP = 512
+# From the beginning of a transaction to that of the next: each has a cost of its own, as large as that of ten small
+# batches. One source, which waits for its acknowledgement, never comes so soon.
+_APART_SECONDS = 0.003
 _RATE_OF_ERRORS = 30.0
 # While nothing can be written: how often that is tried without anybody asking.
 _PROBE_SECONDS = 2.0
@@ -150,11 +153,14 @@ class Writer:
                 last = self._closing and not self._queue
                 if last and not (group or latest):
                     break
+            begun = time.monotonic()
             self._done(self._commit(group, latest))
             self._after()
-            self._trim(len(group))
+            self._trim(group)
             if last:
                 break
+            # What comes meanwhile shares the next transaction.
+            time.sleep(max(0.0, begun + _APART_SECONDS - time.monotonic()))
         self._database.close()
 
     def _wait(self) -> None:
@@ -261,13 +267,13 @@ class Writer:
         busy, pages, _ = self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
         return not busy and pages > 0
 
-    def _trim(self, appended: int) -> None:
+    def _trim(self, group: list[Command]) -> None:
         """Keep the log within its budget, a little after each commit: acknowledgements come first."""
         if self.error and not self._retention.full:
             self._trimming = False
             return
         try:
-            self._trimming = self._retention.step(appended)
+            self._trimming = self._retention.step(len(group), sum(command.size for command in group))
             for epoch in self._retention.forget_sources():
                 self.watermarks.pop(epoch, None)
             if not self._reserve.held:

@@ -7,7 +7,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.mapping import UNKNOWN, transfer_key, word
+from penstock.agent.metrics.mapping import UNKNOWN, transfer_key
+from penstock.proto.names import label
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK, ProbeResult
 
 if TYPE_CHECKING:
@@ -81,5 +82,5 @@ def probe_bulks(batch: Batch) -> Iterator[Bulk]:
     for key in zip(columns.connector, columns.peer, columns.result, strict=True):
         counts[key] += 1
     for (connector, peer, result), count in counts.items():
-        labels = (text[connector], text[peer] or UNKNOWN, word(ProbeResult, result))
+        labels = (text[connector], text[peer] or UNKNOWN, label(ProbeResult, result))
         yield Bulk(c.CACHE_PROBES, labels, count, [])

@@ -71,7 +71,7 @@ class Exemplars:
         if isinstance(entry, TransferSample):
             time, updates = entry.end_time_unix_nano, transfer_updates(entry)
         else:
-            time, updates = entry.time_unix_nano, event_updates(entry)
+            time, updates = entry.time_unix_nano, event_updates(entry.WhichOneof("body") or "", entry)
         for metric, labels, value in updates:
             if metric.exemplars:
                 place = _Place(source.key, metric, labels, bisect_left(metric.buckets, value))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.mapping import boolean, word
+from penstock.agent.metrics.mapping import boolean
 from penstock.agent.metrics.sheet import MAX
 from penstock.agent.metrics.spec import NANO
-from penstock.proto.names import words
+from penstock.proto.names import label, words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import policy_pb2 as policy
 
@@ -44,7 +44,7 @@ def _info(source: Source, facts: EngineFacts) -> tuple[str, ...]:
     told = facts.role != common.ROLE_UNSPECIFIED
     values = {
         "model": facts.model or source.model,
-        "role": word(common.Role, facts.role) if told else source.role,
+        "role": label(common.Role, facts.role) if told else source.role,
         "role_guessed": boolean(facts.role_guessed if told else source.role_guessed),
         "vllm_version": facts.vllm_version or source.vllm_version,
         "kv_connector": facts.kv_connector,
@@ -64,7 +64,7 @@ def _info(source: Source, facts: EngineFacts) -> tuple[str, ...]:
 def add_hooks(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
     """Put the hooks of one source; a reason is there only where a hook is not."""
     for hook in snapshot.hooks:
-        component = word(common.Component, hook.component)
+        component = label(common.Component, hook.component)
         sheet.set(c.HOOK_INSTALLED, key, hook.installed, component, hook.name, hook.reason)
 
 

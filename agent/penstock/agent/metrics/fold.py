@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.accounts import Account, Accounts
 from penstock.agent.errors import StateError
+from penstock.agent.kinds import with_kinds
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.columns import probe_bulks, transfer_bulks
-from penstock.agent.metrics.mapping import UNKNOWN, event_kind, event_updates
+from penstock.agent.metrics.mapping import UNKNOWN, event_updates
 from penstock.agent.metrics.series import CAP, TOTAL, Room, Row, Series
 from penstock.agent.model import EngineKey
 
@@ -187,15 +188,15 @@ def _sorted_series(series: dict[Metric, Series]) -> list[tuple[Metric, Series]]:
 
 
 def _apply_events(engine: _Engine, batch: Batch) -> None:
-    kinds: Counter[str] = Counter()
-    for event in batch.events:
+    kinds: defaultdict[str, int] = defaultdict(int)
+    for kind, event in with_kinds(batch):
         time = event.time_unix_nano
         engine.time = max(engine.time, time)
-        kinds[event_kind(event)] += 1
-        for metric, labels, value in event_updates(event):
+        kinds[kind] += 1
+        for metric, labels, value in event_updates(kind, event):
             engine.add(metric, labels, value, time)
     for kind, count in kinds.items():
-        engine.add(c.EVENTS, (kind,), count, engine.time)
+        engine.add(c.EVENTS, (kind or UNKNOWN,), count, engine.time)
 
 
 def _apply_samples(engine: _Engine, batch: Batch) -> None:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.facts import add_facts, add_hooks, add_policy
-from penstock.agent.metrics.mapping import peer_of, word
+from penstock.agent.metrics.mapping import peer_of
 from penstock.agent.metrics.sheet import MAX, MIN, add
 from penstock.agent.metrics.spec import NANO
+from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -65,12 +66,12 @@ def add_snapshots(sheet: Sheet, sources: Iterable[LiveSource], wanted: Wanted | 
 
 def _add_flows(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
     for flow in snapshot.in_flight:
-        labels = (word(common.Channel, flow.channel), peer_of(flow.peer))
+        labels = (label(common.Channel, flow.channel), peer_of(flow.peer))
         sheet.merge(add, c.TRANSFERS_IN_FLIGHT, key, flow.count, *labels)
         if flow.count and flow.oldest_start_time_unix_nano:
             sheet.merge(MIN, c.OLDEST_TRANSFER, key, flow.oldest_start_time_unix_nano / NANO, *labels)
     for deferred in snapshot.deferred:
-        labels = (word(common.DeferralReason, deferred.reason), peer_of(deferred.peer))
+        labels = (label(common.DeferralReason, deferred.reason), peer_of(deferred.peer))
         sheet.merge(add, c.DEFERRED_REQUESTS, key, deferred.count, *labels)
         if deferred.count and deferred.oldest_start_time_unix_nano:
             sheet.merge(MIN, c.OLDEST_DEFERRAL, key, deferred.oldest_start_time_unix_nano / NANO, *labels)
@@ -116,5 +117,5 @@ def _add_peer(sheet: Sheet, key: EngineKey, status: PeerStatus) -> None:
     if status.quarantine != events.QUARANTINE_STATE_UNSPECIFIED:
         for state in _STATES:
             sheet.set(
-                c.PEER_QUARANTINE, key, status.quarantine == state, peer, word(events.QuarantineState, state)
+                c.PEER_QUARANTINE, key, status.quarantine == state, peer, label(events.QuarantineState, state)
             )

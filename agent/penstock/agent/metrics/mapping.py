@@ -22,12 +22,11 @@ fails. A peer without an address is ``unknown``. An event of a newer engine is c
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.spec import NANO
-from penstock.proto.names import label
+from penstock.proto.names import label, labels
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -53,12 +52,6 @@ class Update(NamedTuple):
     value: int
 
 
-@cache
-def word(enum: Any, number: int) -> str:
-    """Return the label of an enum's value."""
-    return label(enum, number)
-
-
 def boolean(value: bool) -> str:
     """Return the label of a boolean."""
     return "true" if value else "false"
@@ -78,10 +71,10 @@ def transfer_key(
     channel: int, connector: str, direction: int, peer: str, result: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the labels of a transfer in `TRANSFERS`, `TRANSFER_DURATION` and `TRANSFER_SIZE`."""
-    channel_word, direction_word = word(common.Channel, channel), word(common.Direction, direction)
+    channel_word, direction_word = label(common.Channel, channel), label(common.Direction, direction)
     peer = peer or UNKNOWN
     return (
-        (channel_word, connector, direction_word, peer, word(common.TransferResult, result)),
+        (channel_word, connector, direction_word, peer, label(common.TransferResult, result)),
         (channel_word, peer),
         (channel_word, direction_word),
     )
@@ -101,14 +94,8 @@ def transfer_updates(sample: TransferSample) -> Iterator[Update]:
             yield Update(c.TRANSFER_SIZE, size, sample.bytes)
 
 
-def event_kind(event: events.Event) -> str:
-    """Return the name of the event's body."""
-    return event.WhichOneof("body") or UNKNOWN
-
-
-def event_updates(event: events.Event) -> Iterable[Update]:
-    """Return what an event does, without its share in `EVENTS`."""
-    kind = event_kind(event)
+def event_updates(kind: str, event: events.Event) -> Iterable[Update]:
+    """Return what an event with the body *kind* does, without its share in `EVENTS`."""
     rule = _RULES.get(kind)
     return () if rule is None else rule(event, getattr(event, kind))
 
@@ -116,10 +103,10 @@ def event_updates(event: events.Event) -> Iterable[Update]:
 def _transfer_failure(event: events.Event, body: events.TransferFailure) -> Iterator[Update]:
     peer = peer_of(body.peer)
     labels = (
-        word(common.Channel, body.channel),
+        label(common.Channel, body.channel),
         body.connector,
-        word(common.FailureMode, body.mode),
-        word(common.ErrorType, body.error_type),
+        label(common.FailureMode, body.mode),
+        label(common.ErrorType, body.error_type),
         peer,
         boolean(event.rehearsal),
     )
@@ -130,11 +117,11 @@ def _transfer_failure(event: events.Event, body: events.TransferFailure) -> Iter
 
 def _load_outcome(event: events.Event, body: events.LoadOutcome) -> Iterator[Update]:
     channel, mode, peer = (
-        word(common.Channel, body.channel),
-        word(common.FailureMode, body.mode),
+        label(common.Channel, body.channel),
+        label(common.FailureMode, body.mode),
         peer_of(body.peer),
     )
-    outcome, decided_by = word(common.Outcome, body.outcome), word(common.DecidedBy, body.decided_by)
+    outcome, decided_by = label(common.Outcome, body.outcome), label(common.DecidedBy, body.decided_by)
     yield Update(c.LOAD_OUTCOMES, (channel, outcome, decided_by, mode, peer, boolean(event.rehearsal)), 1)
     if body.outcome == common.OUTCOME_RECOMPUTED:
         yield Update(
@@ -142,12 +129,14 @@ def _load_outcome(event: events.Event, body: events.LoadOutcome) -> Iterator[Upd
         )
 
 
-def _deferral_end(event: events.Event, body: events.DeferralEnd) -> Iterator[Update]:
-    reason = word(common.DeferralReason, body.reason)
-    ending = word(common.DeferralEnding, body.ending)
-    yield Update(c.DEFERRALS, (reason, ending, peer_of(body.peer)), 1)
-    if body.start_time_unix_nano:
-        yield Update(c.DEFERRED_TIME, (reason,), _elapsed(body.start_time_unix_nano, event.time_unix_nano))
+def _deferral_end(event: events.Event, body: events.DeferralEnd) -> Iterable[Update]:
+    # With tables and without a generator: every request that waits has one.
+    reason = _REASONS.get(body.reason, UNKNOWN)
+    ended = Update(c.DEFERRALS, (reason, _ENDINGS.get(body.ending, UNKNOWN), peer_of(body.peer)), 1)
+    start = body.start_time_unix_nano
+    if not start:
+        return (ended,)
+    return ended, Update(c.DEFERRED_TIME, (reason,), _elapsed(start, event.time_unix_nano))
 
 
 def _handshake(_event: events.Event, body: events.Handshake) -> Iterator[Update]:
@@ -161,7 +150,7 @@ def _handshake(_event: events.Event, body: events.Handshake) -> Iterator[Update]
 
 def _transfer_delayed(_event: events.Event, body: events.TransferDelayed) -> Iterator[Update]:
     # Not HANDSHAKE_QUEUE: the wait of the delayed handshake itself is told by its own event.
-    labels = (word(common.Channel, body.channel), peer_of(body.caused_by_peer))
+    labels = (label(common.Channel, body.channel), peer_of(body.caused_by_peer))
     yield Update(c.COLLATERAL_DELAY, labels, body.delay_nano)
 
 
@@ -177,8 +166,8 @@ def _quarantine_changed(event: events.Event, body: events.QuarantineChanged) -> 
 
 
 def _eplb_rebalance(_event: events.Event, body: events.EplbRebalance) -> Iterator[Update]:
-    trigger = word(events.EplbTrigger, body.trigger)
-    yield Update(c.EPLB_REBALANCES, (trigger, word(common.TransferResult, body.result)), 1)
+    trigger = label(events.EplbTrigger, body.trigger)
+    yield Update(c.EPLB_REBALANCES, (trigger, label(common.TransferResult, body.result)), 1)
     yield Update(c.EPLB_REBALANCE_DURATION, (), body.duration_nano)
     yield Update(c.EPLB_PAUSE, (), body.pause_nano)
     for when, ratio in (("before", body.balancedness_before), ("after", body.balancedness_after)):
@@ -195,7 +184,10 @@ _EXPERT_SOURCES = (
     ("remote", "experts_received_remotely"),
 )
 
-_RULES: dict[str, Callable[[events.Event, Any], Iterator[Update]]] = {
+_REASONS = labels(common.DeferralReason)
+_ENDINGS = labels(common.DeferralEnding)
+
+_RULES: dict[str, Callable[[events.Event, Any], Iterable[Update]]] = {
     "transfer_failure": _transfer_failure,
     "load_outcome": _load_outcome,
     "deferral_end": _deferral_end,

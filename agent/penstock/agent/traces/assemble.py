@@ -13,14 +13,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.agent.kinds import with_kinds
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.traces import names
+from penstock.agent.traces import names, standalone
 from penstock.agent.traces.build import request_spans
 from penstock.agent.traces.entries import RequestKey, request_entries
 from penstock.agent.traces.facts import RequestFacts, entry_time
 from penstock.agent.traces.sampling import decide, judge
 from penstock.agent.traces.spans import EventEntry
-from penstock.agent.traces.standalone import standalone_spans
 from penstock.agent.traces.state import Finished, Limits, Remembered
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -143,13 +143,15 @@ class Assembler:
     def _take(self, logged: LoggedBatch) -> None:
         batch = Batch.FromString(logged.body)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
-        for event in batch.events:
-            for span in standalone_spans(EventEntry(source, event)):
-                self._push(span, logged)
+        events = with_kinds(batch)
+        for kind, event in events:
+            if kind in standalone.KINDS:
+                for span in standalone.standalone_spans(EventEntry(source, event)):
+                    self._push(span, logged)
         for key, entry in request_entries(source, batch):
             self._add(key, entry, logged)
-        for event in batch.events:
-            if event.HasField("source_lost"):
+        for kind, event in events:
+            if kind == "source_lost":
                 self._lose(event.source_lost.epoch, event.source_lost.last_seen_unix_nano, logged)
         if batch.HasField("goodbye"):
             self._lose(logged.epoch, logged.received_unix_nano, logged)

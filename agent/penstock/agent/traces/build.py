@@ -11,9 +11,10 @@ from penstock.agent.traces.spans import EventEntry, Span
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.agent.traces.facts import RequestFacts
+    from penstock.agent.traces.loads import Load
     from penstock.agent.traces.spans import AttributeValue, Entry
     from penstock.proto.v1.events_pb2 import TransferDelayed
 
@@ -40,16 +41,17 @@ def request_spans(
     """
     if not facts.own:
         return []
-    common = dict(common or {})
+    common, loaded = dict(common or {}), loads(facts)
     if parent_span_id is not None:
-        return Children(facts, identity, common, late, parent_span_id).spans()
-    request = _request_span(facts, identity, common, late)
-    return [request, *Children(facts, identity, common, late, request.span_id).spans()]
+        return Children(facts, identity, loaded, common, late, parent_span_id).spans()
+    request = _request_span(facts, identity, loaded, common, late)
+    return [request, *Children(facts, identity, loaded, common, late, request.span_id).spans()]
 
 
 def _request_span(
     facts: RequestFacts,
     identity: ids.RequestIdentity,
+    loaded: Sequence[Load],
     common: Mapping[str, AttributeValue],
     late: tuple[str | int, ...],
 ) -> Span:
@@ -59,7 +61,7 @@ def _request_span(
         text = facts.failure.error_text if facts.failure is not None else outcome.reason
         error = parts.error_message(cause.mode, cause.error_type, text)
     # The load has the link to prefill; a request without one (a clean-up) has it itself.
-    loaded = any(load.channel == common_pb2.CHANNEL_KV and not load.sending for load in loads(facts))
+    linked = any(load.channel == common_pb2.CHANNEL_KV and not load.sending for load in loaded)
     return Span(
         trace_id=identity.trace_id,
         span_id=ids.span_id(*identity.key, *late),
@@ -82,7 +84,7 @@ def _request_span(
             }
         ),
         error=error,
-        links=() if loaded else parts.prefill_link(identity),
+        links=() if linked else parts.prefill_link(identity),
         request_id=identity.request_id,
         entries=tuple(entry for entry in facts.own if _told_by_request(entry)),
         remote_parent=bool(identity.parent_span_id),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces import ids, names, parts
 from penstock.agent.traces.facts import Cause
-from penstock.agent.traces.loads import ends_a_load, loads
+from penstock.agent.traces.loads import ends_a_load
 from penstock.agent.traces.spans import Link, Span
 from penstock.proto.v1 import common_pb2, events_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.agent.samples import ProbeSample
     from penstock.agent.traces.facts import RequestFacts
@@ -45,7 +46,7 @@ def _failure_attributes(failure: TransferFailure) -> dict[str, AttributeValue]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Children:
     """Builds the spans below one request; see :func:`penstock.agent.traces.build.request_spans`.
 
@@ -56,6 +57,7 @@ class Children:
 
     facts: RequestFacts
     identity: ids.RequestIdentity
+    loads: Sequence[Load]
     common: Mapping[str, AttributeValue]
     late: tuple[str | int, ...]
     parent: str
@@ -65,7 +67,7 @@ class Children:
         facts = self.facts
         return [
             *self._probes(),
-            *(self._load(load) for load in loads(facts)),
+            *(self._load(load) for load in self.loads),
             *(
                 self._detached_failure(entry)
                 for entry in facts.failures
@@ -80,6 +82,10 @@ class Children:
             ),
             *(self._lease(entry) for entry in facts.leases),
         ]
+
+    @cached_property
+    def _trace_id(self) -> str:
+        return self.identity.trace_id
 
     def _probes(self) -> list[Span]:
         """Build a span for each probe; one that failed is told by its failure, which knows more."""
@@ -301,7 +307,7 @@ class Children:
     ) -> Span:
         start, end = times
         return Span(
-            trace_id=self.identity.trace_id,
+            trace_id=self._trace_id,
             span_id=ids.span_id(name, *self.identity.key, *key),
             parent_span_id=self.parent,
             name=name,

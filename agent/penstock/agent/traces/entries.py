@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.kinds import with_kinds
 from penstock.agent.samples import probe_samples, transfer_samples
 from penstock.agent.traces.spans import EventEntry, ProbeEntry, SampleEntry
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.ingest_pb2 import Batch
 
 # Events that no span is made of.
-_WITHOUT_SPAN = frozenset((None, "source_lost", "quarantine_changed"))
+_WITHOUT_SPAN = frozenset(("", "source_lost", "quarantine_changed"))
 
 
 class RequestKey(NamedTuple):
@@ -31,8 +32,7 @@ def request_entries(source: Source, batch: Batch) -> Iterator[tuple[RequestKey, 
     A handshake comes once for each request that waited for it.
     """
     server = source.key.server
-    for event in batch.events:
-        kind = event.WhichOneof("body")
+    for kind, event in with_kinds(batch):
         if kind == "handshake":
             for waiter in event.handshake.waiting_request_ids:
                 yield RequestKey(server, waiter), EventEntry(source, event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces import ids
@@ -59,9 +60,9 @@ class Cause:
     peer: Peer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RequestFacts:
-    """The entries of one request, by kind, each in the order of their time.
+    """The entries of one request, by kind, each in the order of their time. What follows from them is worked out once.
 
     Attributes:
         lost_unix_nano: when its engine vanished before it was closed; 0 if it did not.
@@ -120,7 +121,7 @@ class RequestFacts:
             dropped=dropped,
         )
 
-    @property
+    @cached_property
     def own(self) -> tuple[Entry, ...]:
         """Entries about the request itself; a handshake that it waited for is not one."""
         closed = () if self.closed is None else (self.closed,)
@@ -137,7 +138,7 @@ class RequestFacts:
             *self.probes,
         )
 
-    @property
+    @cached_property
     def source(self) -> Source:
         """The scheduler's process, if it said something; else any that did. There must be an own entry."""
         return self.own[0].source
@@ -170,7 +171,7 @@ class RequestFacts:
         starts = (entry.event.deferral_start.remote_request_id for entry in self.deferral_starts)
         return next(filter(None, starts), "")
 
-    @property
+    @cached_property
     def start_unix_nano(self) -> int:
         """When it arrived; without a closing entry, when it was first heard of."""
         if self.closing is not None and self.closing.arrival_time_unix_nano:
@@ -181,27 +182,27 @@ class RequestFacts:
         ]
         return min(starts)
 
-    @property
+    @cached_property
     def end_unix_nano(self) -> int:
         """When it was closed or lost; else when it was last heard of."""
         if self.closed is not None:
             return max(self.closed.event.time_unix_nano, self.start_unix_nano)
         return max(self.lost_unix_nano, *(entry_time(entry) for entry in self.own))
 
-    @property
+    @cached_property
     def outcome(self) -> LoadOutcome | None:
         """The weightiest outcome; the first of equals."""
         outcomes = [entry.event.load_outcome for entry in self.outcomes]
         return max(outcomes, key=lambda outcome: _WEIGHT.get(outcome.outcome, 0), default=None)
 
-    @property
+    @cached_property
     def failure(self) -> TransferFailure | None:
         """The first failure that was its own; if all were another's doing, the first of those."""
         failures = [entry.event.transfer_failure for entry in self.failures]
         own = [failure for failure in failures if failure.mode != common_pb2.FAILURE_MODE_COLLATERAL]
         return next(iter(own or failures), None)
 
-    @property
+    @cached_property
     def cause(self) -> Cause | None:
         """Mode, error type and peer of what went wrong; None if nothing did."""
         outcome, failure = self.outcome, self.failure
@@ -224,7 +225,7 @@ class RequestFacts:
         waits = (entry.event.deferral_start.peer for entry in self.deferral_starts)
         return next((peer for peer in waits if peer.address), common_pb2.Peer())
 
-    @property
+    @cached_property
     def open_deferrals(self) -> tuple[EventEntry, ...]:
         """Deferrals that began and did not end, as far as the log says."""
         opened = list(self.deferral_starts)

@@ -92,6 +92,8 @@ class Load:
 
 def loads(facts: RequestFacts) -> list[Load]:
     """Return the loads of a request, by channel, direction and attempt."""
+    if not (facts.failures or facts.samples):
+        return []
     return [
         load
         for channel in (common_pb2.CHANNEL_KV, common_pb2.CHANNEL_EC)

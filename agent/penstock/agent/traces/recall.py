@@ -35,8 +35,8 @@ def recall(
     """
     earlier = [
         (logged, source, Batch.FromString(logged.body))
-        for logged in reader.request_batches(key.request_id)
-        if logged.id < now.id and (source := reader.source(logged.epoch)) is not None
+        for logged in reader.request_batches(key.request_id, before=now.id)
+        if (source := reader.source(logged.epoch)) is not None
     ]
     # Most often it was not closed: then its entries need not be taken out of their batches.
     closing = next((logged for logged, source, batch in earlier if _closes(key, source, batch)), None)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans import EventEntry
 
 
+KINDS = frozenset(("handshake", "policy_applied", "eplb_rebalance", "transfer_failure"))
+"""Events that may have spans of their own."""
+
+
 def standalone_spans(entry: EventEntry) -> tuple[Span, ...]:
     """Build the spans of an event that has a trace of its own, parents first; empty for all others."""
     match entry.event.WhichOneof("body"):

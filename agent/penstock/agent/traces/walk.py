@@ -24,6 +24,8 @@ _log = structlog.get_logger(__name__)
 
 _BATCHES_A_READ = 64
 _SPANS_A_CALL = 512
+# A Hello that comes again may say more.
+_SOURCE_SECONDS = 1.0
 # A batch is stamped before it is committed; what is this much older is in the log or will not come.
 _COMMIT_NANO = 500_000_000
 
@@ -56,12 +58,14 @@ class Walk:
         self._delivery = delivery
         self._moved = moved
         self._assembler = Assembler(
-            reader.source,
+            self._source,
             recall=lambda key, logged: recall(reader, key, logged, sample_ratio=sample_ratio, limits=limits),
             sample_ratio=sample_ratio,
             limits=limits,
             on_error=self._skip,
         )
+        self._sources: dict[int, Source] = {}
+        self._sources_at = time.monotonic()
         self.low, self.exported = cursor
         self.position = max(self.low - 1, 0)
         self.oldest_unexported_unix_nano = 0
@@ -89,6 +93,16 @@ class Walk:
         if not self._deliver(finished):
             return None
         return bool(batches)
+
+    def _source(self, epoch: int) -> Source | None:
+        """Return the source of an epoch, as it was a moment ago: each batch asks for it."""
+        now = time.monotonic()
+        if now - self._sources_at > _SOURCE_SECONDS:
+            self._sources, self._sources_at = {}, now
+        source = self._sources.get(epoch) or self._reader.source(epoch)
+        if source is not None:
+            self._sources[epoch] = source
+        return source
 
     def _skip(self, error: Exception) -> None:
         """Go on after an error of our own; one of the journal ends this walk."""

@@ -1,6 +1,4 @@
-"""Encoder outputs from one process to another: ``ZmqECConnector``, vLLM's ``ECExampleConnector`` on tmpfs, raw pyzmq.
-
-    python benchmarks/ec_connector.py [--rounds 15] [--items 1] [--sizes 65536,1048576,...]
+"""Encoder outputs from one process to another: ``ZmqECConnector``, vLLM's ``ECExampleConnector`` on tmpfs, raw pyzmq: ``make bench ONLY=ec``.
 
 A round is: the producer saves, says so, the consumer gets the items and gathers them into the model's input, as vLLM does
 (ECExampleConnector maps its file: its reading is that copy). The three take turns, so that whatever else the machine does
@@ -11,29 +9,38 @@ where libzmq put them, without checksum: what the transport alone costs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
-import os
 import shutil
-import statistics
-import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 import zmq
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.rows import Section, against
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
+    from benchmarks.rows import Row
+    from benchmarks.turns import Run
+
+AREA: Final = "ec"
+TITLE: Final = "Encoder outputs from one process to another"
+_NOTES: Final = (
+    (
+        "One item a round, from the producer's save to the consumer's copy into the model's input: `ZmqECConnector`, vLLM's `ECExampleConnector` on tmpfs, and a raw pyzmq REQ/REP of "
+        "the same bytes (no copy on either side, no checksum, no scheduler). Why it is as it is: [benchmarks](../benchmarks/README.md#ec)."
+    ),
+)
+_ROUNDS: Final = 15
+_EXAMPLE, _RAW = "ECExampleConnector on tmpfs", "raw pyzmq REQ/REP"
 WIDTH = 1024
 SIZES = [1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26]
 WARM_UP = 3
@@ -49,7 +56,7 @@ MODEL = {
 
 
 DESTINATION = torch.zeros(1, WIDTH)
-"""Where the consumer gathers what came, as vLLM does for the model's input; made large enough in :func:`main`."""
+"""Where the consumer gathers what came, as vLLM does for the model's input; made large enough in :func:`measure`."""
 
 
 class Producer(Protocol):
@@ -206,7 +213,7 @@ def produce(pipe: Connection, directory: str) -> None:
     zmq_ec.shutdown()
 
 
-def measure(
+def rounds_of(
     pipe: Connection,
     consumers: dict[str, Consumer],
     size: int,
@@ -234,30 +241,19 @@ def measure(
     return found
 
 
-def spread(values: Sequence[float], scale: float = 1.0) -> str:
-    """Return the median and the quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle * scale:8.2f} [{low * scale:.2f} {high * scale:.2f}]"
-
-
-def main() -> None:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--items", type=int, default=1, help="items of one request")
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes of an item")
-    arguments = parser.parse_args()
-    sizes = [int(each) for each in arguments.sizes.split(",")]
+def measure(run: Run) -> Section:
+    """Measure the area."""
     torch.set_num_threads(1)
-    DESTINATION.resize_(max(sizes) // 4 // WIDTH * arguments.items, WIDTH).zero_()
+    DESTINATION.resize_(max(SIZES) // 4 // WIDTH, WIDTH).zero_()
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     directory = tempfile.mkdtemp(prefix="ec-bench-", dir="/dev/shm")
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()
     child = spawn.Process(target=produce, args=(theirs, directory))
     child.start()
+    # So that the end of the child ends our waiting for it.
+    theirs.close()
+    rows: list[Row] = []
     try:
         address, port = pipe.recv()
         zmq_ec = connector(
@@ -285,31 +281,22 @@ def main() -> None:
                 if each.is_dir():
                     shutil.rmtree(each)
 
-        print(
-            f"{arguments.items} items a round, {arguments.rounds} rounds, load {os.getloadavg()[0]:.1f}; median [quartiles]"
-        )
-        print("   KiB | ZmqECConnector ms         (save ms) | ECExampleConnector ms     | raw REQ/REP ms            | "
-              "Example / Zmq        | Zmq / raw")  # fmt: skip
-        for size in sizes:
-            found = measure(pipe, consumers, size, arguments.items, arguments.rounds, clean)
-            zmq_all, example_all, raw_all = (
-                [each for each, _ in found[way]] for way in ("zmq_ec", "example", "raw")
-            )
-            saving = statistics.median(each for _, each in found["zmq_ec"]) * 1e3
-            against_example = [b / a for a, b in zip(zmq_all, example_all, strict=True)]
-            against_raw = [a / b for a, b in zip(zmq_all, raw_all, strict=True)]
-            print(
-                f"{size >> 10:6} | {spread(zmq_all, 1e3)} ({saving:.2f}) | {spread(example_all, 1e3)} | "
-                f"{spread(raw_all, 1e3)} | {spread(against_example)} | {spread(against_raw)}",
-                flush=True,
-            )
+        for size in SIZES:
+            run.say(f"{size >> 10:,} KiB")
+            rows += _rows(size, rounds_of(pipe, consumers, size, 1, _ROUNDS, clean))
         for made in (worker, zmq_ec):
             made.shutdown()
     finally:
         pipe.send(None)
         child.join(10)
         shutil.rmtree(directory)
+    return Section(AREA, TITLE, _NOTES, rows)
 
 
-if __name__ == "__main__":
-    main()
+def _rows(size: int, found: dict[str, list[tuple[float, float]]]) -> list[Row]:
+    took = {way: [passed * 1e3 for passed, _ in rounds] for way, rounds in found.items()}
+    what = f"{size >> 10:,} KiB"
+    return [
+        against(what, "ms", took["zmq_ec"], _EXAMPLE, took["example"]),
+        against(what, "ms", took["zmq_ec"], _RAW, took["raw"]),
+    ]

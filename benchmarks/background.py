@@ -1,0 +1,222 @@
+"""What an entry costs after it was emitted: the encoding, and all that the exporter's thread takes from a busy main thread.
+
+The agent is real and lives, and so does the OTLP server of the peer, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.otlp_peer import ATTRIBUTES, grpc_exporter, provider, running_peer
+from benchmarks.rows import Row, Spread, against
+from benchmarks.turns import take_turns, without_gc
+from tests.support.agent import running_agent, wait_until
+from tests.support.entries import acknowledged, emit_closed, emit_transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.instrumentation.runtime import Runtime
+
+    from benchmarks.turns import Run
+
+NOTES: Final = (
+    (
+        "*Encoding*: 512 entries to the bytes that are sent, each time. *Beside a hot loop*: the main thread computes all the time (pure Python, which holds the "
+        "interpreter's lock) and emits so many entries a second, each the end of a request or a transfer, while the exporter sends them to a live agent every 50 ms; "
+        "the peer makes as many spans, with a batch processor that exports to a live OTLP server every 50 ms. *Main thread*: the share that the loop loses, emits included. "
+        "*CPU in the background*: of all other threads of the process until all is acknowledged, by entry."
+    ),
+)
+
+BATCH: Final = 512
+_SPAN: Final = "opentelemetry-sdk span"
+_SAMPLE, _EVENT = "encoding of a sample", "encoding of an event"
+_RATES: Final = (1_000, 10_000)
+_SLICE, _QUICK_SLICE = 0.5, 0.3
+_ROUNDS, _QUICK_ROUNDS = 24, 8
+_ENCODINGS, _QUICK_ENCODINGS = 100, 30
+_DELAY: Final = 0.05
+_UNIT: Final = 2_000
+_BURST: Final = 32
+_NS: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to tell: emit one entry, and wait until all are where they are to go."""
+
+    emit: Callable[[int], object]
+    drain: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a stretch of the loop found: units a second, nanoseconds of emits, of background by entry."""
+
+    speed: float
+    emit: float
+    background: float
+
+
+def measure(run: Run) -> list[Row]:
+    """Measure both."""
+    return [*_encoding(run), *_beside_a_loop(run)]
+
+
+def _encoding(run: Run) -> list[Row]:
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    from opentelemetry.sdk.trace import TracerProvider
+    from penstock.instrumentation.emitter import Emitter
+    from penstock.instrumentation.encode import frame, seal
+    from penstock.instrumentation.tally import Tally
+
+    run.say("encoding")
+    emitter = Emitter(lambda: None)
+    emitter.saturate()
+    for number in range(BATCH):
+        emit_transfer(emitter, f"chatcmpl-{number:08x}-0a1b2c3d")  # type: ignore[arg-type]
+        emit_closed(emitter, f"chatcmpl-{number:08x}-0a1b2c3d")  # type: ignore[arg-type]
+    transfers, events = list(emitter.transfers), list(emitter.events)
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("benchmark")
+    spans: list[Any] = [tracer.start_span("kv.load", attributes=ATTRIBUTES) for _ in range(BATCH)]
+    for span in spans:
+        span.end()
+
+    def ours(events: list[Any], transfers: list[Any]) -> object:
+        (batch,) = seal(events, transfers, [], Tally())
+        return frame(1, 1, batch)
+
+    subjects: dict[str, Callable[[], object]] = {
+        _SAMPLE: partial(ours, [], transfers),
+        _EVENT: partial(ours, events, []),
+        _SPAN: lambda: encode_spans(spans).SerializeToString(),
+    }
+
+    def timed(work: Callable[[], object]) -> float:
+        began = time.thread_time()
+        work()
+        return (time.thread_time() - began) / BATCH * _NS
+
+    with without_gc():
+        found = take_turns(
+            {name: partial(timed, work) for name, work in subjects.items()},
+            _QUICK_ENCODINGS if run.quick else _ENCODINGS,
+        )
+    return [
+        against(what, "ns", found[what], _SPAN, found[_SPAN], group="Encoding") for what in (_SAMPLE, _EVENT)
+    ]
+
+
+def _beside_a_loop(run: Run) -> list[Row]:
+    with _ways() as (ours, theirs):
+        rows: list[Row] = []
+        for rate in _RATES[-1:] if run.quick else _RATES:
+            run.say(f"{rate:,} entries a second beside a hot loop")
+            seconds = _QUICK_SLICE if run.quick else _SLICE
+            found = take_turns(
+                {
+                    "nothing": partial(_slice, None, rate, seconds),
+                    "ours": partial(_slice, ours, rate, seconds),
+                    "theirs": partial(_slice, theirs, rate, seconds),
+                },
+                _QUICK_ROUNDS if run.quick else _ROUNDS,
+                run.say,
+            )
+            # Times of a clock on the wall are not for stored ratios: they tell how busy the machine is.
+            rows += _rows(rate, found["nothing"], found["ours"], found["theirs"])[-1 if run.quick else 0 :]
+    return rows
+
+
+def _rows(rate: int, nothing: list[Slice], ours: list[Slice], theirs: list[Slice]) -> list[Row]:
+    group = f"Beside a hot loop, {rate:,} entries a second"
+
+    def lost(slices: list[Slice]) -> Spread:
+        return Spread.of(
+            [100 * (1 - each.speed / alone.speed) for each, alone in zip(slices, nothing, strict=True)]
+        )
+
+    def row(what: str, name: str) -> Row:
+        mine, other = ([getattr(each, name) for each in slices] for slices in (ours, theirs))
+        return against(what, "ns", mine, _SPAN, other, group=group)
+
+    return [
+        # A difference of two noisy numbers has no ratio.
+        Row("what the main thread loses", "%", lost(ours), group, _SPAN, lost(theirs)),
+        row("an emit, in bursts of 32", "emit"),
+        row("CPU in the background, an entry", "background"),
+    ]
+
+
+def _slice(way: Way | None, rate: int, seconds: float) -> Slice:
+    """Compute for *seconds*, emitting *rate* entries a second in bursts, then wait for the rest to be told."""
+    emitted = units = 0
+    emitting = 0.0
+    process, thread = time.process_time(), time.thread_time()
+    began = now = time.perf_counter()
+    end = began + seconds
+    while now < end:
+        _unit()
+        units += 1
+        if way is not None and (now - began) * rate >= emitted:
+            before = time.perf_counter()
+            for number in range(_BURST):
+                way.emit(number)
+            emitting += time.perf_counter() - before
+            emitted += _BURST
+        now = time.perf_counter()
+    took = now - began
+    if way is not None:
+        way.drain()
+    behind = (time.process_time() - process) - (time.thread_time() - thread)
+    entries = max(emitted, 1)
+    return Slice(units / took, emitting / entries * _NS, behind / entries * _NS)
+
+
+def _unit() -> int:
+    """Compute for some 50 µs."""
+    total = 0
+    for number in range(_UNIT):
+        total += number
+    return total
+
+
+@contextmanager
+def _ways() -> Iterator[tuple[Way, Way]]:
+    from penstock.instrumentation.runtime import Runtime
+    from penstock.instrumentation.settings import Settings
+
+    with running_agent(["--log-level=warning"]) as agent, running_peer() as peer:
+        runtime = Runtime()
+        runtime.configure(Settings(endpoint=agent.listen))
+        runtime.identify(process="engine-core", key="0", role="decode", model="tiny")
+        traces = provider(grpc_exporter(peer), queue=1 << 16, batch=BATCH, delay=_DELAY)
+        tracer = traces.get_tracer("benchmark")
+
+        def emit(number: int) -> None:
+            (emit_closed if number % 2 else emit_transfer)(runtime, ATTRIBUTES["gen_ai.request.id"])  # type: ignore[arg-type]
+
+        def drain() -> None:
+            wait_until(partial(acknowledged, runtime), "all is acknowledged")
+
+        try:
+            emit(0)
+            drain()
+            yield (
+                Way(emit, drain),
+                Way(lambda _: tracer.start_span("kv.load", attributes=ATTRIBUTES).end(), traces.force_flush),
+            )
+            _must_have_kept_all(runtime)
+        finally:
+            runtime.stop(5.0)
+            traces.shutdown()
+
+
+def _must_have_kept_all(runtime: Runtime) -> None:
+    lost = runtime.emitter.drops.look()
+    if lost:
+        raise RuntimeError(f"Entries were given up, so the comparison is not one: {lost}")

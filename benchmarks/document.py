@@ -1,0 +1,151 @@
+"""From results to ``docs/benchmarks.md``, which is a function of ``results.json``: a part that is run again replaces its own section.
+
+Pure, but for :class:`Results`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, Self
+
+from benchmarks.rows import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from benchmarks.rows import Budget, Row, Spread
+
+_HEAD: Final = """\
+# Benchmarks
+
+Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. What the numbers rest on: [benchmarks](../benchmarks/README.md).
+
+A number counts only beside its peer's of the same run: the two took turns, and the ratio (Penstock ÷ peer) was taken round by round. Numbers are medians over
+the rounds, quartiles in brackets. *Not decided*: the interval in which the median lies with 95 % has the limit in it.
+"""
+_COLUMNS: Final = ("what", "Penstock", "peer", "the peer's", "Penstock ÷ peer", "budget", "verdict")
+_BUDGET_COLUMNS: Final = ("budget", "limit", "measured", "verdict", "section")
+
+
+class Results:
+    """The last section of each area."""
+
+    def __init__(self, sections: Iterable[Section] = ()) -> None:
+        self._sections = {section.area: section for section in sections}
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what :meth:`save` wrote; nothing is there before the first run."""
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            return cls()
+        return cls(Section.from_json(each) for each in json.loads(text))
+
+    def save(self, path: Path) -> None:
+        """Write it."""
+        sections = [section.as_json() for section in self._sections.values()]
+        path.write_text(json.dumps(sections, indent=1, ensure_ascii=False) + "\n")
+
+    def replace(self, section: Section) -> None:
+        """Put *section* in the place of its area's."""
+        self._sections[section.area] = section
+
+    def markdown(self, order: Sequence[str]) -> str:
+        """Return the document; areas come in *order*, one that it does not name is left out."""
+        sections = [self._sections[area] for area in order if area in self._sections]
+        parts = [_HEAD, _budgets(sections), *(_section(each) for each in sections)]
+        return "\n".join(part for part in parts if part)
+
+
+def number(value: float) -> str:
+    """Return at least three digits that count, and all of a number of a hundred or more."""
+    if abs(value) >= 100:  # noqa: PLR2004
+        return f"{value:,.0f}"
+    if abs(value) >= 10:  # noqa: PLR2004
+        return f"{value:.1f}"
+    return f"{value:.3f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def spread(found: Spread | None, unit: str = "") -> str:
+    """Return the median with its unit, and the quartiles if they differ."""
+    if found is None:
+        return ""
+    text = f"{number(found.median)} {unit}".rstrip()
+    return f"{text} [{number(found.low)} {number(found.high)}]" if found.varies else text
+
+
+def limit(budget: Budget | None, unit: str) -> str:
+    """Return a budget's limit."""
+    if budget is None:
+        return ""
+    sign = "≤" if budget.at_most else "≥"
+    # A ratio's limit tells by its digits how exact it wants to be.
+    return (
+        f"{sign} {number(budget.limit)} {unit}" if budget.of == "value" else f"ratio {sign} {budget.limit:g}"
+    )
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def terminal(section: Section) -> str:
+    """Return the rows as a terminal shows them."""
+    return "\n".join(f"{row.key}: {'; '.join(filter(None, _cells(row)[1:]))}" for row in section.rows)
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row.what,
+        spread(row.value, row.unit),
+        row.peer,
+        spread(row.theirs, row.unit),
+        spread(row.ratio),
+        limit(row.budget, row.unit),
+        row.verdict,
+    ]
+
+
+def _budgets(sections: Iterable[Section]) -> str:
+    lines = []
+    for section in sections:
+        for row in section.rows:
+            if row.budget is not None:
+                measured = (
+                    spread(row.value, row.unit) if row.budget.of == "value" else f"ratio {spread(row.ratio)}"
+                )
+                where = f"[{section.title}](#{anchor(section.title)})"
+                lines.append((row.budget.name, limit(row.budget, row.unit), measured, row.verdict, where))
+    return f"## Budgets\n\n{table(_BUDGET_COLUMNS, lines)}" if lines else ""
+
+
+def anchor(title: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -_")
+    return kept.replace(" ", "-")
+
+
+def _section(section: Section) -> str:
+    parts = [f"## {section.title}\n", *(f"{note}\n" for note in section.notes)]
+    for group, rows in _groups(section.rows).items():
+        if group:
+            parts.append(f"### {group}\n")
+        # Columns that no row fills are left out.
+        cells = [_cells(row) for row in rows]
+        filled = [index for index in range(len(_COLUMNS)) if any(line[index] for line in cells)]
+        columns = [_COLUMNS[index] for index in filled]
+        parts.append(table(columns, [[line[index] for index in filled] for line in cells]))
+    told = "; ".join(f"{name} {value}" for name, value in section.circumstances.items())
+    parts.append(f"<sub>{told}</sub>\n" if told else "")
+    return "\n".join(part for part in parts if part)
+
+
+def _groups(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.group, []).append(row)
+    return found

@@ -1,0 +1,84 @@
+"""Real vLLM engines for benchmarks, all up at once and driven one at a time, and the agent beside them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from demo.model import tiny_model
+from demo.servers import ROOT, Server, ServerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import ExitStack
+
+    from demo.agent import Agent
+
+MODULE: Final = "tests.support.forced_server"
+VARIANT: Final = {"FORCED_VARIANT": "uni"}
+"""Production's defaults: scheduler and worker in one process, asynchronous scheduling. Nothing in it waits by polling, so the
+demo's slower polling (decision 0006), which this module has too, changes nothing here."""
+
+_SETTLE_SECONDS: Final = 60.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+def started(
+    specs: Iterable[ServerSpec], logs: Path, parts: ExitStack, say: Callable[[str], None] = lambda _: None
+) -> dict[str, Server]:
+    """Start servers of the tiny model, wait until all serve, and have *parts* stop them; returns them by name."""
+    model = tiny_model(ROOT / ".cache" / "models")
+    servers: dict[str, Server] = {}
+    for spec in specs:
+        servers[spec.name] = Server(spec, model=model, logs=logs)
+        parts.callback(servers[spec.name].stop)
+    for server in servers.values():
+        server.wait_ready(say=say)
+    return servers
+
+
+def cpu_seconds(server: Server) -> float:
+    """Return the CPU time that all processes of a server have used; they are one process group."""
+    total = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        fields = _stat(process)
+        if fields and int(fields[2]) == server.child.pid:
+            total += int(fields[11]) + int(fields[12])
+    return total / _TICKS
+
+
+def pids(server: Server) -> Mapping[int, str]:
+    """Return the processes of a server with their names."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        fields = _stat(process)
+        if fields and int(fields[2]) == server.child.pid:
+            found[int(process.name)] = process.joinpath("comm").read_text().strip()
+    return found
+
+
+def _stat(process: Path) -> list[str]:
+    """Return what comes after the command, which is in brackets: state, parent, group and so on; nothing if it has ended."""
+    try:
+        return process.joinpath("stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def told(agent: Agent) -> tuple[int, int]:
+    """Return how many requests the agent has counted, and how many entries it was told are lost."""
+    metrics = agent.metrics()
+    return (
+        int(metrics.value("penstock_events_total", kind="request_closed")),
+        int(metrics.value("penstock_events_dropped_total")),
+    )
+
+
+def settled(agent: Agent, requests: int) -> tuple[int, int]:
+    """Return :func:`told` once it accounts for so many requests, or as it is after a minute."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while sum(now := told(agent)) < requests and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return now

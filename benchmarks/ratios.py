@@ -1,0 +1,107 @@
+"""Stored ratios, and which of a run's are worse than twice their own: what ``make bench-quick`` fails on. Pure, but for the file.
+
+Ratios to peers of the same run, never times: a slow or busy machine is slow for both.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from benchmarks.rows import Section
+
+FACTOR: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One ratio as it is to be."""
+
+    ratio: float
+    better: str
+
+    def worse(self, found: float) -> float:
+        """Return how many times *found* is worse; below 1 it is better.
+
+        Raises:
+            ValueError: a ratio is not above 0.
+
+        """
+        if min(found, self.ratio) <= 0:
+            raise ValueError(f"Ratios are above 0, not {found} and {self.ratio}.")
+        return found / self.ratio if self.better == "lower" else self.ratio / found
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """A ratio that is grossly worse than it was."""
+
+    key: str
+    found: float
+    stored: Stored
+    times: float
+
+    def __str__(self) -> str:
+        """Return a sentence."""
+        return (
+            f"{self.key}: ratio {self.found:.3g}, stored is {self.stored.ratio:.3g} ({self.stored.better} is better): "
+            f"{self.times:.1f} times worse"
+        )
+
+
+def found_in(sections: Iterable[Section]) -> dict[str, Stored]:
+    """Return the ratios of a run by area and row."""
+    return {
+        f"{section.area}: {row.key}": Stored(row.ratio.median, row.better)
+        for section in sections
+        for row in section.rows
+        if row.ratio is not None
+    }
+
+
+def better_of(first: Mapping[str, Stored], second: Mapping[str, Stored]) -> dict[str, Stored]:
+    """Return the better ratio of two runs for each key of either: noise makes them worse, never better for long."""
+    merged = dict(first)
+    for key, found in second.items():
+        known = merged.get(key)
+        if known is None or known.worse(found.ratio) < 1:
+            merged[key] = found
+    return merged
+
+
+def regressions(stored: Mapping[str, Stored], found: Mapping[str, Stored]) -> list[Regression]:
+    """Return what is worse than ``FACTOR`` times its stored ratio, the worst first."""
+    worse = [
+        Regression(key, found[key].ratio, known, known.worse(found[key].ratio))
+        for key, known in stored.items()
+        if key in found
+    ]
+    return sorted((each for each in worse if each.times > FACTOR), key=lambda each: -each.times)
+
+
+def unmatched(stored: Mapping[str, Stored], found: Mapping[str, Stored]) -> list[str]:
+    """Return the keys that only one side has: a benchmark that was renamed or dropped must not pass unseen."""
+    return sorted(stored.keys() ^ found.keys())
+
+
+def load(path: Path) -> dict[str, Stored]:
+    """Read stored ratios; nothing is there before the first update."""
+    try:
+        given = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    return {key: Stored(**each) for key, each in given.items()}
+
+
+def save(path: Path, found: Mapping[str, Stored]) -> None:
+    """Write *found* as what is to be; three digits, so that a difference of two files can be read."""
+    lines = {
+        key: {"ratio": float(f"{each.ratio:.3g}"), "better": each.better}
+        for key, each in sorted(found.items())
+    }
+    path.write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n")

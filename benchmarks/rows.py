@@ -1,0 +1,205 @@
+"""What a benchmark finds: a value with its spread, beside its peer's from the same run, and the budget it is held against.
+
+Pure. An area's rows travel between processes, and into ``results.json``, as plain JSON.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Better: TypeAlias = Literal["lower", "higher"]
+
+HOLDS: Final = "holds"
+FAILS: Final = "does not hold"
+OPEN: Final = "not decided"
+"""The verdicts. The last: the interval in which the median lies has the limit in it."""
+
+_TAIL: Final = 40
+"""One part in so many lies below the interval, and one above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of a measure over the rounds.
+
+    Attributes:
+        low, high: the quartiles.
+        least, most: the interval in which the true median lies with 95 %, from the ranks of the rounds; all of them
+            where there are fewer than six.
+
+    """
+
+    median: float
+    low: float
+    high: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Return the spread of one value a round.
+
+        Raises:
+            ValueError: there is none.
+
+        """
+        if not values:
+            raise ValueError("A spread needs the value of one round at least.")
+        ranked = sorted(values)
+        count = len(ranked)
+        if count == 1:
+            return cls.one(ranked[0])
+        low, middle, high = statistics.quantiles(ranked, n=4, method="inclusive")
+        out = _outside(count)
+        return cls(middle, low, high, ranked[out], ranked[count - 1 - out])
+
+    @classmethod
+    def one(cls, value: float) -> Self:
+        """Return the spread of what was measured as a whole."""
+        return cls(value, value, value, value, value)
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is any spread."""
+        return self.low != self.high
+
+
+def _outside(count: int) -> int:
+    """Return how many of *count* ranked values lie below the median's interval, and as many above.
+
+    How many lie below the true median is binomial.
+    """
+    below = out = 0
+    while (below := below + math.comb(count, out)) * _TAIL <= 2**count:
+        out += 1
+    return max(out - 1, 0)
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """Return the spread of the ratios, taken round by round: what else the machine did hit both of a round."""
+    return Spread.of([mine / other for mine, other in zip(ours, theirs, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A limit of DESIGN §11.
+
+    Attributes:
+        name: the line of the table of budgets that the row answers.
+        limit: in the row's unit, or a ratio.
+        of: what is limited.
+        at_most: or else at least.
+
+    """
+
+    name: str
+    limit: float
+    of: Literal["value", "ratio"] = "value"
+    at_most: bool = True
+
+    def verdict(self, spread: Spread) -> str:
+        """Return ``HOLDS``, ``FAILS`` or ``OPEN``."""
+        inside = [self._holds(end) for end in (spread.least, spread.most)]
+        if all(inside):
+            return HOLDS
+        return OPEN if any(inside) else FAILS
+
+    def _holds(self, value: float) -> bool:
+        return value <= self.limit if self.at_most else value >= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measure.
+
+    Attributes:
+        group: the rows of a group are one table.
+        what: named so that group, what and peer together name the row for ever: stored ratios go by them.
+        peer: who does the same in the same run; empty where there is nobody.
+        value: Penstock's; None where there are only ratios.
+        ratio: Penstock's ÷ the peer's.
+        better: which direction of the ratio is good.
+
+    """
+
+    what: str
+    unit: str
+    value: Spread | None
+    group: str = ""
+    peer: str = ""
+    theirs: Spread | None = None
+    ratio: Spread | None = None
+    budget: Budget | None = None
+    better: Better = "lower"
+
+    @property
+    def key(self) -> str:
+        """Return the row's name within its area."""
+        return " / ".join(part for part in (self.group, self.what, self.peer) if part)
+
+    @property
+    def verdict(self) -> str:
+        """Return the budget's verdict; empty without one."""
+        if self.budget is None:
+            return ""
+        limited = self.value if self.budget.of == "value" else self.ratio
+        if limited is None:
+            raise ValueError(f"{self.key!r} has a budget for its {self.budget.of}, and has none.")
+        return self.budget.verdict(limited)
+
+
+def against(
+    what: str,
+    unit: str,
+    ours: Sequence[float],
+    peer: str,
+    theirs: Sequence[float],
+    *,
+    group: str = "",
+    budget: Budget | None = None,
+    better: Better = "lower",
+) -> Row:
+    """Return the row of two who took turns: one value of each a round."""
+    return Row(
+        what, unit, Spread.of(ours), group, peer, Spread.of(theirs), ratios(ours, theirs), budget, better
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What one run of one area found.
+
+    Attributes:
+        notes: paragraphs above the tables.
+        circumstances: machine, load, versions, date, commit; by name, in their order.
+
+    """
+
+    area: str
+    title: str
+    notes: Sequence[str]
+    rows: Sequence[Row]
+    circumstances: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Self:
+        """Return what :meth:`as_json` was made of."""
+        return cls(**{**given, "rows": [_row(each) for each in given["rows"]]})
+
+
+def _row(given: Mapping[str, Any]) -> Row:
+    spreads = {
+        name: Spread(**given[name]) for name in ("value", "theirs", "ratio") if given[name] is not None
+    }
+    budget = Budget(**given["budget"]) if given["budget"] is not None else None
+    return Row(**{**given, **spreads, "budget": budget})

@@ -1,0 +1,163 @@
+"""Closed-loop traffic that streams its answers, as chat clients do, and what the client sees of it.
+
+Prompts are token ids, new ones each time, so that no prefix is cached; the same ones for all who are compared in a round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import time
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_TIMEOUT: Final = 120.0
+_TOKENS: Final = range(3, 500)
+_TOGETHER: Final = 100e-6
+"""Seconds within which parts were read at once: a client that was away for a moment has not seen two fast tokens."""
+_END: Final = b"[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one turn sends.
+
+    Attributes:
+        clients: how many requests are there at a time.
+        requests: how many in all.
+        prompt, output: tokens of each.
+
+    """
+
+    name: str
+    clients: int
+    requests: int
+    prompt: int
+    output: int
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the clients of a turn saw; seconds.
+
+    Attributes:
+        gaps: from one part of an answer to the next; a part is what was read together.
+        first: from a request to the first part of its answer.
+        took: the whole turn.
+
+    """
+
+    gaps: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+    took: float = 0.0
+
+    def gap(self, percent: int) -> float:
+        """Return a percentile of the gaps, in milliseconds."""
+        return statistics.quantiles(self.gaps, n=100, method="inclusive")[percent - 1] * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where requests go: to *url*, and before that to the prefill server, if there is one."""
+
+    url: str
+    prefill: str = ""
+
+
+def drive(route: Route, load: Load, seed: int) -> Seen:
+    """Send a load and wait for all of its answers.
+
+    Raises:
+        RuntimeError: a request was not served, or not completely.
+
+    """
+    return asyncio.run(_drive(route, load, seed))
+
+
+async def _drive(route: Route, load: Load, seed: int) -> Seen:
+    prompts = _prompts(load, seed)
+    seen = Seen()
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=timeout, raise_for_status=_must_be_ok
+    ) as session:
+        left = iter(prompts)
+
+        async def client() -> None:
+            for prompt in left:
+                await _ask(session, route, prompt, load.output, seen)
+
+        began = time.perf_counter()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(load.clients):
+                    tasks.create_task(client())
+        except BaseExceptionGroup as group:
+            # The first is the cause; the others were cancelled for it, or met the same.
+            raise group.exceptions[0] from None
+        seen.took = time.perf_counter() - began
+    return seen
+
+
+def _prompts(load: Load, seed: int) -> Sequence[list[int]]:
+    chance = random.Random(seed)
+    return [chance.choices(_TOKENS, k=load.prompt) for _ in range(load.requests)]
+
+
+async def _ask(
+    session: aiohttp.ClientSession, route: Route, prompt: list[int], tokens: int, seen: Seen
+) -> None:
+    began = time.perf_counter()
+    body: dict[str, Any] = {"prompt": prompt, "temperature": 0, "ignore_eos": True}
+    if route.prefill:
+        async with session.post(
+            f"{route.prefill}/v1/completions",
+            json={**body, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}},
+        ) as answer:
+            body["kv_transfer_params"] = (await answer.json())["kv_transfer_params"]
+    body |= {"max_tokens": tokens, "stream": True, "stream_options": {"include_usage": True}}
+    last, usage = 0.0, b""
+    async with session.post(f"{route.url}/v1/completions", json=body) as answer:
+        async for line in answer.content:
+            if not line.startswith(b"data:"):
+                continue
+            now = time.perf_counter()
+            if line.strip().endswith(_END):
+                break
+            if not last:
+                seen.first.append(now - began)
+            elif now - last > _TOGETHER:
+                seen.gaps.append(now - last)
+            last, usage = now, line
+    done = json.loads(usage.removeprefix(b"data:"))["usage"]["completion_tokens"]
+    if done != tokens:
+        raise RuntimeError(f"{route.url} answered with {done} tokens instead of {tokens}.")
+
+
+async def _must_be_ok(answer: aiohttp.ClientResponse) -> None:
+    if answer.status != HTTPStatus.OK:
+        raise RuntimeError(
+            f"{answer.url} answered {answer.status} instead of 200: {(await answer.text())[:500]}"
+        )
+
+
+def meanwhile(route: Route, load: Load, work: Callable[[], None]) -> None:
+    """Call *work* in a thread while loads go on one after the other; returns when it has returned."""
+
+    async def both() -> None:
+        done = asyncio.create_task(asyncio.to_thread(work))
+        seed = 0
+        while not done.done():
+            seed += 1
+            await _drive(route, load, -seed)
+        await done
+
+    asyncio.run(both())

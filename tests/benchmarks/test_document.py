@@ -1,0 +1,112 @@
+"""The document is a function of the results; a part that is run again replaces its own section only."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.document import Results, anchor, number, spread, terminal
+from benchmarks.rows import Budget, Row, Section, Spread, against
+
+ORDER = ("emit", "agent")
+EMIT = Section(
+    "emit",
+    "Emit path",
+    ("What it costs.",),
+    (
+        against(
+            "a sample", "ns", [100, 200, 300], "Counter.inc", [200, 400, 600], budget=Budget("emit", 250)
+        ),
+        against("an event", "ns", [900, 900], "span", [9000, 9000], group="Beside"),
+    ),
+    {"Measured": "today", "on": "a machine"},
+)
+AGENT = Section("agent", "The agent", (), (Row("memory", "MiB", Spread.one(80.25)),))
+
+
+def test_a_document_has_budgets_tables_and_circumstances():
+    """Golden: columns that nobody fills are left out."""
+    text = Results([AGENT, EMIT]).markdown(ORDER)
+    assert text[text.index("## Budgets") :] == (
+        "## Budgets\n\n"
+        "| budget | limit | measured | verdict | section |\n"
+        "| --- | ---: | ---: | ---: | ---: |\n"
+        "| emit | ≤ 250 ns | 200 ns [150 250] | not decided | [Emit path](#emit-path) |\n\n"
+        "## Emit path\n\n"
+        "What it costs.\n\n"
+        "| what | Penstock | peer | the peer's | Penstock ÷ peer | budget | verdict |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        "| a sample | 200 ns [150 250] | Counter.inc | 400 ns [300 500] | 0.5 | ≤ 250 ns | not decided |\n\n"
+        "### Beside\n\n"
+        "| what | Penstock | peer | the peer's | Penstock ÷ peer |\n"
+        "| --- | ---: | ---: | ---: | ---: |\n"
+        "| an event | 900 ns | span | 9,000 ns | 0.1 |\n\n"
+        "<sub>Measured today; on a machine</sub>\n\n"
+        "## The agent\n\n"
+        "| what | Penstock |\n"
+        "| --- | ---: |\n"
+        "| memory | 80.2 MiB |\n"
+    )
+
+
+def test_a_section_replaces_its_own_only(tmp_path):
+    """Over the file, as two runs of the command do it."""
+    path = tmp_path / "results.json"
+    first = Results.load(path)
+    first.replace(EMIT)
+    first.replace(AGENT)
+    first.save(path)
+    second = Results.load(path)
+    second.replace(Section("agent", "The agent", (), (Row("memory", "MiB", Spread.one(99)),)))
+    second.save(path)
+    before, after = first.markdown(ORDER), Results.load(path).markdown(ORDER)
+    assert "80.2 MiB" in before
+    assert before.replace("80.2 MiB", "99.0 MiB") == after
+
+
+def test_an_area_that_is_gone_leaves_the_document():
+    """Its results may still be in the file."""
+    text = Results([EMIT, AGENT]).markdown(("agent",))
+    assert ("## The agent" in text, "Emit path" in text) == (True, False)
+
+
+def test_the_stored_results_make_the_stored_document():
+    """Nobody has written into it by hand, and a change of the layout was written out."""
+    from benchmarks.__main__ import AREAS, DOCUMENT, RESULTS
+
+    assert json.loads(RESULTS.read_text())
+    assert DOCUMENT.read_text() == Results.load(RESULTS).markdown(AREAS)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.00412, "0.00412"),
+        (0.9934, "0.993"),
+        (1.0004, "1.000"),
+        (12.345, "12.3"),
+        (123456.7, "123,457"),
+    ],
+)
+def test_numbers_have_the_digits_that_count(value, text):
+    """Three or more."""
+    assert number(value) == text
+
+
+def test_a_spread_is_shown_where_there_is_one():
+    """And its unit stands by the median."""
+    assert spread(Spread.one(2.0), "ms") == "2.000 ms"
+    assert spread(Spread(2.0, 1.5, 3.0, 1, 4)) == "2.000 [1.500 3.000]"
+    assert spread(None) == ""
+
+
+def test_anchors_are_githubs():
+    """As links of the budgets need them."""
+    assert anchor("Prefill → decode, over NIXL") == "prefill--decode-over-nixl"
+
+
+def test_the_terminal_shows_a_row_a_line():
+    """With the name that stored ratios go by."""
+    assert terminal(EMIT).splitlines()[1] == "Beside / an event / span: 900 ns; span; 9,000 ns; 0.1"
