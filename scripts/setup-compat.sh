@@ -50,6 +50,8 @@ site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("pureli
 cat >"$site/penstock-base.pth" <<PTH
 import os, site; os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu"); site.addsitedir("$packages")
 PTH
+# The agent knows nothing of vLLM: it is the one below.
+ln -s "$(realpath "$base/bin/agentctl")" "$(realpath "$base/bin/penstock-agent")" "$venv/bin/"
 must "the wheel of vLLM $vllm (hundreds of megabytes)" "${pip[@]}" download --no-deps --no-cache-dir --only-binary :all: \
     --dest "$download" "vllm==$vllm"
 must "its Python code" "$base/bin/python" scripts/unpack_python.py "$download"/vllm-*.whl "$site"
