@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,6 @@ with warnings.catch_warnings():
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.support.recorder import Recorder
 
@@ -64,6 +64,9 @@ def expected() -> list[tuple[str, int, bool, str]]:
     ]
 
 
+DOCUMENT = Path(__file__).parents[3] / "docs" / "compatibility.md"
+
+
 @pytest.fixture
 def clean() -> Iterator[None]:
     """Begin without a state of any hook, and end so."""
@@ -88,6 +91,18 @@ def test_the_survey() -> None:
         "NixlPullConnectorWorker",
         "NixlPushConnectorWorker",
     ]
+
+
+def test_the_document_says_the_same() -> None:
+    """Its table has every hook and version, and where one is left out, why."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in DOCUMENT.read_text().splitlines()
+    ]
+    (start,) = [number for number, cells in enumerate(rows) if cells[0] == "hook"]
+    versions = rows[start][2:]
+    table = {cells[0].strip("`"): cells[2:] for cells in rows[start + 2 : start + 2 + len(ALL)]}
+    assert versions == list(LEFT_OUT)
+    assert table == {name: [LEFT_OUT[each].get(name, "yes") for each in versions] for name in ALL}
 
 
 @pytest.mark.usefixtures("recorder", "clean")
@@ -148,17 +163,19 @@ def test_an_earlier_vllm_lacks_a_method(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_a_survey_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class that is gone leaves its hook out; without NIXL its hook is not used; one that is disabled is off."""
-    monkeypatch.setattr(surveys, "SCHEDULERS", ("vllm.v1.core.sched.gone.Scheduler",))
+    """The scheduler's class being gone leaves its hook out, one of the others is not used; without NIXL its hook is not used; one that is disabled is off."""
+    gone = ("vllm.v1.core.sched.gone.Scheduler", "vllm.v1.core.sched.scheduler.LaterScheduler")
+    monkeypatch.setattr(surveys, "SCHEDULERS", gone)
     nixl = importlib.import_module("vllm.distributed.nixl_utils")
     monkeypatch.setattr(nixl, "NixlWrapper", None)
-    found = {each.hook: (each.verdict, each.reason) for each in surveys.survey({"eplb"})}
-    assert found["scheduler"] == (
+    found = {(each.hook, each.host): (each.verdict, each.reason) for each in surveys.survey({"eplb"})}
+    assert found["scheduler", "Scheduler"] == (
         Verdict.LEFT_OUT,
         "ModuleNotFoundError: No module named 'vllm.v1.core.sched.gone'",
     )
-    assert found["nixl"] == (Verdict.NOT_USED, "vLLM finds no NIXL")
-    assert found["eplb"] == (Verdict.OFF, "disabled by PENSTOCK_HOOKS_DISABLED")
+    assert found["scheduler", "LaterScheduler"] == (Verdict.NOT_USED, "this vLLM has no such class")
+    assert found["nixl", "NixlPullConnectorWorker"] == (Verdict.NOT_USED, "vLLM finds no NIXL")
+    assert found["eplb", ""] == (Verdict.OFF, "disabled by PENSTOCK_HOOKS_DISABLED")
 
 
 def check(*arguments: str, before: str = "", **env: str) -> subprocess.CompletedProcess[str]:
