@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _SCHED: Final = "vllm.v1.core.sched"
 _NIXL: Final = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
 
+# Only the first is in every vLLM.
 SCHEDULERS: Final = (
     f"{_SCHED}.scheduler.Scheduler",
     f"{_SCHED}.async_scheduler.AsyncScheduler",
@@ -56,7 +57,13 @@ class _NotUsedError(Exception):
 
 
 def _scheduler(name: str) -> str:
-    return misfit(SchedulerHook(_load(name)))
+    try:
+        scheduler_class = _load(name)
+    except (ImportError, AttributeError) as error:
+        if name == SCHEDULERS[0]:
+            raise
+        raise _NotUsedError("this vLLM has no such class") from error
+    return misfit(SchedulerHook(scheduler_class))
 
 
 def _nixl(name: str) -> str:
