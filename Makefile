@@ -3,15 +3,19 @@ SHELL := /bin/bash
 VENV := $(or $(PENSTOCK_VENV),.venv)
 PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest $(ARGS)
+COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean setup-compat test-compat test-compat-engine
 
 help: ## Show what there is.
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## Build .venv (agent, instrumentation, tools, vLLM for CPU, NIXL); nothing if it is up to date.
 	@scripts/setup.sh
+
+setup-compat: setup ## Build .venv-compat: the Python code of vLLM 0.33 (VLLM=x.y.z for another) over .venv; nothing if it is up to date.
+	@scripts/setup-compat.sh
 
 demo: setup ## Agent and two real vLLM servers; failures, and a policy changed live. KEEP=1 leaves it up.
 	@$(PYTHON_IN_VENV) -m demo $(if $(filter 1,$(KEEP)),--keep)
@@ -30,6 +34,12 @@ test-fast: setup prometheus ## The same without engines.
 
 test-engine: setup ## Only the tests that start vLLM.
 	@$(PYTEST) -m engine
+
+test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
+	@$(COMPAT)/bin/python -m pytest -m "not engine" $(ARGS) tests/instrumentation/{vllm,eplb,ec}
+
+test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
+	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
 
 chaos: setup ## The fault suite at full length, and 200 random kills of the agent under traffic (KILLS=n, SEED=n repeats a run).
 	@FAULTS=long $(PYTEST) tests/faults
@@ -75,4 +85,4 @@ prometheus:
 	@scripts/need-prometheus.sh
 
 clean: ## Remove environments and caches.
-	rm -rf .venv .venv-proto .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-compat .venv-proto .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from penstock.instrumentation.guard import guard
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from penstock.proto.v1.common_pb2 import Component
     from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -36,7 +36,7 @@ class Hook(Protocol):
     @property
     def component(self) -> int: ...  # noqa: D102
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need]:
         """Return what must be there; an ImportError or AttributeError counts as a requirement not met."""
         ...
 
@@ -46,6 +46,14 @@ class Hook(Protocol):
 
     def uninstall(self) -> None:
         """Put everything back as it was before :meth:`install`."""
+        ...
+
+
+class Need(Protocol):
+    """Something that a hook needs of the host: :class:`Requirement` or :class:`Extension`."""
+
+    def unmet(self) -> str:
+        """Return why it is not met, in a few words; empty if it is."""
         ...
 
 
@@ -81,6 +89,63 @@ class Requirement:
         if missing:
             return f"{place} has no parameter {', '.join(missing)} (it has {', '.join(accepted)})"
         return ""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Methods of a host's class that a mixin extends: each must take all that the host's own takes.
+
+    A host that calls one with an argument more than the mixin knows would get a TypeError of ours.
+
+    Attributes:
+        mixin: the class that goes in front; what it has of its own (``_penstock…``) and what the host lacks is left out.
+        owner: the host's class.
+
+    """
+
+    mixin: type
+    owner: type
+
+    def unmet(self) -> str:
+        """Return which calls ours would not take; empty if there is none."""
+        found = [
+            f"{self.owner.__qualname__}.{name} is called in a way that Penstock does not know: {refused}"
+            for name, ours in self._methods().items()
+            if (refused := _refused(ours, getattr(self.owner, name, None)))
+        ]
+        return "; ".join(found)
+
+    def _methods(self) -> dict[str, Callable[..., Any]]:
+        return {
+            name: method
+            for each in reversed(self.mixin.__mro__[:-1])
+            for name, method in vars(each).items()
+            if inspect.isfunction(method) and not name.startswith(("__", "_penstock"))
+        }
+
+
+def _refused(ours: Callable[..., Any], theirs: Any) -> str:
+    """Return what *ours* would say to the fullest call that *theirs* takes, by place and by name; empty if it takes both."""
+    try:
+        parameters = inspect.signature(theirs).parameters.values()
+    except (TypeError, ValueError):
+        return ""  # no method of the host, or one without a signature
+    mine = inspect.signature(ours)
+    for by_name in (False, True):
+        places: list[str] = []
+        names: dict[str, str] = {}
+        for parameter in parameters:
+            keyword = parameter.kind in {parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD}
+            # The first is the object itself.
+            if keyword or (by_name and places and parameter.kind is parameter.POSITIONAL_OR_KEYWORD):
+                names[parameter.name] = ""
+            elif not (by_name and parameter.kind is parameter.VAR_POSITIONAL):
+                places.append("")
+        try:
+            mine.bind(*places, **names)
+        except TypeError as error:
+            return str(error)
+    return ""
 
 
 @dataclass(frozen=True)
@@ -148,15 +213,9 @@ class HookRegistry:
     @staticmethod
     def _attach(hook: Hook) -> str:
         """Install and return the reason why not; empty for success."""
-        try:
-            reasons = [unmet for requirement in hook.requires() if (unmet := requirement.unmet())]
-        except (ImportError, AttributeError) as error:
-            return f"{type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001  (whatever vLLM's modules raise on import)
-            guard.record(f"hook.{hook.name}", error)
-            return f"{type(error).__name__}: {error}"
-        if reasons:
-            return "; ".join(reasons)
+        reason = misfit(hook)
+        if reason:
+            return reason
         try:
             hook.install()
         except Exception as error:  # noqa: BLE001  (a hook that fails leaves the rest at work)
@@ -165,6 +224,17 @@ class HookRegistry:
                 hook.uninstall()
             return f"{type(error).__name__}: {error}"
         return ""
+
+
+def misfit(hook: Hook) -> str:
+    """Return why *hook* does not fit this vLLM, empty if it does; installs nothing and never raises."""
+    try:
+        return "; ".join(unmet for need in hook.requires() if (unmet := need.unmet()))
+    except (ImportError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001  (whatever vLLM's modules raise on import)
+        guard.record(f"hook.{hook.name}", error)
+        return f"{type(error).__name__}: {error}"
 
 
 registry = HookRegistry()

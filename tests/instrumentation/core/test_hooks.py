@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.constants import COMPONENT_SCHEDULER
 from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import HookRegistry, HookState, Requirement
+from penstock.instrumentation.hooks import Extension, HookRegistry, HookState, Requirement
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:
@@ -78,6 +78,75 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> HookRegistry:
 def test_requirements(requirement: Requirement, reason: str) -> None:
     """A requirement is met by name and parameters, or says what is missing."""
     assert requirement.unmet() == reason
+
+
+class Before:
+    """What goes in front of a host's class."""
+
+    def fixed(self, request: Any) -> None:
+        """Take just this."""
+
+    def open(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """Take whatever comes."""
+
+    def _penstock_own(self) -> None: ...
+
+
+def _fixed(self: Any, request: Any) -> None: ...
+
+
+def _renamed(self: Any, req: Any) -> None: ...
+
+
+def _longer(self: Any, request: Any, rank: int = 0) -> None: ...
+
+
+def _named(self: Any, request: Any, *, rank: int = 0) -> None: ...
+
+
+def _variadic(self: Any, request: Any, *more: Any) -> None: ...
+
+
+def _catching(self: Any, request: Any, **more: Any) -> None: ...
+
+
+def _shorter(self: Any) -> None: ...
+
+
+_UNKNOWN = "Host.fixed is called in a way that Penstock does not know: "
+
+
+@pytest.mark.parametrize(
+    ("methods", "reason"),
+    [
+        ({"fixed": _fixed}, ""),
+        ({"open": _longer}, ""),
+        ({"open": _named}, ""),
+        ({"open": _variadic}, ""),
+        ({"open": _catching}, ""),
+        ({}, ""),
+        ({"fixed": 1}, ""),
+        ({"_penstock_own": _longer}, ""),
+        ({"fixed": _longer}, _UNKNOWN + "too many positional arguments"),
+        ({"fixed": _named}, _UNKNOWN + "got an unexpected keyword argument 'rank'"),
+        ({"fixed": _variadic}, _UNKNOWN + "too many positional arguments"),
+        ({"fixed": _catching}, _UNKNOWN + "got an unexpected keyword argument 'more'"),
+        ({"fixed": _renamed}, _UNKNOWN + "missing a required argument: 'request'"),
+        ({"fixed": _shorter}, _UNKNOWN + "missing a required argument: 'request'"),
+    ],
+)
+def test_extensions(methods: dict[str, Any], reason: str) -> None:
+    """A method that is extended must take every call that the host's own takes; what the host lacks is no matter."""
+    assert Extension(Before, type("Host", (), methods)).unmet() == reason
+
+
+def test_an_extension_in_parts() -> None:
+    """Of a mixin made of several the method in front counts."""
+
+    class Front(Before):
+        def fixed(self, request: Any, *args: Any, **kwargs: Any) -> None: ...
+
+    assert Extension(Front, type("Host", (), {"fixed": _longer})).unmet() == ""
 
 
 def test_install_is_idempotent(registry: HookRegistry) -> None:

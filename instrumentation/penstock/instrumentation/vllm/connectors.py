@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Requirement
+from penstock.instrumentation.hooks import Extension, Requirement
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import identity
 from penstock.instrumentation.vllm.load_control import Admission
@@ -23,6 +23,7 @@ from penstock.instrumentation.vllm.subclass import Swaps
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.instrumentation.hooks import Need
     from penstock.instrumentation.vllm.load_control import LoadControl
     from penstock.instrumentation.vllm.nixl_observer import NixlObserver
     from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
@@ -147,7 +148,7 @@ class KvConnectorHook:
         self._swaps = Swaps()
         self._nixl = NixlWorkers()
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need]:
         """Return the factory's method and what the mixins extend."""
         from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
@@ -163,6 +164,8 @@ class KvConnectorHook:
             Requirement(KVConnectorBase_V1, "update_connector_output", ("connector_output",)),
             Requirement(KVConnectorBase_V1, "build_connector_worker_meta"),
             Requirement(KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware", ("metadata",)),
+            Extension(SchedulerSideMixin, KVConnectorBase_V1),
+            Extension(WorkerSideMixin, KVConnectorBase_V1),
         ]
 
     def install(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Requirement
+from penstock.instrumentation.hooks import Extension, Requirement
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import identity
 from penstock.instrumentation.vllm.ec_reports import EcReport
@@ -19,6 +19,7 @@ from penstock.instrumentation.vllm.subclass import Swaps
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.instrumentation.hooks import Need
     from penstock.instrumentation.vllm.ec_control import EcControl
 
 _GUARD = guard("ec_connector")
@@ -97,7 +98,7 @@ class EcConnectorHook:
         self._patch = Patch()
         self._swaps = Swaps()
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need]:
         """Return the factory's method and what the mixins extend."""
         from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase
         from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
@@ -114,6 +115,8 @@ class EcConnectorHook:
             Requirement(ECConnectorBase, "start_save_caches"),
             Requirement(ECConnectorBase, "save_caches", ("encoder_cache", "mm_hash")),
             Requirement(ECConnectorBase, "build_connector_worker_meta"),
+            Extension(EcSchedulerSideMixin, ECConnectorBase),
+            Extension(EcWorkerSideMixin, ECConnectorBase),
         ]
 
     def install(self) -> None:

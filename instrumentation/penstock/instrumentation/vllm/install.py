@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.runtime import runtime
@@ -14,17 +14,16 @@ from penstock.instrumentation.vllm.frontend import TraceContextHook
 from penstock.instrumentation.vllm.scheduler_hook import SchedulerClassHook
 from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
 
+if TYPE_CHECKING:
+    from penstock.instrumentation.hooks import Hook
+
 # vLLM inspects a model's class in a process of its own, which serves nothing and ends at once.
 _INSPECTION: Final = "vllm.model_executor.models.registry"
 
 
-def install() -> None:
-    """Install every hook that is not disabled; those of a scheduler class and of NIXL follow when vLLM builds one."""
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if main is not None and main.name == _INSPECTION:
-        return
-    disabled = runtime.settings.hooks_disabled if runtime.settings is not None else ()
-    hooks = (
+def hooks() -> tuple[Hook, ...]:
+    """Return those that are installed at once, in their order; those of a scheduler class and of NIXL follow when vLLM builds one."""
+    return (
         SchedulerClassHook(),
         KvConnectorHook(),
         EcConnectorHook(),
@@ -32,5 +31,13 @@ def install() -> None:
         EplbHook(),
         TraceContextHook(),
     )
-    for hook in hooks:
+
+
+def install() -> None:
+    """Install every hook that is not disabled."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is not None and main.name == _INSPECTION:
+        return
+    disabled = runtime.settings.hooks_disabled if runtime.settings is not None else ()
+    for hook in hooks():
         registry.install(hook, disabled)

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
-from penstock.instrumentation.hooks import Requirement, registry
+from penstock.instrumentation.hooks import Extension, Requirement, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.nixl import NixlWorkerMixin
 from penstock.instrumentation.vllm.nixl_agent import NixlAgentMixin
@@ -17,6 +17,8 @@ from penstock.instrumentation.vllm.subclass import Swaps
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.instrumentation.hooks import Need
+
 
 class NixlHook:
     """What the mixins need of the classes of one worker and its NIXL agent; nothing is patched but the objects."""
@@ -24,13 +26,13 @@ class NixlHook:
     name = "nixl"
     component = c.COMPONENT_WORKER
 
-    def __init__(self, worker: Any) -> None:
-        """Look at *worker*, which vLLM has built."""
-        self._worker = type(worker)
-        self._agent = type(worker.nixl_wrapper)
+    def __init__(self, worker: type, agent: type) -> None:
+        """Look at the classes of a worker, pull or push, and of the NIXL agent that it holds."""
+        self._worker = worker
+        self._agent = agent
         self.swaps = Swaps()
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need]:
         """Return the methods that the mixins extend."""
         worker, agent = self._worker, self._agent
         return [
@@ -48,6 +50,8 @@ class NixlHook:
             Requirement(agent, "get_xfer_telemetry", ("handle",)),
             Requirement(agent, "release_xfer_handle", ("handle",)),
             Requirement(agent, "get_new_notifs"),
+            Extension(NixlWorkerMixin, worker),
+            Extension(NixlAgentMixin, agent),
         ]
 
     def install(self) -> None:
@@ -70,7 +74,7 @@ class NixlWorkers:
         worker: Any = getattr(connector, "connector_worker", None)
         if not hasattr(worker, "nixl_wrapper"):
             return None
-        self._hook = self._hook or NixlHook(worker)
+        self._hook = self._hook or NixlHook(type(worker), type(worker.nixl_wrapper))
         settings = runtime.settings
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return None

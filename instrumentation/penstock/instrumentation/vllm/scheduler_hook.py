@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Requirement, registry
+from penstock.instrumentation.hooks import Extension, Requirement, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.patch import Patch
 from penstock.instrumentation.vllm.subclass import instrumented
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from penstock.instrumentation.hooks import Need
 
 _METHODS = (
     ("schedule", ()),
@@ -46,9 +48,12 @@ class SchedulerHook:
         """Look at *scheduler_class*, the one that vLLM resolved."""
         self._class = scheduler_class
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need]:
         """Return the methods that the mixin extends."""
-        return [Requirement(self._class, name, parameters) for name, parameters in _METHODS]
+        from penstock.instrumentation.vllm.scheduler import SchedulerMixin
+
+        yield from (Requirement(self._class, name, parameters) for name, parameters in _METHODS)
+        yield Extension(SchedulerMixin, self._class)
 
     def install(self) -> None:
         """Do nothing: the subclass is made by whoever builds the scheduler."""
@@ -66,7 +71,7 @@ class SchedulerClassHook:
     def __init__(self) -> None:
         self._patch = Patch()
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need]:
         """Return the method that is patched."""
         from vllm.config.scheduler import SchedulerConfig
 

@@ -1,0 +1,96 @@
+"""Which hooks fit the vLLM that is installed: all there are, looked at and not installed.
+
+In an engine some are looked at only when vLLM resolves a scheduler class, builds a NIXL worker or takes its first request
+(``scheduler_hook.py``, ``nixl_hook.py``, ``frontend.py``); here they are held against the classes that vLLM ships.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.fitness import Answer, Verdict
+from penstock.instrumentation.hooks import misfit
+from penstock.instrumentation.vllm.client_error import ClientErrorHook
+from penstock.instrumentation.vllm.install import hooks
+from penstock.instrumentation.vllm.nixl_hook import NixlHook
+from penstock.instrumentation.vllm.scheduler_hook import SchedulerHook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+_SCHED: Final = "vllm.v1.core.sched"
+_NIXL: Final = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
+
+# Only the first is in every vLLM.
+SCHEDULERS: Final = (
+    f"{_SCHED}.scheduler.Scheduler",
+    f"{_SCHED}.async_scheduler.AsyncScheduler",
+    f"{_SCHED}.diffusion_scheduler.DiffusionScheduler",
+)
+NIXL_WORKERS: Final = (
+    f"{_NIXL}.pull_worker.NixlPullConnectorWorker",
+    f"{_NIXL}.push_worker.NixlPushConnectorWorker",
+)
+
+
+def survey(disabled: Collection[str] = ()) -> list[Answer]:
+    """Return what becomes of each hook here; *disabled* are the names of those that are switched off."""
+    return [
+        *(_answer(each.name, each.component, functools.partial(misfit, each), disabled) for each in hooks()),
+        *(
+            _answer("scheduler", c.COMPONENT_SCHEDULER, functools.partial(_scheduler, name), disabled, name)
+            for name in SCHEDULERS
+        ),
+        *(
+            _answer("nixl", c.COMPONENT_WORKER, functools.partial(_nixl, name), disabled, name)
+            for name in NIXL_WORKERS
+        ),
+        _answer("client_error", c.COMPONENT_FRONTEND, functools.partial(misfit, ClientErrorHook()), disabled),
+    ]
+
+
+class _NotUsedError(Exception):
+    """The hook has nothing to do here; the text says why."""
+
+
+def _scheduler(name: str) -> str:
+    try:
+        scheduler_class = _load(name)
+    except (ImportError, AttributeError) as error:
+        if name == SCHEDULERS[0]:
+            raise
+        raise _NotUsedError("this vLLM has no such class") from error
+    return misfit(SchedulerHook(scheduler_class))
+
+
+def _nixl(name: str) -> str:
+    try:
+        agent = _load("vllm.distributed.nixl_utils.NixlWrapper")
+    except AttributeError:
+        agent = None
+    if agent is None:
+        raise _NotUsedError("vLLM finds no NIXL")
+    return misfit(NixlHook(_load(name), agent))
+
+
+def _answer(
+    name: str, component: int, look: Callable[[], str], disabled: Collection[str], host: str = ""
+) -> Answer:
+    host = host.rpartition(".")[2]
+    if name in disabled:
+        return Answer(name, component, Verdict.OFF, "disabled by PENSTOCK_HOOKS_DISABLED", host)
+    try:
+        reason = look()
+    except _NotUsedError as error:
+        return Answer(name, component, Verdict.NOT_USED, str(error), host)
+    except (ImportError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    return Answer(name, component, Verdict.LEFT_OUT if reason else Verdict.FITS, reason, host)
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)

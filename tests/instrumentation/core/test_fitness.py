@@ -1,0 +1,103 @@
+"""What ``python -m penstock.instrumentation.check`` says of what was found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from penstock.instrumentation.constants import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
+from penstock.instrumentation.fitness import (
+    Answer,
+    Finding,
+    Report,
+    Verdict,
+    as_json,
+    as_text,
+    surroundings,
+)
+
+FITS = Answer("scheduler", COMPONENT_SCHEDULER, Verdict.FITS, host="Scheduler")
+LEFT_OUT = Answer("eplb", COMPONENT_WORKER, Verdict.LEFT_OUT, "EplbState.step is missing")
+OFF = Answer("client_error", COMPONENT_FRONTEND, Verdict.OFF, "disabled by PENSTOCK_HOOKS_DISABLED")
+NOT_USED = Answer("nixl", COMPONENT_WORKER, Verdict.NOT_USED, "vLLM finds no NIXL", "Worker")
+VERSIONS = {"vLLM": "0.33.0", "NIXL": ""}
+
+TEXT = """\
+vLLM 0.33.0, NIXL not installed
+HOOK          COMPONENT  CLASS
+scheduler     scheduler  Scheduler  fits
+eplb          worker                left out: EplbState.step is missing
+client_error  frontend              off: disabled by PENSTOCK_HOOKS_DISABLED
+nixl          worker     Worker     not used: vLLM finds no NIXL
+vLLM will load the plugin
+not fit for this vLLM: eplb; engines start without, what these show is missing"""
+
+
+def test_for_people() -> None:
+    """One line a hook, what is missing at the end."""
+    report = Report(VERSIONS, (FITS, LEFT_OUT, OFF, NOT_USED), (Finding("vLLM will load the plugin"),))
+    assert as_text(report) == TEXT
+
+
+def test_for_programs() -> None:
+    """The same with the verdict of the whole."""
+    report = Report(VERSIONS, (LEFT_OUT,), (Finding("vLLM will load the plugin"),))
+    assert json.loads(as_json(report)) == {
+        "versions": VERSIONS,
+        "hooks": [
+            {
+                "hook": "eplb",
+                "component": "worker",
+                "class": "",
+                "verdict": "left out",
+                "reason": "EplbState.step is missing",
+            }
+        ],
+        "findings": [{"text": "vLLM will load the plugin", "wrong": False}],
+        "ok": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("answers", "findings", "wrong"),
+    [
+        ((FITS,), (Finding("x"),), False),
+        ((FITS, OFF, NOT_USED), (), False),
+        ((FITS, LEFT_OUT), (), True),
+        ((FITS,), (Finding("x", wrong=True),), True),
+    ],
+)
+def test_what_is_wrong(answers: tuple[Answer, ...], findings: tuple[Finding, ...], wrong: bool) -> None:
+    """A hook that does not fit or a plugin that is not loaded; not what somebody chose or does not use."""
+    assert Report(VERSIONS, answers, findings).wrong is wrong
+
+
+@pytest.mark.parametrize(
+    ("environ", "plugins", "found"),
+    [
+        (
+            {},
+            ["penstock", "other"],
+            [(False, "vLLM will load the plugin"), (False, "PENSTOCK_ENDPOINT is not set")],
+        ),
+        ({}, ["other"], [(True, "no entry point 'penstock'"), (False, "PENSTOCK_ENDPOINT is not set")]),
+        (
+            {"VLLM_PLUGINS": "other,penstock", "PENSTOCK_ENDPOINT": "127.0.0.1:4320"},
+            ["penstock"],
+            [(False, "vLLM will load the plugin"), (False, "entries go to 127.0.0.1:4320")],
+        ),
+        (
+            {"VLLM_PLUGINS": "", "PENSTOCK_ENDPOINT": "nowhere"},
+            ["penstock"],
+            [
+                (True, "VLLM_PLUGINS='' leaves it out"),
+                (True, "Penstock stays off: PENSTOCK_ENDPOINT='nowhere'"),
+            ],
+        ),
+    ],
+)
+def test_surroundings(environ: dict[str, str], plugins: list[str], found: list[tuple[bool, str]]) -> None:
+    """Whether vLLM would load the plugin, and whether that would do anything."""
+    told = surroundings(environ, plugins)
+    assert [each.wrong for each in told] == [wrong for wrong, _ in found]
+    assert all(words in each.text for each, (_, words) in zip(told, found, strict=True))

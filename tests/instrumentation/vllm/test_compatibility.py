@@ -1,0 +1,222 @@
+"""Which hooks fit which vLLM: the table of docs/compatibility.md, and what is told where one does not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.instrumentation.fitness import Verdict
+from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.vllm import install as installer
+from penstock.instrumentation.vllm import survey as surveys
+from penstock.instrumentation.vllm.scheduler_hook import instrument
+from penstock.proto.v1.common_pb2 import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support import nixl_pair, schedulers
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
+    import vllm
+    from vllm.config.scheduler import SchedulerConfig
+    from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.recorder import Recorder
+
+ALL = {
+    "client_error": COMPONENT_FRONTEND,
+    "ec_connector": COMPONENT_WORKER,
+    "eplb": COMPONENT_WORKER,
+    "kv_connector": COMPONENT_WORKER,
+    "nixl": COMPONENT_WORKER,
+    "scheduler": COMPONENT_SCHEDULER,
+    "scheduler_class": COMPONENT_SCHEDULER,
+    "trace_context": COMPONENT_FRONTEND,
+    "zmq_ec_connector": COMPONENT_WORKER,
+}
+
+# By vLLM's minor version: the hooks that are left out, with the reason. A new version is a new line, here and in
+# docs/compatibility.md.
+LEFT_OUT: dict[str, dict[str, str]] = {"0.32": {}, "0.33": {}}
+
+OWN = ".".join(vllm.__version__.split(".")[:2])
+
+
+def expected() -> list[tuple[str, int, bool, str]]:
+    """Return the rows of the report with the vLLM that is installed."""
+    assert OWN in LEFT_OUT, f"vLLM {OWN} is new here: say which hooks it leaves out, and run everything on it"
+    return [
+        (name, component, name not in LEFT_OUT[OWN], LEFT_OUT[OWN].get(name, ""))
+        for name, component in ALL.items()
+    ]
+
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "compatibility.md"
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    """Begin without a state of any hook, and end so."""
+    registry.uninstall_all()
+    registry._states.clear()
+    yield
+    registry.uninstall_all()
+    registry._states.clear()
+
+
+def test_the_survey() -> None:
+    """Without an engine each hook is held against every class that it is for, and says what an engine would report."""
+    answers = surveys.survey()
+    found = {(each.hook, each.component, each.verdict is Verdict.FITS, each.reason) for each in answers}
+    assert sorted(found) == expected()
+    assert [each.host for each in answers if each.hook == "scheduler"] == [
+        "Scheduler",
+        "AsyncScheduler",
+        "DiffusionScheduler",
+    ]
+    assert [each.host for each in answers if each.hook == "nixl"] == [
+        "NixlPullConnectorWorker",
+        "NixlPushConnectorWorker",
+    ]
+
+
+def test_the_document_says_the_same() -> None:
+    """Its table has every hook and version, and where one is left out, why."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in DOCUMENT.read_text().splitlines()
+    ]
+    (start,) = [number for number, cells in enumerate(rows) if cells[0] == "hook"]
+    versions = rows[start][2:]
+    table = {cells[0].strip("`"): cells[2:] for cells in rows[start + 2 : start + 2 + len(ALL)]}
+    assert versions == list(LEFT_OUT)
+    assert table == {name: [LEFT_OUT[each].get(name, "yes") for each in versions] for name in ALL}
+
+
+@pytest.mark.usefixtures("recorder", "clean")
+async def test_the_report_of_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes out with a snapshot, and so what ``agentctl describe engine`` and ``doctor`` show, once all has been built."""
+    nixl_pair.prepare(monkeypatch, tmp_path)
+    installer.install()
+    assert registry.report()
+    SchedulerConfig.default_factory(async_scheduling=True).get_scheduler_cls()
+    engine = nixl_pair.Engine(tmp_path, "kv_consumer", monkeypatch)
+    front_end: Any = SimpleNamespace(
+        vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny", model="tiny")),
+        observability_config=SimpleNamespace(otlp_traces_endpoint=None),
+    )
+    with contextlib.suppress(AttributeError):  # no engine is behind it
+        await AsyncLLM.add_request(front_end, "r", "prompt", None)
+    snapshot = Snapshot()
+    registry.fill(snapshot)
+    engine.close()
+    assert [(each.name, each.component, each.installed, each.reason) for each in snapshot.hooks] == expected()
+
+
+@pytest.mark.usefixtures("recorder", "clean")
+def test_a_later_vllm_calls_differently(tmp_path: Path) -> None:
+    """A scheduler that calls its own method with more than Penstock takes is used as it is, and works."""
+
+    class Later(Scheduler):
+        def _free_blocks(self, request: Any, *, at_once: bool = True) -> None:
+            assert at_once
+            super()._free_blocks(request)
+
+        def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            return super()._free_request(request, *args, **kwargs)
+
+    assert instrument(Later) is Later
+    (state,) = [each for each in registry.report() if each.name == "scheduler"]
+    assert (state.installed, state.reason.rpartition(".")[2]) == (
+        False,
+        "_free_blocks is called in a way that Penstock does not know: got an unexpected keyword argument 'at_once'",
+    )
+    scheduler = schedulers.build(instrument(Later), schedulers.vllm_config(tmp_path))
+    scheduler.add_request(schedulers.request("r", max_tokens=1))
+    outputs = schedulers.step(scheduler)
+    assert [each.request_id for each in outputs[0].outputs if each.finish_reason is not None] == ["r"]
+    scheduler.shutdown()
+
+
+@pytest.mark.usefixtures("recorder", "clean")
+def test_an_earlier_vllm_lacks_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook is left out with what it misses, the others are installed, and the survey says the same."""
+    monkeypatch.delattr(ECConnectorBase, "take_unavailable_requests")
+    reason = "ECConnectorBase.take_unavailable_requests is missing"
+    installer.install()
+    states = {each.name: each for each in registry.report()}
+    assert (states.pop("ec_connector").reason, {each.reason for each in states.values()}) == (reason, {""})
+    (answer,) = [each for each in surveys.survey() if each.hook == "ec_connector"]
+    assert (answer.verdict, answer.reason) == (Verdict.LEFT_OUT, reason)
+
+
+def test_what_a_survey_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler's class being gone leaves its hook out, one of the others is not used; without NIXL its hook is not used; one that is disabled is off."""
+    gone = ("vllm.v1.core.sched.gone.Scheduler", "vllm.v1.core.sched.scheduler.LaterScheduler")
+    monkeypatch.setattr(surveys, "SCHEDULERS", gone)
+    nixl = importlib.import_module("vllm.distributed.nixl_utils")
+    monkeypatch.setattr(nixl, "NixlWrapper", None)
+    found = {(each.hook, each.host): (each.verdict, each.reason) for each in surveys.survey({"eplb"})}
+    assert found["scheduler", "Scheduler"] == (
+        Verdict.LEFT_OUT,
+        "ModuleNotFoundError: No module named 'vllm.v1.core.sched.gone'",
+    )
+    assert found["scheduler", "LaterScheduler"] == (Verdict.NOT_USED, "this vLLM has no such class")
+    assert found["nixl", "NixlPullConnectorWorker"] == (Verdict.NOT_USED, "vLLM finds no NIXL")
+    assert found["eplb", ""] == (Verdict.OFF, "disabled by PENSTOCK_HOOKS_DISABLED")
+
+
+def check(*arguments: str, before: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does, or after a line of Python."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PENSTOCK_", "VLLM_PLUGINS"))
+    }
+    module = "penstock.instrumentation.check"
+    program = ("-c", f"{before}; import runpy; runpy.run_module({module!r}, run_name='__main__')")
+    return subprocess.run(
+        [sys.executable, *(program if before else ("-m", module)), *arguments],
+        env={**inherited, **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_command() -> None:
+    """It names the versions and every hook, and ends with 0 where nothing is amiss."""
+    done = check(PENSTOCK_ENDPOINT="unix:///run/penstock/ingest.sock")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"vLLM {vllm.__version__}, NIXL ")
+    assert {line.split()[0] for line in lines[2:-2]} == set(ALL)
+    assert lines[-2:] == ["vLLM will load the plugin", "entries go to unix:///run/penstock/ingest.sock"]
+    assert done.returncode == (1 if LEFT_OUT[OWN] else 0)
+
+
+def test_the_command_where_the_plugin_is_left_out() -> None:
+    """The list of plugins that vLLM is allowed to load is looked at as well."""
+    done = check(VLLM_PLUGINS="other")
+    assert "VLLM_PLUGINS='other' leaves it out; add penstock" in done.stdout
+    assert done.returncode == 1
+
+
+def test_the_command_without_vllm(recorder: Recorder) -> None:
+    """It says so, and how to run it."""
+    del recorder
+    done = check(before="import sys; sys.modules['vllm'] = None")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "run this with the Python that runs vLLM" in done.stderr
