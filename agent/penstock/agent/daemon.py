@@ -156,6 +156,7 @@ class Daemon:
             policy_files=lambda: None if policies.files is None else policies.files.status,
             exporting=lambda: exporter.status(),  # noqa: PLW0108  (it does not exist yet)
             state=StateMetrics(place, journal, self._condition).families,
+            poisoned=lambda: keeper.poisoned,
         )
         journal.observe_commits(own.commit.observe)
         exporter = self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import sys
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 _BATCH = "SELECT id, epoch, seq, received_unix_nano, body, packed FROM batches"
 # Above every character, so that [prefix, prefix + _LAST) holds all that begins with the prefix.
 _LAST = "\U0010ffff"
+
+
+def _logged(row: tuple[int, int, int, int, bytes, int]) -> LoggedBatch:
+    number, epoch, seq, received, body, packed = row
+    return LoggedBatch(number, unsigned(epoch), seq, received, unpack(body, packed))
 
 
 class OpenDeferral(NamedTuple):
@@ -74,14 +81,19 @@ class Reader:
         return int(row[0]) if row is not None and row[0] is not None else 0
 
     def _batches(self, query: str, values: Sequence[int | str]) -> list[LoggedBatch]:
-        return [
-            LoggedBatch(number, unsigned(epoch), seq, received, unpack(body, packed))
-            for number, epoch, seq, received, body, packed in self._database.execute(query, values)
-        ]
+        return [_logged(row) for row in self._database.execute(query, values)]
 
-    def batches(self, after: int, limit: int = 256) -> list[LoggedBatch]:
-        """Return at most *limit* batches with an id above *after*, ascending."""
-        return self._batches(f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?", (after, limit))
+    def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
+        """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*."""
+        found: list[LoggedBatch] = []
+        query = f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?"
+        with closing(self._database.execute(query, (after, limit))) as rows:
+            for logged in map(_logged, rows):
+                found.append(logged)
+                max_bytes -= len(logged.body)
+                if max_bytes <= 0:
+                    break
+        return found
 
     def source(self, epoch: int) -> Source | None:
         """Return the source of an epoch."""

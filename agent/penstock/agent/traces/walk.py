@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _BATCHES_A_READ = 64
+_BYTES_A_READ = 2 << 20
 _SPANS_A_CALL = 512
 # A batch is stamped before it is committed; what is this much older is in the log or will not come.
 _COMMIT_NANO = 500_000_000
@@ -38,7 +39,7 @@ class Walk:
         oldest_unexported_unix_nano: when the oldest batch with undelivered spans was received; 0 if
             there is none.
         sampled_out: spans left out by the sampling.
-        skipped: requests or batches without spans because of an error of our own.
+        skipped: requests, batches or parts of them without spans because of an error of our own.
 
     """
 
@@ -73,6 +74,11 @@ class Walk:
         self.skipped = 0
 
     @property
+    def given_up(self) -> dict[str, int]:
+        """Requests that were finished before their end, by what there was too much of."""
+        return dict(self._assembler.given_up)
+
+    @property
     def closing(self) -> bool:
         """Whether spans wait for their grace to pass."""
         return self._assembler.closing > 0
@@ -83,7 +89,7 @@ class Walk:
         Returns True if there may be more to read, False at the end of the log, and None if the end of
         the export came before everything was delivered.
         """
-        batches = self._reader.batches(self.position, _BATCHES_A_READ)
+        batches = self._reader.batches(self.position, _BATCHES_A_READ, _BYTES_A_READ)
         finished: list[Finished] = []
         for logged in batches:
             finished += self._assembler.apply(logged)
@@ -126,7 +132,8 @@ class Walk:
         if self._delivery.suspects:
             self._held = self._held or begun
         else:
-            self._held, self.exported = None, self._reached
+            self._held = None
+            self.exported = max(self.exported, min(self._reached, self._assembler.settled))
         low, self.oldest_unexported_unix_nano = self._held or (self._assembler.low, 0)
         self.low = min([low, self._assembler.low, *(item.first_batch for item in unsent)])
         self._moved(self)
