@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.journal.connect import MAX_INTEGER
 from penstock.proto.v1.events_pb2 import Event
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ _NAMES_REMOTE = frozenset(
     for field in _BODIES
     if field.message_type is not None and "remote_request_id" in field.message_type.fields_by_name
 )
-
-# The wire's times are unsigned, SQLite's integers are not.
-_MAX_INTEGER = (1 << 63) - 1
 
 
 class EventRow(NamedTuple):
@@ -33,7 +31,7 @@ def event_rows(batch: Batch) -> list[EventRow]:
     """Return a row for each event."""
     return [
         EventRow(
-            KIND_NUMBERS.get(event.WhichOneof("body") or "", 0), pos, min(event.time_unix_nano, _MAX_INTEGER)
+            KIND_NUMBERS.get(event.WhichOneof("body") or "", 0), pos, min(event.time_unix_nano, MAX_INTEGER)
         )
         for pos, event in enumerate(batch.events)
     ]

@@ -8,7 +8,7 @@ from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.journal.connect import connect_reader, describe, signed, unsigned
+from penstock.agent.journal.connect import MAX_INTEGER, connect_reader, describe, signed, unsigned
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids
 from penstock.agent.journal.packing import unpack
 from penstock.agent.journal.sources import source_from_blob
@@ -171,6 +171,7 @@ class Reader:
 
         """
         numbers = [KIND_NUMBERS[kind] for kind in kinds] or [0, *KIND_NUMBERS.values()]
+        since_unix_nano = min(since_unix_nano, MAX_INTEGER)
         # The first batch that can hold one: an event is never received before it happens, but clocks step.
         since_batch = self._number(
             "SELECT min(id) FROM batches WHERE received_unix_nano >= ?", (since_unix_nano - 60_000_000_000,)
