@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -116,6 +117,7 @@ class Daemon:
         self._parts = AsyncExitStack()
         self._condition = Condition()
         self._stop_at: float | None = None
+        self._stopping = threading.Event()
         self._started_unix_nano = time.time_ns()
         self.fatal: asyncio.Future[DamageError] = asyncio.get_running_loop().create_future()
         self._http: HttpServer | None = None
@@ -182,6 +184,7 @@ class Daemon:
                 orders=policies.orders,
                 feed=policies.feed,
                 state_dir=place.path,
+                stopping=self._stopping,
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
@@ -334,6 +337,7 @@ class Daemon:
     async def stop(self) -> None:
         """Stop what was started, within the drain's deadline. Idempotent."""
         self._remaining()
+        self._stopping.set()
         await self._parts.aclose()
 
     def _render(self, accept: str) -> tuple[bytes, str]:
