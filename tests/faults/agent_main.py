@@ -9,6 +9,8 @@ forward, SIGUSR2 an hour back.
 | ``after-commit`` | it is committed; nobody has been told, neither the sender nor the metrics |
 | ``before-export`` | spans are ready, the backend has seen none of them |
 | ``after-export`` | the backend has taken them; the cursor does not say so |
+
+``FAULT=slow-backup 1`` kills nothing: a backup copies five pages a second.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from tests.faults.shift import WallClock
@@ -66,6 +69,7 @@ def _after(owner: Any, name: str, action: Callable[[], None]) -> None:
 
 def install(place: str, passes: int) -> None:
     """Set the trap."""
+    from penstock.agent import backup
     from penstock.agent.journal.journal import Journal
     from penstock.agent.journal.transaction import Transaction
     from penstock.agent.traces.backend import Backend
@@ -83,6 +87,9 @@ def install(place: str, passes: int) -> None:
         _before(Backend, "send", lambda *_: trap.step())
     elif place == "after-export":
         _after(Backend, "send", trap.step)
+    elif place == "slow-backup":
+        backup._PAGES = 1
+        _before(backup._Steps, "__call__", lambda *_: time.sleep(0.2))
     else:
         raise SystemExit(f"FAULT names no place: {place!r}")
 

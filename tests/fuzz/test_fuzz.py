@@ -53,5 +53,5 @@ def test_a_bounded_run(tmp_path):
     assert result.returncode == 0, result.stderr[-4000:]
     runs = re.search(r"Done (\d+) runs", result.stderr)
     assert runs is not None
-    assert int(runs[1]) > 1_000
+    assert int(runs[1]) > 200
     assert len(list(grown.iterdir())) > len(corpus())

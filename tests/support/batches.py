@@ -38,7 +38,8 @@ def event(
     kind: str, request_id: str = "", *, time_ns: int = TIME, component: int = COMPONENT_SCHEDULER, **body: Any
 ) -> Event:
     """Build an event whose body is the message *kind* with the fields *body*."""
-    return Event(time_unix_nano=time_ns, component=component, request_id=request_id, **{kind: body})
+    fields: dict[str, Any] = {"component": component, kind: body}
+    return Event(time_unix_nano=time_ns, request_id=request_id, **fields)
 
 
 def transfer_failure(request_id: str, *, peer: str = PEER, time_ns: int = TIME, **body: Any) -> Event:

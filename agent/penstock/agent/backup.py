@@ -16,17 +16,33 @@ from penstock.agent.policy.database import FILE_NAME as POLICIES
 from penstock.agent.setaside import size_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
-def back_up(state_dir: Path, target: Path) -> int:
+# Copied between two looks at whether to go on: a mebibyte.
+_PAGES = 256
+
+
+class _Steps:
+    """Called by SQLite after each step."""
+
+    def __init__(self, stopped: Callable[[], bool]) -> None:
+        self._stopped = stopped
+
+    def __call__(self, _status: int, _remaining: int, _total: int) -> None:
+        if self._stopped():
+            raise ImpossibleError("the agent is stopping; the backup was given up, and nothing of it is left")
+
+
+def back_up(state_dir: Path, target: Path, stopped: Callable[[], bool] = lambda: False) -> int:
     """Copy the journal and the policies of *state_dir*, of a running agent too, to the new directory *target*.
 
     Each database is as it was at one moment. *target* appears when it is complete. Blocks, for seconds a gigabyte;
-    commits go on meanwhile. Returns its bytes.
+    commits go on meanwhile. Given up soon after *stopped* returns True. Returns its bytes.
 
     Raises:
-        ImpossibleError: *target* is there already, or its place is not.
+        ImpossibleError: *target* is there already, or its place is not; or it was stopped.
         StateError: it could not be written, or there is nothing to copy.
 
     """
@@ -40,7 +56,7 @@ def back_up(state_dir: Path, target: Path) -> int:
     try:
         written.mkdir(mode=0o700)
         for name in (JOURNAL, POLICIES):
-            _copy(state_dir / name, written / name)
+            _copy(state_dir / name, written / name, _Steps(stopped))
         size = size_of(written)
         # Fails if it has appeared meanwhile and holds something.
         written.rename(target)
@@ -51,11 +67,14 @@ def back_up(state_dir: Path, target: Path) -> int:
     return size
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path, steps: _Steps) -> None:
     handle = os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         with closing(connect_reader(source)) as database, closing(sqlite3.connect(target)) as copy:
-            database.backup(copy)
+            # One moment for all steps: without it a commit between two of them begins the copy anew.
+            database.execute("BEGIN")
+            database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            database.backup(copy, pages=_PAGES, progress=steps)
         os.fsync(handle)
     finally:
         os.close(handle)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -116,6 +117,7 @@ class Daemon:
         self._parts = AsyncExitStack()
         self._condition = Condition()
         self._stop_at: float | None = None
+        self._stopping = threading.Event()
         self._started_unix_nano = time.time_ns()
         self.fatal: asyncio.Future[DamageError] = asyncio.get_running_loop().create_future()
         self._http: HttpServer | None = None
@@ -156,6 +158,7 @@ class Daemon:
             policy_files=lambda: None if policies.files is None else policies.files.status,
             exporting=lambda: exporter.status(),  # noqa: PLW0108  (it does not exist yet)
             state=StateMetrics(place, journal, self._condition).families,
+            poisoned=lambda: keeper.poisoned,
         )
         journal.observe_commits(own.commit.observe)
         exporter = self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
@@ -181,6 +184,7 @@ class Daemon:
                 orders=policies.orders,
                 feed=policies.feed,
                 state_dir=place.path,
+                stopping=self._stopping,
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
@@ -333,6 +337,7 @@ class Daemon:
     async def stop(self) -> None:
         """Stop what was started, within the drain's deadline. Idempotent."""
         self._remaining()
+        self._stopping.set()
         await self._parts.aclose()
 
     def _render(self, accept: str) -> tuple[bytes, str]:

@@ -26,6 +26,10 @@ class DamageError(StateError):
     """
 
 
+class UncountableError(StateError):
+    """Entries of the log cannot be counted: an error of ours."""
+
+
 class ManifestError(PenstockError):
     """A policy manifest is wrong.
 

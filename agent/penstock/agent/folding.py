@@ -25,6 +25,8 @@ SAVE_BATCHES = 10_000
 # A replay counts 40,000 to 1,000,000 entries a second; a restart is to take less than two.
 SAVE_ENTRIES = 50_000
 POLL_SECONDS = 1.0
+# Read at a time: 256 batches of a mebibyte would be more than the agent may have.
+REPLAY_BYTES = 4 << 20
 # Batches that are committed while the fold is dumped; with more, the loop waits for the dump's end.
 MAX_WAITING = 1_024
 
@@ -47,6 +49,7 @@ class FoldKeeper:
 
     Attributes:
         at: id of the batch that was applied last.
+        poisoned: batches that could not be counted, wholly or in part, since the start.
 
     """
 
@@ -58,6 +61,7 @@ class FoldKeeper:
         self._dump: Future[bytes] | None = None
         self._waiting: list[tuple[int, Source, Batch]] = []
         self.at = 0
+        self.poisoned = 0
 
     async def restore(self) -> int:
         """Load the saved state, replay what the log holds beyond it, and follow the log from now on.
@@ -79,7 +83,7 @@ class FoldKeeper:
             if not self.at and (reader.first() > 1 or self._journal.usage.pruned):
                 # The beginning of the log is gone: what it alone can tell is a genuine reset.
                 self._journal.begin_anew()
-            while rows := reader.batches(self.at):
+            while rows := reader.batches(self.at, max_bytes=REPLAY_BYTES):
                 for row in rows:
                     if row.epoch not in sources:
                         sources[row.epoch] = reader.source(row.epoch)
@@ -96,6 +100,7 @@ class FoldKeeper:
         try:
             batch = Batch.FromString(row.body)
         except DecodeError as error:
+            self.poisoned += 1
             _log.error(
                 "a batch cannot be read and is not counted", batch=row.id, epoch=row.epoch, error=str(error)
             )
@@ -118,8 +123,17 @@ class FoldKeeper:
         self._entries += len(batch.events) + len(batch.transfers.result) + len(batch.probes.result)
         try:
             self._fold.apply(source, batch)
-        except Exception:  # noqa: BLE001  (one batch that cannot be counted must not stop the others)
-            _log.exception("a batch could not be counted", batch=batch_id, epoch=source.epoch)
+        except Exception as error:  # noqa: BLE001  (one batch that cannot be counted must not stop the others)
+            self.poisoned += 1
+            _log.exception(
+                "a batch could not be counted; it stays in the log",
+                batch=batch_id,
+                epoch=source.epoch,
+                seq=batch.seq,
+                engine=str(source.key),
+                process=source.process,
+                what=str(error),
+            )
 
     def save(self) -> None:
         """Queue the state for the journal, if it has changed. Blocks while it is dumped."""

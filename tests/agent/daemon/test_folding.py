@@ -7,11 +7,16 @@ import sqlite3
 import threading
 
 import pytest
+from penstock.agent.accounts import Account
 from penstock.agent.errors import StateError
 from penstock.agent.folding import FoldKeeper
 from penstock.agent.journal import Journal
+from penstock.agent.metrics import Fold, catalogue, mapping
 from penstock.agent.model import EngineKey, Source
+from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.batches import add_transfers, transfer_failure
 
 SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
@@ -245,3 +250,49 @@ async def test_a_batch_that_a_bad_disk_has_spoilt(tmp_path):
     await append(journal, 4)
     assert fold.seqs == [1, 4]
     await journal.close()
+
+
+@pytest.mark.parametrize("rule", ["handshake", "transfers"])
+async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, capsys):
+    """A bug in one kind of entry costs those entries' series: the rest counts, over restarts, and it is told."""
+
+    def broken(*_):
+        raise OverflowError("boom")
+
+    if rule == "handshake":
+        monkeypatch.setitem(mapping._RULES, "handshake", broken)
+    else:
+        monkeypatch.setattr("penstock.agent.metrics.fold.transfer_bulks", broken)
+    batch = Batch(
+        epoch=SOURCE.epoch, seq=1, events=[Event(handshake={}), transfer_failure("r")], strings=[""]
+    )
+    add_transfers(batch, "abc")
+    good = Batch(epoch=SOURCE.epoch, seq=2, events=[transfer_failure("s")])
+    expected = {("handshake",): 1, ("transfer_failure",): 2, ("transfer_sample",): 3}
+
+    def counted(fold):
+        (engine,) = fold.engines()
+        return {row.labels: row.total for row in engine.rows[catalogue.EVENTS]}, fold.account(SOURCE.epoch)
+
+    journal = Journal.open(tmp_path)
+    keeper = FoldKeeper(journal, fold := Fold())
+    await keeper.restore()
+    for each in (batch, good):
+        await journal.append(SOURCE, each, each.SerializeToString())
+    assert counted(fold) == (expected, Account(stored=6))
+    assert keeper.poisoned == 1
+    await journal.close()
+    said = capsys.readouterr().out
+    assert "a batch could not be counted; it stays in the log" in said
+    kind = "handshake" if rule == "handshake" else "transfer_sample"
+    assert f"1 of its entries: {kind}" in said
+
+    # Killed before anything was saved, and after.
+    for replayed, poisoned in ((2, 1), (0, 0)):
+        journal = Journal.open(tmp_path)
+        keeper = FoldKeeper(journal, fold := Fold())
+        assert await keeper.restore() == replayed
+        assert counted(fold) == (expected, Account(stored=6))
+        assert keeper.poisoned == poisoned
+        keeper.save()
+        await journal.close()

@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.traces import ids, names
+from penstock.agent.traces import assemble, ids, names
 from penstock.agent.traces.assemble import Assembler
 from penstock.agent.traces.recall import recall
+from penstock.agent.traces.spans import SampleEntry
 from penstock.agent.traces.state import Limits
 from penstock.proto.v1 import common_pb2
 
@@ -276,6 +277,91 @@ def test_too_many_requests_give_up_the_oldest():
     assert [span.request_id for span in requests] == ["r0-aaaaaaaa", "r1-aaaaaaaa"]
     assert all(span.attributes[names.UNFINISHED] is True for span in requests)
     assert fold.assembler.low == 3
+
+
+def entries_of(items):
+    """Return the entries of the log that finished spans tell; a deferral's end tells its start, too."""
+    entries = [entry for item in items for span in item.spans for entry in span.entries]
+    return {
+        (entry.source.epoch, repr(entry.body))
+        for entry in entries
+        if isinstance(entry, SampleEntry) or not entry.body.HasField("deferral_start")
+    }
+
+
+@given(logs(), st.integers(0, 20_000), st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_bound_on_the_memory_loses_no_entry(log, most, data):
+    """Whatever it is, and over a restart: each entry is told, in order, and what waits stays within it."""
+    limits = Limits(max_bytes=most)
+    cut = data.draw(st.integers(0, len(log.batches)))
+    whole = Fold(log).walk().rest()
+    before = Fold(log, limits=limits)
+    for index in range(cut):
+        before.walk(index, index + 1)
+        assert before.assembler._holding.bytes <= most
+    exported = max((item.closed_at for item in before.finished), default=0)
+    exported = min(exported, before.assembler.settled)
+    after = Fold(log, limits=limits).walk(after=before.assembler.low - 1).rest()
+    again = [item for item in after.finished if item.closed_at > exported]
+    assert entries_of([*before.finished, *again]) >= entries_of(whole.finished)
+    for finished in (before.finished, again):
+        closings = [item.closed_at for item in finished]
+        assert closings == sorted(closings)
+    # A deferral is still open; with room it waits for its end.
+    waiting = sum(len(request.batches) for request in after.assembler._requests.values())
+    assert (after.assembler._holding.bytes == 0) is (waiting == 0)
+
+
+def test_large_requests_are_given_up_for_the_memory():
+    """The oldest, and only as many as need be; it is counted, and what ends later is told as their end."""
+    log = Log()
+    for number in range(8):
+        log.add(DECODE_CORE, deferral_start(f"r{number}-aaaaaaaa", remote_request_id="x" * 4000))
+    fold = Fold(log, limits=Limits(max_bytes=120_000)).walk()
+    requests = [span.request_id for span in fold.spans if span.name == names.REQUEST]
+    assert requests == [f"r{number}-aaaaaaaa" for number in range(len(requests))]
+    assert 1 <= len(requests) <= 4
+    assert fold.assembler.given_up == {"memory": len(requests)}
+    log.add(DECODE_CORE, closed("r0-aaaaaaaa"))
+    late = fold.walk(8).rest().spans[-1]
+    assert (late.request_id, names.UNFINISHED in late.attributes) == ("r0-aaaaaaaa", False)
+
+
+def test_what_is_remembered_is_bounded_by_its_bytes():
+    """Ids are of any length; the newest are kept."""
+    log = Log()
+    for number in range(50):
+        log.add(DECODE_CORE, closed(f"r{number}-{'x' * 4000}"), after=2 * GRACE)
+    fold = Fold(log, limits=Limits(max_remembered_bytes=200_000)).walk().rest()
+    remembered = fold.assembler._remembered
+    assert 0 < remembered.bytes <= 200_000
+    assert 2 <= len(remembered) < 10
+
+
+@pytest.mark.parametrize("part", ["standalone_spans", "entry_time", "request_spans"])
+def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
+    """An error of our own about one entry, or one request, leaves the rest of its batch."""
+    log = Log()
+    bad = closed("bad-aaaaaaaa")
+    log.add(DECODE_CORE, closed("first-cccccccc"), bad, closed("last-bbbbbbbb"))
+    original = getattr(assemble, part)
+
+    def broken(about, *args, **kwargs):
+        if "bad" in (about.request_id if part == "request_spans" else about.event.request_id):
+            raise OverflowError("boom")
+        return original(about, *args, **kwargs)
+
+    monkeypatch.setattr(assemble, part, broken)
+    errors = []
+    assembler = Assembler(SOURCES.get, on_error=errors.append)
+    finished = assembler.apply(log.batches[0]) + assembler.advance(log.now + 10 * GRACE)
+    told = {span.request_id for item in finished for span in item.spans}
+    assert [str(error) for error in errors] == ["boom"]
+    assert told == {"first-cccccccc", "last-bbbbbbbb"} | (
+        {"bad-aaaaaaaa"} if part == "standalone_spans" else set()
+    )
+    assert assembler._holding.bytes == 0
 
 
 def test_an_old_request_is_given_up():

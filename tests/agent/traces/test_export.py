@@ -20,8 +20,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from penstock.agent.errors import ConfigError
 from penstock.agent.traces import names
 from penstock.agent.traces.export import CURSOR, TraceExporter
+from penstock.agent.traces.otel import SpanConverter
 from penstock.agent.traces.settings import ExportSettings
 from penstock.agent.traces.state import Limits
+from penstock.agent.traces.suspects import STRIKES
 from penstock.proto.v1 import common_pb2
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -350,19 +352,142 @@ async def test_a_partial_success_is_not_sent_again(book, backend):
     assert (backend.calls, told) == (1, [])
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
-async def test_a_refusal_of_doubtful_origin(book, backend, monkeypatch, code):
-    """It is the backend's trouble at first; a span that fails every time is given up, and holds up no other."""
+DOUBTFUL = [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN]
+
+
+@pytest.fixture
+def no_pauses(monkeypatch):
+    """Let retries follow each other at once."""
     monkeypatch.setattr("penstock.agent.traces.delivery._FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("penstock.agent.traces.delivery._MAX_BACKOFF", 0.002)
+
+
+@pytest.mark.parametrize("code", DOUBTFUL)
+@pytest.mark.usefixtures("no_pauses")
+async def test_a_refusal_of_doubtful_origin(book, backend, code):
+    """A span that fails every time while others are taken is given up, and holds up no other."""
+    backend.refuse(lambda spans: code if any(span.name == names.KV_LOAD for span in spans) else None)
+    await book.tell(prefill_story(), decode_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await asyncio.to_thread(backend.wait_for, GOOD_SPANS - 1)
+        assert exporter.status().spans_refused == 0
+        more = 0
+        while not exporter.status().spans_refused:
+            assert "1 spans are refused, others are taken" in exporter.status().error or more == 0
+            more += 1
+            await book.add(PREFILL_CORE, closed(f"more{more}-aaaaaaaa"))
+            await asyncio.to_thread(backend.wait_for, GOOD_SPANS - 1 + more)
+            assert more < 50
+        await until(lambda: exporter.status().low == 9 + more, "everything is done with")
+        status = exporter.status()
+    assert (status.spans_refused, status.spans_exported, status.error) == (1, GOOD_SPANS - 1 + more, "")
+    assert more >= 2
+    assert len(set(ids_of(backend.spans))) == len(backend.spans)
+
+
+@pytest.mark.parametrize("code", [*DOUBTFUL, grpc.StatusCode.FAILED_PRECONDITION])
+@pytest.mark.parametrize("calls", [1, 7, 60])
+@pytest.mark.usefixtures("no_pauses")
+async def test_a_backend_that_fails_for_a_while(book, backend, code, calls):
+    """However long it is: nothing is given up, and each span comes once."""
+    backend.refuse(lambda _spans: code if backend.calls <= calls else None)
+    await book.tell(prefill_story(), decode_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await asyncio.to_thread(backend.wait, lambda _: backend.calls > calls, "it was asked for long enough")
+        await book.add(PREFILL_CORE, closed("later-aaaaaaaa"))
+        await until(lambda: exporter.status().low == 10, "everything is done with")
+        status = exporter.status()
+    assert (status.spans_refused, status.error) == (0, "")
+    assert status.spans_exported == len(backend.spans) == len(set(ids_of(backend.spans))) == GOOD_SPANS + 1
+
+
+@pytest.mark.usefixtures("no_pauses")
+async def test_a_backend_that_fails_most_of_the_time(book, backend):
+    """Every ninth call is taken, whatever is in it: nothing is given up."""
+    backend.refuse(lambda _spans: None if backend.calls % 9 == 0 else grpc.StatusCode.INTERNAL)
+    for number in range(40):
+        await book.add(PREFILL_CORE, closed(f"r{number}-aaaaaaaa"))
+    async with exporting(book, backend.endpoint) as exporter:
+        for number in range(40, 80):
+            await book.add(PREFILL_CORE, closed(f"r{number}-aaaaaaaa"))
+        await until(lambda: exporter.status().low == 81, "everything is done with")
+        assert exporter.status().spans_refused == 0
+    assert len(set(ids_of(backend.spans))) == len(backend.spans) == 80
+
+
+@pytest.mark.usefixtures("no_pauses")
+async def test_what_is_set_aside_outlives_a_restart(book, backend):
+    """The cursor stays before it: the next life sends it again, with what was delivered after it."""
+    bad = [True]
     backend.refuse(
-        lambda spans: code if any(span.name == names.KV_LOAD for span in spans) else None,
+        lambda spans: (
+            grpc.StatusCode.INTERNAL if bad and any(s.name == names.KV_LOAD for s in spans) else None
+        )
     )
     await book.tell(prefill_story(), decode_story())
     async with exporting(book, backend.endpoint) as exporter:
-        await until(lambda: exporter.status().low == 9, "everything is done with")
+        await asyncio.to_thread(backend.wait_for, GOOD_SPANS - 1)
+        await until(lambda: exporter.status().error, "the refusal shows")
         status = exporter.status()
-    assert (status.spans_refused, status.spans_exported) == (1, GOOD_SPANS - 1)
-    assert backend.calls > 5
+    assert (status.spans_refused, status.low) == (0, 1)
+    assert status.oldest_unexported_unix_nano > 0
+    bad.clear()
+    await book.reopen()
+    async with exporting(book, backend.endpoint) as exporter:
+        await until(lambda: exporter.status().low == 9, "everything is done with")
+    assert len(set(ids_of(backend.spans))) == GOOD_SPANS
+
+
+@pytest.mark.usefixtures("no_pauses")
+async def test_http_500_for_a_while(book):
+    """A gateway without a server behind it, a server that starts: nothing is given up."""
+    answers = iter([500] * 20 + [501] * 10 + [500, 503] * 5)
+    await book.tell(prefill_story(), decode_story())
+    with http_backend(lambda _found: (next(answers, 200), {}, b"boom")) as http:
+        async with exporting_http(book, http.url) as exporter:
+            await until(lambda: exporter.status().low == 9, "everything is done with")
+            status = exporter.status()
+    assert (status.spans_refused, status.spans_exported) == (0, GOOD_SPANS)
+    assert len(http.taken) == GOOD_SPANS
+
+
+@pytest.mark.usefixtures("no_pauses")
+async def test_several_bad_spans_among_good_ones(book, backend):
+    """All are found, and none of the others is lost."""
+    backend.refuse(
+        lambda spans: (
+            grpc.StatusCode.UNKNOWN
+            if any("bad" in span.attributes[names.REQUEST_ID] for span in spans)
+            else None
+        )
+    )
+    for number in range(40):
+        await book.add(PREFILL_CORE, closed(f"{'bad' if number % 10 == 3 else 'good'}{number}-aaaaaaaa"))
+    async with exporting(book, backend.endpoint) as exporter:
+        await asyncio.to_thread(backend.wait_for, 36)
+        for more in range(STRIKES + 2):
+            await book.add(PREFILL_CORE, closed(f"good-more{more}-aaaaaaaa"))
+            await asyncio.to_thread(backend.wait_for, 36 + more + 1)
+        await until(lambda: exporter.status().low == 40 + STRIKES + 3, "everything is done with")
+        assert exporter.status().spans_refused == 4
+    assert len(set(ids_of(backend.spans))) == len(backend.spans) == 36 + STRIKES + 2
+
+
+@pytest.mark.usefixtures("no_pauses")
+async def test_a_span_that_cannot_be_converted(book, backend, monkeypatch):
+    """An error of our own on the way to the backend costs that span only."""
+    convert = SpanConverter.readable
+
+    def readable(self, span, *, replayed):
+        if span.name == names.KV_LOAD:
+            raise OverflowError("boom")
+        return convert(self, span, replayed=replayed)
+
+    monkeypatch.setattr(SpanConverter, "readable", readable)
+    await book.tell(prefill_story(), decode_story())
+    async with exporting(book, backend.endpoint) as exporter:
+        await until(lambda: exporter.status().low == 9, "everything is done with")
+        assert (exporter.status().spans_refused, exporter.status().spans_exported) == (1, GOOD_SPANS - 1)
 
 
 async def test_a_message_that_is_too_large_is_halved(book, backend):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,6 +41,7 @@ class AgentContext:
         fold: the fold that the metrics are made of; read on the loop only.
         statuses: parts that fill in their fields of ``GetStatus`` (addresses, trace export).
         clock: seconds since the epoch.
+        stopping: set when the agent begins to stop, for what runs on a thread.
 
     """
 
@@ -53,6 +55,7 @@ class AgentContext:
     state_dir: Path
     statuses: tuple[StatusSource, ...] = ()
     clock: Callable[[], float] = time.time
+    stopping: threading.Event = field(default_factory=threading.Event)
 
     @property
     def now(self) -> datetime:

@@ -24,6 +24,20 @@ if TYPE_CHECKING:
     from penstock.agent.selector import Selection, Target
 
 
+_MOST, _MOST_SIGNED = (1 << 64) - 1, (1 << 63) - 1
+MOST_32 = (1 << 32) - 1
+
+
+def counted(number: int, most: int = _MOST) -> int:
+    """Return *number* as an unsigned field can hold it, of 64 bits or to *most*: sums of what engines send may be larger."""
+    return min(max(number, 0), most)
+
+
+def difference(number: int | None) -> int | None:
+    """Return *number* as a signed field of 64 bits can hold it; None for None."""
+    return None if number is None else min(max(number, -_MOST_SIGNED), _MOST_SIGNED)
+
+
 def key_message(key: EngineKey) -> EngineKeyMessage:
     """Return *key* as a message."""
     return EngineKeyMessage(server=key.server, engine=key.engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.admin.convert import counted
 from penstock.agent.metrics import catalogue as c
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -21,10 +22,12 @@ def engine_counters(engine: EngineRows) -> admin.EngineCounters:
     """Sum up one engine's series."""
 
     def total(metric: Metric, takes: Callable[[dict[str, str]], bool] = lambda _: True) -> int:
-        return sum(
-            row.total
-            for row in engine.rows.get(metric, ())
-            if takes(dict(zip(metric.labels, row.labels, strict=True)))
+        return counted(
+            sum(
+                row.total
+                for row in engine.rows.get(metric, ())
+                if takes(dict(zip(metric.labels, row.labels, strict=True)))
+            )
         )
 
     return admin.EngineCounters(

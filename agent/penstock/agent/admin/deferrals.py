@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.convert import key_message, timestamp
+from penstock.agent.admin.convert import MOST_32, counted, key_message, timestamp
 from penstock.agent.admin.scanning import MAX_EVENTS
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -44,7 +44,8 @@ def deferred_requests(
         left -= len(opened)
         response.truncated |= total > len(opened)
         starts = [item.start for item in opened if not _is_over(item.start, live.snapshot)]
-        response.unnamed_deferred += _unnamed(live.snapshot, starts, peer) if total == len(opened) else 0
+        unnamed = _unnamed(live.snapshot, starts, peer) if total == len(opened) else 0
+        response.unnamed_deferred = counted(response.unnamed_deferred + unnamed, MOST_32)
         found += ((live.source, start) for start in starts if _takes(start, peer, since_unix_nano))
     found.sort(key=lambda item: item[1].time_unix_nano)
     response.truncated |= len(found) > limit

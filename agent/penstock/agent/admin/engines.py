@@ -108,8 +108,8 @@ def _add_leases(engine: admin.Engine, leases: list[Leases]) -> None:
     if not leases:
         return
     starts = [item.oldest_start_time_unix_nano for item in leases if item.oldest_start_time_unix_nano]
-    engine.leases.count = sum(item.count for item in leases)
-    engine.leases.blocks = sum(item.blocks for item in leases)
+    engine.leases.count = convert.counted(sum(item.count for item in leases), convert.MOST_32)
+    engine.leases.blocks = convert.counted(sum(item.blocks for item in leases))
     engine.leases.oldest_start_time_unix_nano = min(starts, default=0)
 
 
@@ -123,21 +123,24 @@ def _source(live: LiveSource) -> admin.Source:
         last_seen=convert.timestamp(live.last_seen_unix_nano),
         hooks=snapshot.hooks if snapshot is not None else (),
         emitter=snapshot.emitter if snapshot is not None and snapshot.HasField("emitter") else None,
-        clock_offset_nano=live.clock_offset_nano,
-        stored_entries=live.account.stored if live.account is not None else 0,
-        lost_entries=live.account.lost if live.account is not None else 0,
-        unaccounted_entries=live.unaccounted,
+        clock_offset_nano=convert.difference(live.clock_offset_nano),
+        stored_entries=convert.counted(live.account.stored) if live.account is not None else 0,
+        lost_entries=convert.counted(live.account.lost) if live.account is not None else 0,
+        unaccounted_entries=convert.difference(live.unaccounted),
     )
     message.drops.extend(_drops(live.drops.items()))
     message.guard_errors.extend(
-        GuardError(hook=hook, error_class=error_class, count=count)
+        GuardError(hook=hook, error_class=error_class, count=convert.counted(count))
         for (hook, error_class), count in sorted(live.guard_errors.items())
     )
     return message
 
 
 def _drops(counts: Iterable[tuple[tuple[str, str], int]]) -> list[Drop]:
-    return [Drop(reason=reason, kind=kind, count=count) for (reason, kind), count in sorted(counts)]
+    return [
+        Drop(reason=reason, kind=kind, count=convert.counted(count))
+        for (reason, kind), count in sorted(counts)
+    ]
 
 
 def _hello(source: Source) -> Hello:

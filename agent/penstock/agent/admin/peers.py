@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.convert import key_message, timestamp
+from penstock.agent.admin.convert import MOST_32, counted, key_message, timestamp
 from penstock.agent.admin.scanning import Scan
 from penstock.agent.metrics import catalogue
 from penstock.agent.model import EngineKey
@@ -124,14 +124,16 @@ def _summary(peer: PeerKey, account: _Account, last_failure: int) -> admin.PeerS
         key=key_message(key),
         peer=Peer(address=address, engine_id=account.engine_id),
         status=account.status if account.status.HasField("peer") else None,
-        transfers_ok=account.ok,
-        transfers_failed=account.failed,
+        transfers_ok=counted(account.ok),
+        transfers_failed=counted(account.failed),
         mean_duration_seconds=account.duration_nano / account.timed / 1e9 if account.timed else 0.0,
-        in_flight=account.in_flight,
+        in_flight=counted(account.in_flight, MOST_32),
         oldest_in_flight=timestamp(account.oldest_unix_nano),
         failures=[
             admin.FailureCount(
-                mode=_number(FailureMode, mode), error_type=_number(ErrorType, error_type), count=count
+                mode=_number(FailureMode, mode),
+                error_type=_number(ErrorType, error_type),
+                count=counted(count),
             )
             for (mode, error_type), count in sorted(account.failures.items())
         ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.convert import key_message, timestamp
+from penstock.agent.admin.convert import counted, key_message, timestamp
 from penstock.agent.admin.deferrals import deferred_requests
 from penstock.agent.admin.events import peers_of, since_unix_nano, with_reader
 from penstock.agent.admin.scanning import MAX_BYTES, Scan
@@ -164,10 +164,12 @@ def _summary(facts: RequestFacts, asked: LoadOutcome | None, *, engine_lost: boo
         outcome=outcome.outcome if outcome is not None else OUTCOME_UNSPECIFIED,
         mode=cause.mode if cause is not None else 0,  # type: ignore[arg-type]
         peer=cause.peer if cause is not None and cause.peer.address else facts.peer,
-        tokens_recomputed=sum(
-            entry.event.load_outcome.tokens_recomputed
-            for entry in facts.outcomes
-            if entry.event.load_outcome.outcome == OUTCOME_RECOMPUTED
+        tokens_recomputed=counted(
+            sum(
+                entry.event.load_outcome.tokens_recomputed
+                for entry in facts.outcomes
+                if entry.event.load_outcome.outcome == OUTCOME_RECOMPUTED
+            )
         ),
         since=timestamp(facts.start_unix_nano),
     )

@@ -6,6 +6,7 @@ The shape of JSON and YAML is described in :mod:`penstock.agent.ctl.main`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ def _value(field: Any, value: Any) -> Any:
         return plain(value)
     if field.enum_type is not None:
         return label(_Enum(field.enum_type), value)
+    if isinstance(value, float) and not math.isfinite(value):
+        # As protobuf's own JSON has them: JSON has no such numbers.
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
 
 

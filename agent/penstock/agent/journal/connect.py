@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from penstock.agent.budget import Budget
 
+# The wire's times and counts are unsigned, SQLite's integers are not.
+MAX_INTEGER = (1 << 63) - 1
 _SIGN = 1 << 63
 _WRAP = 1 << 64
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from penstock.agent.journal.connect import MAX_INTEGER
 from penstock.proto.v1.events_pb2 import Event
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ _NAMES_REMOTE = frozenset(
 )
 _NAMES_OTHERS = _NAMES_REMOTE | {"request_closed", "handshake"}
 
-# The wire's times are unsigned, SQLite's integers are not.
-_MAX_INTEGER = (1 << 63) - 1
-
 
 class KindRow(NamedTuple):
     """The events of one kind in a batch; ``kind`` is the field number in ``Event.body``, 0 for those of a newer peer."""
@@ -43,7 +41,7 @@ def kind_rows(events: Iterable[KindAndEvent]) -> list[KindRow]:
         time = event.time_unix_nano
         if time >= newest.get(kind, 0):
             newest[kind] = time
-    return [KindRow(KIND_NUMBERS.get(kind, 0), min(time, _MAX_INTEGER)) for kind, time in newest.items()]
+    return [KindRow(KIND_NUMBERS.get(kind, 0), min(time, MAX_INTEGER)) for kind, time in newest.items()]
 
 
 def _other_ids(kind: str, event: Event) -> Iterable[str]:

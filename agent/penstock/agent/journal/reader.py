@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from contextlib import closing
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.journal.connect import connect_reader, describe, signed, unsigned
+from penstock.agent.journal.connect import MAX_INTEGER, connect_reader, describe, signed, unsigned
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, request_ids, request_key
 from penstock.agent.journal.packing import unpack
 from penstock.agent.journal.sources import source_from_blob
@@ -18,7 +19,7 @@ from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Generator, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
@@ -29,6 +30,11 @@ _BATCH = "SELECT id, epoch, seq, received_unix_nano, body, packed FROM batches"
 _LOOKED_THROUGH_BYTES = 64 << 20
 # Above the ids of all batches.
 _NO_BATCH = (1 << 63) - 1
+
+
+def _logged(row: tuple[int, int, int, int, bytes, int]) -> LoggedBatch:
+    number, epoch, seq, received, body, packed = row
+    return LoggedBatch(number, unsigned(epoch), seq, received, unpack(body, packed))
 
 
 class OpenDeferral(NamedTuple):
@@ -78,15 +84,23 @@ class Reader:
         row = self._database.execute(query, values).fetchone()
         return int(row[0]) if row is not None and row[0] is not None else 0
 
-    def _batches(self, query: str, values: Sequence[int | str] = ()) -> Iterator[LoggedBatch]:
+    def _batches(self, query: str, values: Sequence[int | str] = ()) -> Generator[LoggedBatch, None, None]:
         """Yield what *query* finds, one in memory at a time."""
         with closing(self._database.execute(query, values)) as rows:
-            for number, epoch, seq, received, body, packed in rows:
-                yield LoggedBatch(number, unsigned(epoch), seq, received, unpack(body, packed))
+            for row in rows:
+                yield _logged(row)
 
-    def batches(self, after: int, limit: int = 256) -> list[LoggedBatch]:
-        """Return at most *limit* batches with an id above *after*, ascending."""
-        return list(self._batches(f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?", (after, limit)))
+    def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
+        """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*."""
+        found: list[LoggedBatch] = []
+        query = f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?"
+        with closing(self._batches(query, (after, limit))) as logged:
+            for batch in logged:
+                found.append(batch)
+                max_bytes -= len(batch.body)
+                if max_bytes <= 0:
+                    break
+        return found
 
     def source(self, epoch: int) -> Source | None:
         """Return the source of an epoch."""
@@ -178,6 +192,7 @@ class Reader:
 
         """
         numbers = [KIND_NUMBERS[kind] for kind in kinds] or [0, *KIND_NUMBERS.values()]
+        since_unix_nano = min(since_unix_nano, MAX_INTEGER)
         # The first batch that can hold one: an event is never received before it happens, but clocks step.
         since_batch = self._number(
             "SELECT min(id) FROM batches WHERE received_unix_nano >= ?", (since_unix_nano - 60_000_000_000,)

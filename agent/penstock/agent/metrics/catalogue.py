@@ -492,6 +492,22 @@ SPANS: Final = Metric(
     ("result",),
     per_engine=False,
 )
+GIVEN_UP: Final = Metric(
+    "penstock_agent_unfinished_requests_total",
+    Kind.COUNTER,
+    "Requests whose spans were exported before their end, because they were too old, too many or too large together: "
+    "age, count, memory.",
+    ("reason",),
+    per_engine=False,
+)
+POISONED: Final = Metric(
+    "penstock_agent_poisoned_batches_total",
+    Kind.COUNTER,
+    "Committed batches of which something could not be taken up, by an error of the agent; they stay in the log. part is "
+    "metrics or traces.",
+    ("part",),
+    per_engine=False,
+)
 OLDEST_UNEXPORTED: Final = Metric(
     "penstock_agent_oldest_unexported_timestamp_seconds",
     Kind.GAUGE,

@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.accounts import Account, Accounts
-from penstock.agent.errors import StateError
+from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.kinds import with_kinds
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.columns import probe_bulks, transfer_bulks
@@ -101,15 +101,25 @@ class Fold:
         self._accounts = Accounts()
 
     def apply(self, source: Source, batch: Batch) -> None:
-        """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest."""
+        """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest.
+
+        Raises:
+            UncountableError: entries of it cannot be counted, by an error of ours; all others were, in this way for ever.
+
+        """
+        troubles: list[tuple[str, Exception]] = []
         with self._lock:
             engine = self._engines.get(source.key)
             if engine is None:
                 engine = self._engines[source.key] = _Engine(self._cap, self._room)
-            _apply_events(engine, batch)
-            _apply_samples(engine, batch)
-            _apply_losses(engine, batch)
+            # What the log holds is stored, whether or not it can be counted.
             self._accounts.apply(source.epoch, batch)
+            _apply_events(engine, batch, troubles)
+            _apply_samples(engine, batch, troubles)
+            _apply_losses(engine, batch)
+        if troubles:
+            kinds = sorted({kind for kind, _ in troubles})
+            raise UncountableError(f"{len(troubles)} of its entries: {', '.join(kinds)}") from troubles[0][1]
 
     def account(self, epoch: int) -> Account | None:
         """Return how many entries of a source were counted; None if that is not known from its first batch on."""
@@ -187,19 +197,23 @@ def _sorted_series(series: dict[Metric, Series]) -> list[tuple[Metric, Series]]:
     return sorted(series.items(), key=lambda item: item[0].name)
 
 
-def _apply_events(engine: _Engine, batch: Batch) -> None:
+def _apply_events(engine: _Engine, batch: Batch, troubles: list[tuple[str, Exception]]) -> None:
     kinds: defaultdict[str, int] = defaultdict(int)
     for kind, event in with_kinds(batch):
         time = event.time_unix_nano
         engine.time = max(engine.time, time)
         kinds[kind] += 1
-        for metric, labels, value in event_updates(kind, event):
-            engine.add(metric, labels, value, time)
+        try:
+            # All of an event's series, or none.
+            for metric, labels, value in tuple(event_updates(kind, event)):
+                engine.add(metric, labels, value, time)
+        except Exception as error:  # noqa: BLE001  (it costs itself)
+            troubles.append((kind, error))
     for kind, count in kinds.items():
         engine.add(c.EVENTS, (kind or UNKNOWN,), count, engine.time)
 
 
-def _apply_samples(engine: _Engine, batch: Batch) -> None:
+def _apply_samples(engine: _Engine, batch: Batch, troubles: list[tuple[str, Exception]]) -> None:
     for kind, ends, bulks in (
         ("transfer_sample", batch.transfers.end_time_unix_nano, transfer_bulks),
         ("probe_sample", batch.probes.end_time_unix_nano, probe_bulks),
@@ -207,8 +221,11 @@ def _apply_samples(engine: _Engine, batch: Batch) -> None:
         if ends:
             time = max(ends)
             engine.time = max(engine.time, time)
-            engine.add_bulks(bulks(batch), time)
             engine.add(c.EVENTS, (kind,), len(ends), time)
+            try:
+                engine.add_bulks(tuple(bulks(batch)), time)
+            except Exception as error:  # noqa: BLE001  (these samples cost themselves)
+                troubles.append((kind, error))
 
 
 def _apply_losses(engine: _Engine, batch: Batch) -> None:

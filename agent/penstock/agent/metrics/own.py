@@ -84,6 +84,7 @@ class AgentMetrics:
         build: versions by the names of the labels of `c.BUILD`.
         started: unix seconds; now if not given.
         state: returns the metrics of the state directory.
+        poisoned: returns the batches that could not be counted.
 
     Attributes:
         commit: durations of commits.
@@ -106,6 +107,7 @@ class AgentMetrics:
         build: Mapping[str, str] = BUILD,
         started: float | None = None,
         state: Callable[[], Iterable[Family]] = tuple,
+        poisoned: Callable[[], int] = lambda: 0,
     ) -> None:
         self.engines_expected = engines_expected
         self.commit = Latency(c.COMMIT_DURATION)
@@ -121,6 +123,7 @@ class AgentMetrics:
         self._policy_files = policy_files
         self._exporting = exporting
         self._state = state
+        self._poisoned = poisoned
 
     def families(self) -> list[Family]:
         """Return all of them as they are now."""
@@ -130,6 +133,10 @@ class AgentMetrics:
             Family(c.EXPORT_BACKLOG, [Sample((), self._export_backlog())]),
             Family(c.REFUSED_MESSAGES, self.refused.samples()),
             *self._durations(),
+            Family(
+                c.POISONED,
+                [Sample(("metrics",), self._poisoned()), Sample(("traces",), self._exporting().skipped)],
+            ),
             *self._spans(),
             *self._resources(),
             *self._state(),
@@ -154,6 +161,10 @@ class AgentMetrics:
                 Sample(("refused",), status.spans_refused),
                 Sample(("sampled_out",), status.spans_sampled_out),
             ],
+        )
+        yield Family(
+            c.GIVEN_UP,
+            [Sample((reason,), status.given_up.get(reason, 0)) for reason in ("age", "count", "memory")],
         )
         if status.oldest_unexported_unix_nano:
             yield Family(c.OLDEST_UNEXPORTED, [Sample((), status.oldest_unexported_unix_nano / NANO)])

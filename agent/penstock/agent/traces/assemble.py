@@ -9,8 +9,9 @@ log alone; so one position, the last closing batch that was delivered, tells wha
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.agent.kinds import with_kinds
@@ -19,6 +20,7 @@ from penstock.agent.traces import names, standalone
 from penstock.agent.traces.build import request_spans
 from penstock.agent.traces.entries import RequestKey, request_entries
 from penstock.agent.traces.facts import RequestFacts, entry_time
+from penstock.agent.traces.memory import Holding, Remembering
 from penstock.agent.traces.sampling import decide, judge
 from penstock.agent.traces.spans import EventEntry
 from penstock.agent.traces.state import Finished, Limits, Remembered
@@ -43,6 +45,8 @@ class _Request:
     since: int
     began_unix_nano: int
     entries: list[Entry] = field(default_factory=list)
+    # Of each entry.
+    batches: list[int] = field(default_factory=list)
     dropped: int = 0
     closing: bool = False
     lost_unix_nano: int = 0
@@ -74,8 +78,11 @@ class Assembler:
         recall: finds a request that was closed before the given batch, when it is not remembered.
         sample_ratio: ``traceSampleRatio`` of a source's engine, from 0 to 1.
         limits: bounds.
-        on_error: called with an error of our own, which costs the spans of one request or one batch;
+        on_error: called with an error of our own, which costs the spans of one request or one entry;
             raises to end the fold.
+
+    Attributes:
+        given_up: requests that were finished before their end, by what there was too much of.
 
     """
 
@@ -98,7 +105,11 @@ class Assembler:
         # A heap: the oldest closing first.
         self._due: list[_Due] = []
         self._closings = 0
-        self._remembered: OrderedDict[RequestKey, Remembered] = OrderedDict()
+        self._remembered = Remembering(self._limits.max_remembered, self._limits.max_remembered_bytes)
+        self._holding = Holding()
+        # What was finished without its grace: when that is over, its oldest closing batch, its oldest batch.
+        self._hurried: deque[tuple[int, int, int]] = deque()
+        self.given_up: Counter[str] = Counter()
         # Log time: the sum of the steps forward. A wall clock that steps back must not hold spans up.
         self._clock = 0
         self._received = 0
@@ -117,39 +128,61 @@ class Assembler:
     @property
     def low(self) -> int:
         """The oldest batch that something unfinished still needs; the one after the position if nothing does."""
-        low = self._position + 1
+        low = min([self._position + 1, *(first for _, _, first in self._hurried)])
         if self._due:
             low = min(low, self._due[0].closed_at)
         first = next(iter(self._requests.values()), None)
         return low if first is None else min(low, first.first_batch)
+
+    @property
+    def settled(self) -> int:
+        """The last closing batch whose entries have all been waited for, if it is finished.
+
+        What the memory did not have room to wait for belongs to one above it: a walk that begins again takes such
+        closings, and what came after them within their grace, once more.
+        """
+        return min([self._position, *(closed_at - 1 for _, closed_at, _ in self._hurried)])
 
     def apply(self, logged: LoggedBatch) -> list[Finished]:
         """Fold the next batch of the log; returns what its time finishes, oldest closing first."""
         if self._received:
             self._clock += max(0, logged.received_unix_nano - self._received)
         self._received = logged.received_unix_nano
-        finished = self._finish(self._clock)
+        finished = self._pass(self._clock)
         self._position = logged.id
         try:
             self._take(logged)
         except Exception as error:  # noqa: BLE001  (on_error decides)
             self._on_error(error)
-        return finished
+        return finished + self._relieve(logged)
 
     def advance(self, now_unix_nano: int) -> list[Finished]:
         """Finish what is due at *now*, the agent's wall clock, when the log has nothing newer."""
-        return self._finish(self._clock + max(0, now_unix_nano - self._received))
+        return self._pass(self._clock + max(0, now_unix_nano - self._received))
+
+    def _pass(self, clock: int) -> list[Finished]:
+        while self._hurried and self._hurried[0][0] <= clock:
+            self._hurried.popleft()
+        return self._finish(clock)
 
     def _take(self, logged: LoggedBatch) -> None:
         batch = Batch.FromString(logged.body)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
         events = with_kinds(batch)
         for kind, event in events:
-            if kind in standalone.KINDS:
+            if kind not in standalone.KINDS:
+                continue
+            try:
                 for span in standalone.standalone_spans(EventEntry(source, event)):
                     self._push(span, logged)
+                    self._holding.take(logged.id, len(logged.body))
+            except Exception as error:  # noqa: BLE001  (on_error decides)
+                self._on_error(error)
         for key, entry in request_entries(source, batch):
-            self._add(key, entry, logged)
+            try:
+                self._add(key, entry, logged)
+            except Exception as error:  # noqa: BLE001  (on_error decides)
+                self._on_error(error)
         for kind, event in events:
             if kind == "source_lost":
                 self._lose(event.source_lost.epoch, event.source_lost.last_seen_unix_nano, logged)
@@ -176,6 +209,8 @@ class Assembler:
             request.dropped += 1
             return
         request.entries.append(entry)
+        request.batches.append(logged.id)
+        self._holding.take(logged.id, len(logged.body))
         if kind == "request_closed" and not request.closing:
             self._close(request, logged)
 
@@ -208,12 +243,43 @@ class Assembler:
         """Bound what waits: the oldest requests go when they are too old or too many."""
         excess = len(self._requests) - self._limits.max_pending
         for index, request in enumerate(self._requests.values()):
-            if index >= excess and self._clock - request.since < self._limits.max_age_nano:
+            old = self._clock - request.since >= self._limits.max_age_nano
+            if index >= excess and not old:
                 break
-            if not request.closing:
-                # It may have been closed long ago, and only these entries were late.
-                request.earlier = self._recall(request.key, logged)
-                self._close(request, logged)
+            self._cut(request, logged, "age" if old else "count")
+
+    def _cut(self, request: _Request, logged: LoggedBatch, reason: str) -> None:
+        """Close a request before its end."""
+        if request.closing:
+            return
+        self.given_up[reason] += 1
+        # It may have been closed long ago, and only these entries were late.
+        request.earlier = self._recall(request.key, logged)
+        self._close(request, logged)
+
+    def _relieve(self, logged: LoggedBatch) -> list[Finished]:
+        """Bound the memory: above it all that is closed is finished without a grace, and the oldest requests with it.
+
+        All of it, in the order of the closings: one position tells what was delivered.
+        """
+        finished: list[Finished] = []
+        if self._holding.bytes <= self._limits.max_bytes:
+            return finished
+        finished += self._finish(self._clock + self._limits.grace_nano)
+        while self._requests and self._holding.bytes > self._limits.max_bytes * 3 // 4:
+            oldest = list(islice(self._requests.values(), 1 + len(self._requests) // 8))
+            for request in oldest:
+                try:
+                    self._cut(request, logged, "memory")
+                except Exception as error:  # noqa: BLE001  (on_error decides)
+                    self._on_error(error)
+                    # The journal could not be asked about it: it is told as it is.
+                    self._close(request, logged)
+            finished += self._finish(self._clock + self._limits.grace_nano)
+        if finished:
+            closed_at, first = min(i.closed_at for i in finished), min(i.first_batch for i in finished)
+            self._hurried.append((self._clock + self._limits.grace_nano, closed_at, first))
+        return finished
 
     def _finish(self, clock: int) -> list[Finished]:
         finished = []
@@ -221,6 +287,9 @@ class Assembler:
             due = heapq.heappop(self._due)
             if isinstance(due.item, _Request):
                 del self._requests[due.item.key]
+                self._holding.release(due.item.batches)
+            else:
+                self._holding.release((due.closed_at,))
             try:
                 finished.append(self._spans(due))
             except Exception as error:  # noqa: BLE001  (on_error decides)
@@ -264,7 +333,7 @@ class Assembler:
             parent_span_id=parent,
         )
         if facts.closed is not None:
-            self._remember(request.key, Remembered(identity, verdict))
+            self._remembered.put(request.key, Remembered(identity, verdict))
         return Finished(
             due.closed_at,
             request.first_batch,
@@ -285,9 +354,3 @@ class Assembler:
 
     def _judge(self, facts: RequestFacts, identity: RequestIdentity) -> Verdict:
         return judge(facts, identity, self._sample_ratio(facts.source), self._limits.long_deferral_nano)
-
-    def _remember(self, key: RequestKey, done: Remembered) -> None:
-        self._remembered[key] = done
-        self._remembered.move_to_end(key)
-        while len(self._remembered) > self._limits.max_remembered:
-            self._remembered.popitem(last=False)

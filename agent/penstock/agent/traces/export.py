@@ -170,6 +170,7 @@ class TraceExporter:
             spans_refused=0 if delivery is None else delivery.refused,
             spans_sampled_out=walk.sampled_out,
             skipped=walk.skipped,
+            given_up=walk.given_up,
         )
 
     def _save(self, low: int, exported: int) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from penstock.agent.model import Source
     from penstock.agent.traces.spans import Span
 
+_MOST_NANO = (1 << 64) - 1
+_MOST_INTEGER = (1 << 63) - 1
 _SCOPE = InstrumentationScope("penstock", __version__)
 # Labels of the downward API, by OpenTelemetry's names.
 _KUBERNETES = {
@@ -99,18 +101,28 @@ class SpanConverter:
             ],
             kind=SpanKind.CLIENT if span.client else SpanKind.INTERNAL,
             status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
-            start_time=span.start_unix_nano,
-            end_time=span.end_unix_nano,
+            start_time=_time(span.start_unix_nano),
+            end_time=_time(span.end_unix_nano),
             instrumentation_scope=_SCOPE,
         )
 
     def _bounded(self, attributes: Mapping[str, AttributeValue]) -> BoundedAttributes:
         return BoundedAttributes(
             self._limits.max_span_attributes,
-            attributes,
+            {name: _attribute(value) for name, value in attributes.items()},
             immutable=True,
             max_value_len=self._limits.max_span_attribute_length,
         )
+
+
+def _time(unix_nano: int) -> int:
+    """Return a moment as OTLP has it; what an engine's broken clock says may be outside."""
+    return min(max(unix_nano, 0), _MOST_NANO)
+
+
+def _attribute(value: AttributeValue) -> AttributeValue:
+    """Return a value as OTLP has it: our counts are unsigned, its integers are not."""
+    return min(value, _MOST_INTEGER) if isinstance(value, int) else value
 
 
 def _context(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.agent.traces.ids import RequestIdentity
     from penstock.agent.traces.sampling import Verdict
     from penstock.agent.traces.spans import Span
@@ -22,7 +24,10 @@ class Limits:
         long_deferral_nano: deferrals of this length are kept whatever the sample ratio is.
         max_age_nano: an unfinished request that is older than this is given up.
         max_pending: above this many requests, the oldest is given up.
+        max_bytes: of memory, about, for all that is not finished; above it what is closed has no grace, and the oldest
+            requests are given up.
         max_remembered: finished requests that are remembered for what comes late.
+        max_remembered_bytes: of memory, about, for those.
         max_entries: of one request; what is above is counted on its span.
 
     """
@@ -31,7 +36,9 @@ class Limits:
     long_deferral_nano: int = 1 * _SECOND
     max_age_nano: int = 2 * 3600 * _SECOND
     max_pending: int = 20_000
+    max_bytes: int = 64 << 20
     max_remembered: int = 20_000
+    max_remembered_bytes: int = 32 << 20
     max_entries: int = 512
 
 
@@ -85,7 +92,9 @@ class ExportStatus:
         spans_exported: since the agent's start.
         spans_refused: given up because the backend would not have them.
         spans_sampled_out: left out by the sampling.
-        skipped: requests or batches without spans because of an error of our own.
+        skipped: requests, batches or parts of them without spans because of an error of our own.
+        given_up: requests whose spans were finished before their end, by what there was too much of: ``age``,
+            ``count`` or ``memory``.
 
     """
 
@@ -99,3 +108,4 @@ class ExportStatus:
     spans_refused: int = 0
     spans_sampled_out: int = 0
     skipped: int = 0
+    given_up: Mapping[str, int] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """What a backend's answer means, by the OTLP specification, and where we differ from it.
 
 The specification drops what must not be retried. Here the data waits in a log, so an answer that is about the
-configuration (a password, a path) is waited out like an outage, and one that does not say whose fault it is gets some
-tries before the spans are given up.
+configuration (a password, a path) is waited out like an outage, and so is one that does not say whose fault it is, unless
+it comes for one span alone while the others are taken.
 """
 
 from __future__ import annotations

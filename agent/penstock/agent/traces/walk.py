@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _BATCHES_A_READ = 64
+_BYTES_A_READ = 2 << 20
 _SPANS_A_CALL = 512
 # A Hello that comes again may say more.
 _SOURCE_SECONDS = 1.0
@@ -40,7 +41,7 @@ class Walk:
         oldest_unexported_unix_nano: when the oldest batch with undelivered spans was received; 0 if
             there is none.
         sampled_out: spans left out by the sampling.
-        skipped: requests or batches without spans because of an error of our own.
+        skipped: requests, batches or parts of them without spans because of an error of our own.
 
     """
 
@@ -68,9 +69,18 @@ class Walk:
         self._sources_at = time.monotonic()
         self.low, self.exported = cursor
         self.position = max(self.low - 1, 0)
+        # As `exported`, but for spans that the delivery has set aside; and the low and the time of the first of those.
+        self._reached = self.exported
+        self._held: tuple[int, int] | None = None
+        delivery.begin()
         self.oldest_unexported_unix_nano = 0
         self.sampled_out = 0
         self.skipped = 0
+
+    @property
+    def given_up(self) -> dict[str, int]:
+        """Requests that were finished before their end, by what there was too much of."""
+        return dict(self._assembler.given_up)
 
     @property
     def closing(self) -> bool:
@@ -83,12 +93,13 @@ class Walk:
         Returns True if there may be more to read, False at the end of the log, and None if the end of
         the export came before everything was delivered.
         """
-        batches = self._reader.batches(self.position, _BATCHES_A_READ)
+        batches = self._reader.batches(self.position, _BATCHES_A_READ, _BYTES_A_READ)
         finished: list[Finished] = []
         for logged in batches:
             finished += self._assembler.apply(logged)
             self.position = logged.id
         if not batches:
+            self._delivery.again(lambda: self._moved(self))
             finished += self._assembler.advance(time.time_ns() - _COMMIT_NANO)
         if not self._deliver(finished):
             return None
@@ -113,25 +124,32 @@ class Walk:
 
     def _deliver(self, finished: Iterable[Finished]) -> bool:
         # What is at or before the cursor was delivered before a restart; the walk only needed its entries.
-        unsent = deque(item for item in finished if item.closed_at > self.exported)
+        unsent = deque(item for item in finished if item.closed_at > self._reached)
         while unsent:
             chunk, spans = _take(unsent)
-            self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
+            begun = self.low, chunk[0].closed_unix_nano
+            self.oldest_unexported_unix_nano = self._held[1] if self._held else begun[1]
             # A call may take as long as its time-out: what waits shows from its beginning.
             self._moved(self)
             if spans and not self._delivery.deliver(spans, lambda: self._moved(self)):
                 return False
-            self.oldest_unexported_unix_nano = 0
             self.sampled_out += sum(item.sampled_out for item in chunk)
             last = chunk[-1].closed_at
             # Part of that batch's spans may be in the next call.
-            self.exported = last - 1 if unsent and unsent[0].closed_at == last else last
-            self._move(unsent)
+            self._reached = last - 1 if unsent and unsent[0].closed_at == last else last
+            self._move(unsent, begun)
         self._move(())
         return True
 
-    def _move(self, unsent: Collection[Finished]) -> None:
-        self.low = min([self._assembler.low, *(item.first_batch for item in unsent)])
+    def _move(self, unsent: Collection[Finished], begun: tuple[int, int] | None = None) -> None:
+        """Move the cursor, unless spans were set aside since *begun*: those are read again after a restart."""
+        if self._delivery.suspects:
+            self._held = self._held or begun
+        else:
+            self._held = None
+            self.exported = max(self.exported, min(self._reached, self._assembler.settled))
+        low, self.oldest_unexported_unix_nano = self._held or (self._assembler.low, 0)
+        self.low = min([low, self._assembler.low, *(item.first_batch for item in unsent)])
         self._moved(self)
 
 

@@ -1,0 +1,149 @@
+"""What the agent answers about hostile entries, and what agentctl makes of it: without disk, network and threads."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from penstock.agent.admin import events, requests
+from penstock.agent.admin.deferrals import deferred_requests
+from penstock.agent.admin.engines import list_engines
+from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
+from penstock.agent.admin.targets import selection_of
+from penstock.agent.ctl import describe, get_requests, output, rows
+from penstock.agent.ctl.diagnosis import examine
+from penstock.agent.ctl.top.view import History
+from penstock.agent.ctl.top.view import Sample as TopSample
+from penstock.agent.ctl.tree import tree_lines
+from penstock.agent.errors import NotFoundError
+from penstock.agent.journal.reader import Reader
+from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
+from penstock.agent.traces.explain import explain
+from penstock.agent.traces.otel import SpanConverter
+from penstock.agent.traces.query import get_trace
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import Outcome
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+    from google.protobuf.message import Message
+    from penstock.agent.metrics import Fold
+    from penstock.agent.registry import Registry
+    from penstock.agent.traces.spans import Span
+    from penstock.proto.v1.ingest_pb2 import Batch
+
+# Of one message: each is read with a query of its own.
+_REQUESTS = 4
+
+
+class SharedReader(Reader):
+    """A reader of what a connection has written and not committed."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+
+class Answers:
+    """All questions that can be asked, as the admin service and agentctl put and show them."""
+
+    def __init__(self, database: sqlite3.Connection, now: float) -> None:
+        self._reader = SharedReader(database)
+        self._now = now
+        self._directory = tempfile.TemporaryDirectory(prefix="ps-fuzz-")
+        policies = PolicyDatabase.open(Path(self._directory.name))
+        store, pauses, orders = PolicyStore(policies), Pauses(policies), OrderBook(policies)
+        self._parts: dict[str, Any] = {"store": store, "feed": PolicyFeed(store, pauses, orders)}
+        self._converter = SpanConverter()
+
+    def about_log(self, batch: Batch) -> None:
+        """Ask about what the log holds; *batch* is a part of it."""
+        reader, now = self._reader, self._now
+        wanted = events.Filter.of(admin.ListEventsRequest())
+        found = events._list(reader, wanted, 1_000, now)
+        shown(found, rows.logged_events(found.events, now))
+        everything = selection_of(admin.EngineSelector())
+        for outcome in (0, *islice(Outcome.values(), 1, 2)):
+            asked = admin.ListRequestsRequest(outcome=outcome)
+            known = requests._known(reader, asked, everything, 0, 100)
+            shown(known, get_requests.rows(known.requests, now))
+        names = dict.fromkeys(event.request_id for event in batch.events)
+        for name in islice(filter(None, names), _REQUESTS):
+            self._about_request(name)
+
+    def _about_request(self, name: str) -> None:
+        try:
+            tree = get_trace(self._reader, name)
+            shown(tree)
+            sentences = explain(self._reader, name)
+        except NotFoundError:
+            return
+        list(map(output.printable, tree_lines(tree)))
+        shown(sentences)
+        list(map(output.printable, sentences.sentences))
+
+    def about_engines(self, fold: Fold, registry: Registry) -> None:
+        """Ask about what is here now."""
+        context = SimpleNamespace(
+            **self._parts, fold=fold, registry=registry, schedule=lambda _target: _NOTHING
+        )
+        engines = finished(list_engines(context, admin.ListEnginesRequest()))  # type: ignore[arg-type]
+        peers = admin.ListPeersResponse(
+            peers=peer_summaries(fold.engines(COUNTED), registry.engines(), last_failures(self._reader))
+        )
+        deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100)
+        shown(engines, rows.engines(engines.engines, self._now))
+        shown(peers, rows.peers(peers.peers, self._now))
+        shown(deferred, get_requests.rows(deferred.requests, self._now))
+        status = admin.AgentStatus()
+        status.now.FromNanoseconds(int(self._now * 1e9))
+        examine(status, engines.engines, self._now)
+        for engine in engines.engines:
+            list(describe.description(engine, admin.EffectivePolicy(), list(peers.peers), self._now))
+        history = History()
+        history.add(TopSample(1.0, self._now, status, tuple(engines.engines), tuple(peers.peers)))
+
+    def about_spans(self, spans: Iterable[Span]) -> None:
+        """Encode spans as the export does."""
+        readable = [self._converter.readable(span, replayed=True) for span in spans]
+        if readable:
+            encode_spans(readable).SerializeToString()
+
+
+class _Nothing:
+    merged = SimpleNamespace(hash="")
+
+
+_NOTHING = (_Nothing,)
+
+
+def shown(message: Message, table: rows.Table | None = None) -> dict[str, Any]:
+    """Put *message* on the wire and show it as a table and as JSON; YAML is of the same document, and slow."""
+    again = type(message).FromString(message.SerializeToString())
+    document = output.plain(again)
+    text = output.dump(document, "json")
+    json.loads(text, parse_constant=no_json)
+    text.encode()
+    if table is not None:
+        output.table(table.headers, table.rows).encode()
+    return document
+
+
+def no_json(word: str) -> None:
+    """Refuse NaN and Infinity, which Python reads and others do not."""
+    raise AssertionError(f"{word} is no JSON")
+
+
+def finished(answer: Any) -> Any:
+    """Run a coroutine that waits for nothing."""
+    try:
+        answer.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it waits")

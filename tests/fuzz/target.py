@@ -1,0 +1,117 @@
+"""All that one message of an engine goes through behind the door, without disk and network.
+
+The journal, the metrics, the trace export to OTLP's bytes, a scrape, the answers of the admin service and what
+``agentctl`` shows of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from penstock.agent.ctl.event_words import event_peer, event_words
+from penstock.agent.errors import ContractError
+from penstock.agent.ingest.limits import check_batch, check_hello, parse
+from penstock.agent.journal.schema import migrate
+from penstock.agent.journal.transaction import Transaction
+from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
+from penstock.agent.metrics.text import OPENMETRICS
+from penstock.agent.model import LoggedBatch, Source
+from penstock.agent.registry import Registry
+from penstock.agent.traces.assemble import Assembler
+from penstock.agent.traces.recall import recall
+from penstock.agent.traces.state import Limits
+from penstock.proto.v1.ingest_pb2 import Batch, Hello
+
+from tests.fuzz.answers import Answers, SharedReader
+
+EPOCH = 1
+SOURCE = Source.from_hello(EPOCH, Hello(schema_version=1, process="engine-core", key={"engine": "0"}))
+TIME = 1_750_000_000_000_000_000
+_HOUR = 3600 * 10**9
+
+
+class Target:
+    """All that is behind the door, without disk and network."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect(":memory:", isolation_level=None)
+        migrate(self._database)
+        self._answers = Answers(self._database, TIME / 1e9)
+
+    def take(self, body: bytes) -> bool:
+        """Take one message as the service does; returns False if it is refused, which is as good."""
+        try:
+            batch = parse(body)
+            check_batch(batch, len(body))
+            if batch.HasField("hello"):
+                check_hello(batch.hello)
+        except ContractError:
+            return False
+        if batch.seq:
+            self._log(batch, body)
+        elif batch.HasField("hello"):
+            self._greet(Source.from_hello(batch.epoch, batch.hello))
+        else:
+            self._show(batch)
+        return True
+
+    def _greet(self, source: Source) -> None:
+        self._database.execute("BEGIN")
+        Transaction(self._database, {}).open_source(source, TIME)
+        self._database.execute("ROLLBACK")
+
+    def _log(self, batch: Batch, body: bytes) -> None:
+        batch.epoch, batch.seq = SOURCE.epoch, 1
+        self._database.execute("BEGIN")
+        try:
+            transaction = Transaction(self._database, {})
+            transaction.open_source(SOURCE, TIME)
+            transaction.append(SOURCE, batch, batch.SerializeToString(), TIME)
+            transaction.finish()
+            self._read(batch)
+        finally:
+            self._database.execute("ROLLBACK")
+
+    def _read(self, batch: Batch) -> None:
+        fold, again = Fold(), Fold()
+        fold.apply(SOURCE, batch)
+        again.load(fold.dump())
+        assert fold.engines() == again.engines()
+        registry = Registry(lambda: TIME, fold.account)
+        registry.connect(SOURCE, 0)
+        registry.committed(SOURCE.epoch, batch)
+        render(fold, registry)
+        reader = SharedReader(self._database)
+        limits = Limits()
+        assembler = Assembler(
+            {SOURCE.epoch: SOURCE}.get,
+            recall=lambda key, logged: recall(
+                reader, key, logged, sample_ratio=lambda _source: 1.0, limits=limits
+            ),
+        )
+        finished = assembler.apply(LoggedBatch(1, SOURCE.epoch, 1, TIME, batch.SerializeToString()))
+        finished += assembler.advance(TIME + _HOUR)
+        self._answers.about_spans(span for item in finished for span in item.spans)
+        self._answers.about_log(batch)
+        self._answers.about_engines(fold, registry)
+        for event in batch.events:
+            event_words(event)
+            event_peer(event)
+
+    def _show(self, batch: Batch) -> None:
+        registry = Registry(lambda: TIME)
+        registry.connect(SOURCE, 0)
+        registry.snapshot(SOURCE.epoch, batch.snapshot)
+        registry.engines()
+        render(Fold(), registry)
+        self._answers.about_engines(Fold(), registry)
+
+
+def render(fold: Fold, registry: Registry) -> None:
+    """Scrape; a part that fails would be left out of the text, so it is looked at."""
+    exposition = Exposition(
+        fold, registry.sources, Exemplars(), AgentMetrics(TIME), now_unix_nano=lambda: TIME
+    )
+    body, _ = exposition.render(OPENMETRICS)
+    assert b'collector_success{collector="log"} 1' in body
+    assert b'collector_success{collector="snapshots"} 1' in body
