@@ -37,6 +37,7 @@ _FATES: Final = {
     Fate.REFUSED: c.ERROR_TYPE_REFUSED,
     Fate.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
     Fate.RESET: c.ERROR_TYPE_REMOTE_RESET,
+    Fate.ENDLESS: c.ERROR_TYPE_CORRUPT,
 }
 
 
@@ -98,7 +99,8 @@ class Fetcher:
 
     def _turn(self) -> None:
         busy = self._probes or self._moves or self._waiting
-        for socket, _ in self._producers.poller.poll(_TICK * 1000 if busy else None):
+        looking = self._producers.wanting_look()
+        for socket, _ in self._producers.poller.poll(_TICK * 1000 if busy or looking else None):
             if socket == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
@@ -106,6 +108,8 @@ class Fetcher:
             producer = self._producers.of(socket)
             if producer is not None:
                 self._hear(producer)
+        for producer in looking:
+            self._hear(producer)
         now = time.monotonic()
         for wanted in self._items.take_orders():
             self._probe(Attempt(wanted), now)

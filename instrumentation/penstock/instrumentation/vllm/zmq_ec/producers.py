@@ -69,7 +69,7 @@ class Producers:
         self._context = context
         self._configured = [Producer(address) for address in addresses]
         self._named: OrderedDict[str, Producer] = OrderedDict()
-        self._by_socket: dict[zmq.Socket[bytes], Producer] = {}
+        self._by_socket: dict[object, Producer] = {}  # and by the descriptor that tells of arrivals
         self.poller = zmq.Poller()
 
     def __iter__(self) -> Iterator[Producer]:
@@ -83,15 +83,19 @@ class Producers:
         return [each for each in found if each.may_ask(now) and self._connected(each, now)]
 
     def of(self, socket: object) -> Producer | None:
-        """Return the producer of a polled socket."""
-        return self._by_socket.get(socket) if isinstance(socket, zmq.Socket) else None
+        """Return the producer of what was polled."""
+        return self._by_socket.get(socket)
+
+    def wanting_look(self) -> list[Producer]:
+        """Return those whose connections are to be looked at again soon."""
+        return [each for each in self if each.link is not None and each.link.undelivered.wants_look]
 
     def disconnect(self, producer: Producer) -> None:
         """Close its connection, and drop what is queued on it."""
         link = producer.link
         if link is not None:
             producer.link = None
-            for socket in (link.socket, link.monitor):
+            for socket in _polled(link):
                 self._by_socket.pop(socket, None)
                 self.poller.unregister(socket)
             link.close()
@@ -110,7 +114,7 @@ class Producers:
             producer.failed(now, str(error))
             return False
         producer.link = link
-        for socket in (link.socket, link.monitor):
+        for socket in _polled(link):
             self._by_socket[socket] = producer
             self.poller.register(socket, zmq.POLLIN)
         return True
@@ -126,3 +130,7 @@ class Producers:
         while len(self._named) > NAMED_MAX and idle:
             self.disconnect(self._named.pop(idle.pop(0)))
         return producer
+
+
+def _polled(link: Link) -> tuple[zmq.Socket[bytes] | int, ...]:
+    return link.socket, link.monitor, link.undelivered.fileno()
