@@ -25,6 +25,7 @@ class Producer:
 
     Attributes:
         busy: probes and transfers that wait for it.
+        waited_for: items that it has and that wait for room.
         moving: transfers.
         link: the connection, if there is one.
 
@@ -34,6 +35,7 @@ class Producer:
         self.peer = Peer(address)
         self.link: Link | None = None
         self.busy = 0
+        self.waited_for = 0
         self.moving = 0
         self.ask_after = 0.0
         self._backoff = Backoff()
@@ -78,7 +80,7 @@ class Producers:
 
     def to_ask(self, named: tuple[str, ...], now: float) -> list[Producer]:
         """Return whom to ask for an item whose request names those addresses: connected, and not known to be down."""
-        found = [self._remember(address) for address in named]
+        found = [each for address in named if (each := self._remember(address)) is not None]
         found += [each for each in self._configured if each not in found]
         return [each for each in found if each.may_ask(now) and self._connected(each, now)]
 
@@ -119,17 +121,26 @@ class Producers:
             self.poller.register(socket, zmq.POLLIN)
         return True
 
-    def _remember(self, address: str) -> Producer:
-        for producer in self._configured:
-            if producer.peer.address == address:
-                return producer
-        producer = self._named.get(address) or Producer(address)
-        self._named[address] = producer
+    def _remember(self, address: str) -> Producer | None:
+        """Return the producer of that address; None if there is no room to know one more."""
+        for each in self._configured:
+            if each.peer.address == address:
+                return each
+        producer = self._named.get(address)
+        if producer is None:
+            if len(self._named) >= NAMED_MAX and not self._forget_one():
+                return None
+            producer = self._named[address] = Producer(address)
         self._named.move_to_end(address)
-        idle = [key for key, each in self._named.items() if not each.busy and each is not producer]
-        while len(self._named) > NAMED_MAX and idle:
-            self.disconnect(self._named.pop(idle.pop(0)))
         return producer
+
+    def _forget_one(self) -> bool:
+        """Forget the producer that was named the longest ago of those that nobody waits for; tell whether there was one."""
+        for address, each in self._named.items():
+            if not each.busy and not each.waited_for:
+                self.disconnect(self._named.pop(address))
+                return True
+        return False
 
 
 def _polled(link: Link) -> tuple[zmq.Socket[bytes] | int, ...]:
