@@ -120,11 +120,10 @@ class ConnectorConsumer:
         self._scheduler = scheduler
         self._worker = worker
         self._freed: list[str] = []
+        self._step()  # the worker learns where the memory is
 
     def load(self, items: Sequence[str], rows: int) -> list[Any]:
         """Ask, schedule, load and report as vLLM does."""
-        from vllm.v1.outputs import ECConnectorOutput
-
         position = SimpleNamespace(offset=0, length=rows, get_num_embeds=lambda: rows)
         features = [
             SimpleNamespace(
@@ -143,6 +142,13 @@ class ConnectorConsumer:
         for index, item in enumerate(items):
             assert self._scheduler.has_cache_item(item), item
             self._scheduler.update_state_after_alloc(request, index)
+        cache = self._step()
+        self._freed = list(items)
+        return [cache[item] for item in items]
+
+    def _step(self) -> dict[str, torch.Tensor]:
+        from vllm.v1.outputs import ECConnectorOutput
+
         step = SimpleNamespace(scheduled_new_reqs=[], free_encoder_mm_hashes=self._freed)
         cache: dict[str, torch.Tensor] = {}
         self._worker.bind_connector_metadata(self._scheduler.build_connector_meta(step))
@@ -150,8 +156,7 @@ class ConnectorConsumer:
         report = self._worker.build_connector_worker_meta()
         self._worker.clear_connector_metadata()
         self._scheduler.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
-        self._freed = list(items)
-        return [cache[item] for item in items]
+        return cache
 
 
 class RawProducer:

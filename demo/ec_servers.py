@@ -21,11 +21,13 @@ def encoder_spec(
     name: str,
     *,
     port: int,
+    extra: Mapping[str, Any] | None = None,
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> ServerSpec:
-    """Return an encode-only server that serves its outputs at *port*."""
+    """Return an encode-only server that serves its outputs at *port*; *extra* is more of the connector's own configuration."""
     config = {**_zmq("ec_producer"), "ec_ip": LOOPBACK, "ec_port": port}
+    config["ec_connector_extra_config"] = dict(extra or {})
     return _spec(name, config, args, env)
 
 

@@ -8,7 +8,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from demo.agent import Agent
 from demo.ec_servers import encoder_spec, language_spec
@@ -19,7 +19,7 @@ from demo.servers import ROOT, Server
 from demo.vision_model import tiny_vision_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from demo.servers import ServerSpec
 
@@ -38,9 +38,10 @@ def environment(endpoint: str, name: str, role: str) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Encoder:
-    """The encoder's place: a server that can be killed and replaced by another one at the same port.
+    """The encoder's place: a server that can be killed and replaced by another one.
 
     Attributes:
+        extra: of its connector's configuration.
         port: where it serves its outputs.
 
     """
@@ -48,8 +49,10 @@ class Encoder:
     endpoint: str
     model: Path
     logs: Path
+    extra: Mapping[str, Any] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     _server: Server | None = None
+    _next: tuple[int, Server] | None = None
 
     @property
     def url(self) -> str:
@@ -64,9 +67,17 @@ class Encoder:
         return self._server.url
 
     def start(self) -> Server:
-        """Start one; it does not serve yet."""
-        self._server = Server(self._spec(), model=self.model, logs=self.logs)
+        """Start one, or take the one that was prepared; it may not serve yet."""
+        if self._next is not None:
+            (self.port, self._server), self._next = self._next, None
+        else:
+            self._server = Server(self._spec("encoder", self.port), model=self.model, logs=self.logs)
         return self._server
+
+    def prepare(self) -> None:
+        """Start the one that is to come next, at a port of its own, so that nobody has to wait for it then."""
+        port = free_port()
+        self._next = port, Server(self._spec("encoder-next", port), model=self.model, logs=self.logs)
 
     def kill(self) -> None:
         """``kill -9`` all its processes, as if its machine were gone."""
@@ -76,12 +87,17 @@ class Encoder:
 
     def stop(self) -> None:
         """End it as one should. Safe to call twice."""
+        if self._next is not None:
+            self._next[1].stop()
+            self._next = None
         if self._server is not None:
             self._server.stop()
             self._server = None
 
-    def _spec(self) -> ServerSpec:
-        return encoder_spec("encoder", port=self.port, env=environment(self.endpoint, "encoder", "encoder"))
+    def _spec(self, name: str, port: int) -> ServerSpec:
+        return encoder_spec(
+            name, port=port, extra=self.extra, env=environment(self.endpoint, name, "encoder")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +143,10 @@ def start_ec_stack(
     directory: Path,
     parts: ExitStack,
     say: Callable[[str], None],
+    *,
+    encoder_extra: Mapping[str, Any] | None = None,
 ) -> EcStack:
-    """Start all parts; *parts* ends them.
+    """Start all parts; *parts* ends them. *encoder_extra* is more of the configuration of the encoder's connector.
 
     Raises:
         ChildError: a part did not start.
@@ -146,7 +164,7 @@ def start_ec_stack(
     agent.start()
     say(f"agent: metrics at http://{agent.http}/metrics, admin socket {agent.admin}")
     model = tiny_vision_model(ROOT / ".cache" / "models")
-    encoder = Encoder(agent.endpoint, model, directory)
+    encoder = Encoder(agent.endpoint, model, directory, encoder_extra or {})
     parts.callback(encoder.stop)
     link = parts.enter_context(Link(encoder.port))
     language = Server(

@@ -178,6 +178,7 @@ def new_encoder(stack: EcStack) -> None:
 
     """
     stack.encoder.start().wait_ready()
+    stack.link.lead_to(stack.encoder.port)
 
 
 def encoded_here(stack: EcStack, question: Question) -> tuple[int, ...]:

@@ -49,6 +49,10 @@ class Link:
         with self._lock:
             return self._carried
 
+    def lead_to(self, port: int) -> None:
+        """Forward new connections to *port* from now on."""
+        self._target = (_LOOPBACK, port)
+
     def hold(self, after: int) -> None:
         """Let *after* more bytes come back, over all connections, and then none."""
         with self._lock:

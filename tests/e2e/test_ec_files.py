@@ -11,6 +11,7 @@ from penstock.proto.v1 import common_pb2 as c
 from demo.picture import Picture
 from demo.processes import ChildError
 from demo.steps import until
+from tests.e2e.ec_soak import FileSoak
 from tests.support.ec_bench import ask
 from tests.support.ec_files import FileBench, fewer_rows, garble, truncate, wider
 from tests.support.ec_stacks import file_bench
@@ -168,6 +169,14 @@ def test_auto_goes_by_the_number_of_items(ec: FileBench) -> None:
     ec.enforce(ecLoadFailure={"action": "auto", "maxRecomputeItems": 0})
     assert ec.send(many).status == 503
     assert "at most 0" in ec.outcome(many).reason
+
+
+def test_random_damage(ec: FileBench) -> None:
+    """A few rounds of the soak: whatever happens to which file, the tokens are right."""
+    soak = FileSoak(ec, seed=7)
+    soak.run(6)
+    assert not soak.wrong
+    assert soak.counts["rounds"] == 6
 
 
 def test_without_a_policy_the_engine_ends(ec: FileBench) -> None:

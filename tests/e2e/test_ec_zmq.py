@@ -13,9 +13,10 @@ from penstock.proto.v1 import common_pb2 as c
 from demo.ec_stack import start_ec_stack
 from demo.ec_steps import broken_request, encoded_here, good_request, new_encoder, set_policy, waiting_request
 from demo.steps import until
+from tests.e2e.ec_soak import ZmqSoak
 from tests.support.agent import short_directory
 from tests.support.ec_bench import ask
-from tests.support.ec_zmq import INTO_THE_SECOND, zmq_bench
+from tests.support.ec_zmq import INTO_THE_SECOND, SMALL_HOST_CACHE, zmq_bench
 from tests.support.engines import ASYNC_FORK_TP2
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def stack() -> Iterator[EcStack]:
     with short_directory() as directory, ExitStack() as parts, pytest.MonkeyPatch.context() as patch:
         for variable in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"):
             patch.delenv(variable, raising=False)
-        yield start_ec_stack(directory, parts, lambda _: None)
+        yield start_ec_stack(directory, parts, lambda _: None, encoder_extra=SMALL_HOST_CACHE.settings)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,8 @@ def served(
 ) -> Iterator[ZmqBench]:
     """Give the stack's language model, or another one beside it."""
     with zmq_bench(stack, request.param, logs=tmp_path_factory.mktemp("ec-zmq")) as bench:
+        if request.param is not None:
+            stack.encoder.prepare()  # for the demo, at the end: it starts while these tests run
         yield bench
 
 
@@ -242,6 +245,67 @@ def test_an_encoder_that_is_away_costs_a_probe(ec: ZmqBench) -> None:
     assert answer.tokens == expected
     ec.closed(request)
     assert not ec.events("load_outcome", request.name)
+
+
+@both
+def test_random_trouble_on_the_link(ec: ZmqBench) -> None:
+    """A few rounds of the soak: whatever happens to which transfer, the tokens are right."""
+    soak = ZmqSoak(ec, seed=7)
+    soak.run(5)
+    assert not soak.wrong
+    assert soak.counts["rounds"] == 5
+
+
+@both
+def test_an_item_that_was_evicted_meanwhile(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
+    """The encoder answers the probe, and has let go of the picture when it is asked for it."""
+    request = ask()
+    ec.reach()
+    (expected,) = _encoded(ec, request)
+    ec.enforce(ecLoadFailure={"action": "recompute"})
+
+    ec.link.hold(0)
+    try:
+        sent = senders.submit(ec.send, request)
+        until(lambda: ec.link.held, "The encoder does not answer")
+        ec.evict_all()
+    finally:
+        ec.link.bring_up()
+
+    assert sent.result().tokens == expected
+    outcome = ec.outcome(request)
+    assert (outcome.outcome, outcome.mode) == (c.OUTCOME_RECOMPUTED, c.FAILURE_MODE_TRANSFER)
+    assert (outcome.error_type, outcome.peer.address) == (c.ERROR_TYPE_EVICTED, ec.peer)
+    assert {each.transfer_failure.error_type for each in ec.events("transfer_failure", request.name)} == {
+        c.ERROR_TYPE_EVICTED
+    }
+
+
+@pytest.mark.parametrize("served", [ASYNC_FORK_TP2], indirect=True, ids=["async-fork-tp2"])
+def test_a_request_without_media(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
+    """Loaded, it is answered as any other; lost or found nowhere, it fails with an error that can be retried, and nobody else does."""
+    loaded, lost, nowhere, stranger = ask(), ask(), ask(), ask(0)
+    expected = _encoded(ec, loaded, stranger)
+    ec.encode(lost)
+    ec.enforce(ecLoadFailure={"action": "recompute"})
+    ec.reach()
+
+    answer = ec.send_bare(loaded)
+    with ec.held(lost, senders, bare=True) as sent:
+        ec.link.take_down()
+        beside = ec.send(stranger)
+        failed = sent.result()
+    ec.reach()
+    unknown = ec.send_bare(nowhere)
+
+    assert tuple(answer.body["choices"][0]["token_ids"]) == expected[0]
+    assert beside.tokens == expected[1]
+    for each, why in ((failed, "the media is not on this engine"), (unknown, "nor encoded here")):
+        assert each.status == 503, each.text
+        message = each.body["error"]["message"]
+        assert all(part in message for part in ("EC load failure", why, "can be retried")), message
+    for each in (lost, nowhere):
+        assert ec.outcome(each).outcome == c.OUTCOME_FAILED
 
 
 def test_the_demo(stack: EcStack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,14 +44,18 @@ class FileBench(EcBench):
 
         The link leads through the looker's own process, which has a thread of EngineCore's id or has not.
         """
+        file.unlink()
+        file.symlink_to(f"/proc/self/task/{self._core}/comm")
+
+    @cached_property
+    def _core(self) -> int:
         (core,) = (
             source["hello"]["pid"]
             for engine in self.agent.ctl_json("get", "engines", "--selector", self.selector)["engines"]
             for source in engine["sources"]
             if source["hello"]["process"] == "engine-core"
         )
-        file.unlink()
-        file.symlink_to(f"/proc/self/task/{core}/comm")
+        return int(core)
 
     def files(self) -> set[Path]:
         """Return the files that there are."""
@@ -59,7 +64,12 @@ class FileBench(EcBench):
 
 def truncate(file: Path) -> None:
     """Lose the end of it, as a full disk does."""
-    os.truncate(file, file.stat().st_size // 2)
+    truncate_to(file, 0.5)
+
+
+def truncate_to(file: Path, share: float) -> None:
+    """Keep that *share* of it, from the beginning."""
+    os.truncate(file, int(file.stat().st_size * share))
 
 
 def garble(file: Path) -> None:

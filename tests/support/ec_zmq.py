@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from demo.client import chat
-from demo.ec_servers import language_spec
+from demo.ec_servers import PICTURES_PER_REQUEST, language_spec
 from demo.ec_stack import PATIENCE, environment
 from demo.link import Link
 from demo.servers import ROOT, Server
@@ -26,6 +26,20 @@ if TYPE_CHECKING:
 
 # More than the answers to a few probes, less than one output; and more than one, less than two.
 INTO_THE_FIRST, INTO_THE_SECOND = 1000, 6000
+
+
+# Serve requests of tokens, too; what vLLM's cache of processed media would not take.
+TOKENS_IN = ("--enable-scale-out", "--mm-processor-cache-gb", "0")
+
+
+class HostCache(NamedTuple):
+    """An encoder's memory for outputs: *settings* of its connector, with which it holds fewer than *items*."""
+
+    settings: dict[str, int]
+    items: int
+
+
+SMALL_HOST_CACHE = HostCache({"host_cache_bytes": 1 << 17}, 20)
 
 
 class ZmqBench(EcBench):
@@ -50,6 +64,11 @@ class ZmqBench(EcBench):
         answer = chat(self.stack.encoder.url, request.parts, max_tokens=1)
         assert answer.status == HTTPStatus.OK, answer.text
 
+    def evict_all(self) -> None:
+        """Have the encoder encode so much else that it lets go of what it has; it must have :data:`SMALL_HOST_CACHE`."""
+        for _ in range(0, SMALL_HOST_CACHE.items, PICTURES_PER_REQUEST):
+            self.encode(Ask((*(new_picture() for _ in range(PICTURES_PER_REQUEST)), " And?")))
+
     def reach(self) -> None:
         """Wait until the encoder is asked again: after a failure it is left alone for a while."""
 
@@ -64,13 +83,13 @@ class ZmqBench(EcBench):
 
     @contextmanager
     def held(
-        self, request: Ask, senders: Executor, *, after: int = INTO_THE_FIRST
+        self, request: Ask, senders: Executor, *, after: int = INTO_THE_FIRST, bare: bool = False
     ) -> Iterator[Future[Answer]]:
         """Send *request*, whose pictures are encoded; the link stands still in the midst of its transfer meanwhile."""
         self.reach()
         self.link.hold(after)
         try:
-            sent = senders.submit(self.send, request)
+            sent = senders.submit(self.send_bare if bare else self.send, request)
             until(lambda: self.link.held, "No transfer has begun")
             yield sent
         finally:
@@ -98,7 +117,7 @@ def zmq_bench(stack: EcStack, variant: Variant | None, *, logs: Path) -> Iterato
             producers=[link.address],
             extra={"load_failure": "fail", **PATIENCE},
             module=variant.module,
-            args=variant.args,
+            args=(*variant.args, *TOKENS_IN),
             env={**variant.env, **environment(stack.agent.endpoint, variant.name, "both")},
         )
         server = Server(spec, model=tiny_vision_model(ROOT / ".cache" / "models"), logs=logs)

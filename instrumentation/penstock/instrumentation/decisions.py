@@ -76,7 +76,7 @@ class KvLoss:
 class EcLoss:
     """What a failed load of encoder outputs means for one request.
 
-    *items* would be encoded again, here. *local_media*: this engine has the media to encode them from.
+    *items* would be encoded again, here, with those that it has lost before. *local_media*: this engine has the media to encode them from.
     """
 
     items: int

@@ -91,6 +91,14 @@ def run(worker: Any, orders: Any, cache: dict[str, torch.Tensor]) -> Any:
     return report
 
 
+def greet(scheduler: Any, *workers: Any) -> None:
+    """Run a step that loads nothing, as any engine does before long."""
+    orders = scheduler.build_connector_meta(output())
+    for worker in workers:
+        report = run(worker, orders, {})
+        scheduler.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
+
+
 def test_from_a_producer_to_two_ranks(make: Callable[..., Any]) -> None:
     """The whole way, in vLLM's order of calls."""
 
@@ -106,6 +114,7 @@ def test_from_a_producer_to_two_ranks(make: Callable[..., Any]) -> None:
     scheduler = make("SCHEDULER", "ec_consumer", change=two_ranks, producers=[address], probe_timeout=10.0)
     workers = [make("WORKER", "ec_consumer", change=two_ranks) for _ in range(2)]
     asked = request("r", feature("a", 5))
+    greet(scheduler, *workers)
 
     assert not scheduler.has_cache_item("a")
     assert not scheduler.ensure_cache_available(asked, 0)
@@ -189,6 +198,7 @@ def test_both_roles_in_one_engine(make: Callable[..., Any]) -> None:
     save(other, "a", sent)
     worker = make("WORKER", "ec_both", producers=[other._publisher.server.address])
     scheduler = make("SCHEDULER", "ec_both", producers=[other._publisher.server.address], probe_timeout=10.0)
+    greet(scheduler, worker)
     asked = request("r", feature("a", 3))
     wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
     assert scheduler.has_cache_item("a")
@@ -199,7 +209,7 @@ def test_both_roles_in_one_engine(make: Callable[..., Any]) -> None:
     worker.start_save_caches(encoder_cache=cache)
     worker.start_load_caches(cache)
     assert torch.equal(cache["a"], sent)
-    assert worker.build_connector_worker_meta().done
+    assert worker.build_connector_worker_meta().loaded.done
 
 
 def test_a_producer_says_where_its_items_are(make: Callable[..., Any]) -> None:
@@ -328,6 +338,7 @@ def test_an_unreadable_item_raises_unless_somebody_guards_the_step(make: Callabl
     save(producer, "a", torch.randn(5, WIDTH))
     save(producer, "b", torch.randn(5, WIDTH))
     worker = make("WORKER", "ec_consumer")
+    greet(scheduler, worker)
     asked = request("r", feature("a", 5), feature("b", 5))
     wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
     for index, item in enumerate("ab"):
@@ -348,10 +359,50 @@ def test_an_unreadable_item_raises_unless_somebody_guards_the_step(make: Callabl
     cache["a"] = torch.zeros(5, WIDTH)
     worker.start_load_caches(cache)
     report = worker.build_connector_worker_meta()
-    assert (report.done, report.unreadable) == (
+    assert (report.loaded.done, report.loaded.unreadable) == (
         (bad.slot.generation, good.slot.generation),
         (bad.slot.generation,),
     )
     scheduler.update_connector_output(ECConnectorOutput(ec_connector_worker_meta=report))
     assert not scheduler.has_cache_item("a")
     assert scheduler.has_cache_item("b")
+
+
+def test_a_region_that_a_worker_cannot_map_costs_encodes(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found out before anything is to be loaded: alone, the connector has no way back from a load that fails."""
+    from penstock.instrumentation.vllm.zmq_ec import loader
+    from penstock.instrumentation.vllm.zmq_ec.region import RegionError
+
+    def denied(_name: Any) -> None:
+        raise RegionError("the scheduler's shared memory cannot be mapped: Permission denied")
+
+    producer, scheduler = pair(make)
+    save(producer, "a", torch.randn(5, WIDTH))
+    worker = make("WORKER", "ec_consumer")
+    asked, bare = request("r", feature("a", 5)), request("q", feature("a", 5, media=False))
+    monkeypatch.setattr(loader, "RegionView", denied)
+    greet(scheduler, worker)
+
+    assert scheduler.ensure_cache_available(asked, 0)
+    assert not scheduler.has_cache_item("a")
+    assert not scheduler.ensure_cache_available(bare, 0)
+    assert scheduler.take_unavailable_requests() == {"q"}
+    assert scheduler.build_connector_meta(output()).region is None
+
+
+@pytest.mark.parametrize(
+    ("observed", "media", "loads"), [(False, True, False), (False, False, True), (True, True, True)]
+)
+def test_before_the_workers_have_said_that_they_can_read(
+    make: Callable[..., Any], observed: bool, media: bool, loads: bool
+) -> None:
+    """An item is encoded here, unless somebody guards its load, or nobody could encode it."""
+    producer, scheduler = pair(make)
+    save(producer, "a", torch.randn(5, WIDTH))
+    if observed:
+        scheduler.observe(Notes())
+    asked = request("r", feature("a", 5, media=media))
+    wait_for(lambda: scheduler.ensure_cache_available(asked, 0))
+    assert scheduler.has_cache_item("a") is loads

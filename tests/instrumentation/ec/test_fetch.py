@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import zmq
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.vllm.zmq_ec import wire
 
@@ -85,6 +86,24 @@ def test_what_vllm_has_encoded_is_not_asked_for(producer: Publisher, consumer: R
     assert not consumer.consumer.ensure(asked, 0)
     consumer.wait(asked)
     assert consumer.consumer.has("a")
+
+
+def test_what_vllm_has_forgotten_is_asked_for_again(producer: Publisher, consumer: Rig) -> None:
+    """It can empty its encoder cache without telling; the first item that it allocates anew shows that."""
+    for item in "ab":
+        producer.save(item, tensor(4))
+        consumer.consumer.allocated(item, "other")
+    consumer.consumer.end_step([])
+    consumer.consumer.allocated("a", "r")
+    consumer.consumer.end_step(["a"])  # evicted and allocated in one step: nothing is forgotten
+    assert consumer.consumer.ensure(request("r", feature("b", 4)), 0)
+    consumer.consumer.allocated("a", "r")
+    consumer.consumer.end_step([])
+    assert consumer.consumer.ensure(request("r", feature("a", 4)), 0)
+    asked = request("r", feature("b", 4))
+    assert not consumer.consumer.ensure(asked, 0)
+    consumer.wait(asked)
+    assert consumer.consumer.has("b")
 
 
 def test_a_miss_is_encoded_here(consumer: Rig, notes: Notes) -> None:
@@ -217,6 +236,28 @@ def test_requests_cannot_make_a_consumer_remember_endless_producers() -> None:
         fetcher = consumer.consumer._fetcher
         assert fetcher is not None
         assert len(list(fetcher._producers)) <= NAMED_MAX
+
+
+def test_a_producer_that_is_needed_is_not_forgotten() -> None:
+    """Neither one that is asked, nor one whose item waits for room; when all are needed, no further one is asked."""
+    from penstock.instrumentation.vllm.zmq_ec.producers import NAMED_MAX, Producers
+
+    context = zmq.Context()
+    known = Producers(context, ())
+    try:
+        (first,) = known.to_ask(("127.0.0.1:9",), 0.0)
+        first.waited_for = 1
+        for port in range(10, 10 + 2 * NAMED_MAX):
+            known.to_ask((f"127.0.0.1:{port}",), 0.0)
+        assert first in list(known)
+        assert first.link is not None
+        for each in known:
+            each.busy = 1
+        assert known.to_ask(("127.0.0.1:8",), 0.0) == []
+        assert len(list(known)) == NAMED_MAX
+    finally:
+        known.close()
+        context.term()
 
 
 @pytest.mark.parametrize(

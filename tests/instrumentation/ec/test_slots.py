@@ -68,17 +68,20 @@ def test_slots_in_use_stay() -> None:
     assert slots.get(filling.generation) is filling
 
 
-def test_a_pin_ends_without_a_report_after_its_time() -> None:
-    """A step whose output is lost must not keep a slot for ever."""
-    slots = Slots(0, ALIGNMENT)
-    pinned = sealed(slots, "a")
-    slots.pin(pinned, 1, until=10.0)
-    slots.end_step(9.9)
-    assert slots.allocate("b", PAGE, 9.9) == (None, [])
-    slots.end_step(10.0)
-    assert slots.allocate("b", PAGE, 10.0)[1] == [pinned]
-    slots.reported(pinned.generation)  # late, and for another generation by now
-    assert len(slots) == 1
+def test_a_pin_ends_without_a_report_when_a_later_one_has_come() -> None:
+    """A step whose output is lost must not keep a slot for ever; one that is only slow still reads it."""
+    slots = Slots(0, 2 * ALIGNMENT)
+    lost, later = sealed(slots, "a"), sealed(slots, "b")
+    slots.pin(lost, 1, until=10.0)
+    slots.end_step(1000.0)
+    slots.pin(later, 2, until=1010.0)
+    slots.end_step(1000.0)
+    assert slots.allocate("c", PAGE, 1000.0) == (None, [])
+    slots.reported(later.generation)
+    slots.end_step(1000.0)
+    assert slots.allocate("c", PAGE, 1000.0)[1] == [lost]
+    slots.reported(lost.generation)  # late, and for another generation by now
+    assert len(slots) == 2
 
 
 def test_a_doomed_slot_goes_with_its_last_report() -> None:

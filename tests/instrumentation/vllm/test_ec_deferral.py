@@ -216,6 +216,12 @@ def test_what_becomes_of_it(
         1,
     )
     assert not recorder.take("load_outcome", "patient")
+    (failure,) = recorder.take("transfer_failure", "waiting")
+    assert (failure.mode, failure.error_type, failure.item) == (
+        c.FAILURE_MODE_TIMEOUT,
+        c.ERROR_TYPE_TIMEOUT,
+        "a",
+    )
     (end,) = recorder.take("deferral_end", "waiting")
     assert end.ending == TIMEOUT
     if outcome == c.OUTCOME_FAILED:

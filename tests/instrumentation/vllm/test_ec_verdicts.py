@@ -94,6 +94,41 @@ def test_auto_by_the_number_of_items(kind: str, make_ec_scheduler: MakeScheduler
 
 
 @KINDS
+def test_auto_counts_what_a_request_has_lost_in_all(
+    kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """Chunk by chunk it loses three items one at a time; the third is one too many."""
+    scheduler = make_ec_scheduler(kind, chunk=64)
+    act("auto", 2)
+    scheduler.ec_connector.store |= {"a", "b", "c"}
+    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a", "b", "c"}.__contains__)
+    three = image("three", "a", "b", "c")
+    engine.run(three)
+    assert "3 items lost, at most 2 are recomputed" in engine.errors["three"]
+    found = recorder.take("load_outcome", "three")
+    assert [each.outcome for each in found] == [RECOMPUTED, RECOMPUTED, FAILED]
+    assert [each.items_recomputed for each in found] == [1, 1, 1]
+
+
+@KINDS
+def test_a_connector_keeps_its_own_default_in_a_pause(
+    kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """Its loads stay guarded: it is no policy of ours that is put off, and without a guard the engine would end."""
+    scheduler = make_ec_scheduler(kind, connector="ToyLoader")
+    scheduler.ec_connector.store |= {"a"}
+    engine = ToyEcEngine(scheduler, ahead=kind == "async", bad={"a"}.__contains__)
+    first = image("first", "a")
+    runtime.pause("policy", paused=True)
+    try:
+        engine.run(first)
+    finally:
+        runtime.pause("policy", paused=False)
+    assert engine.outputs["first"] == expected(first, OUTPUTS)
+    assert not recorder.take("load_outcome")
+
+
+@KINDS
 def test_without_media(kind: str, make_ec_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """A request whose media is not here fails whatever the policy says; also one that comes while the item is bad."""
     scheduler = make_ec_scheduler(kind)

@@ -2,7 +2,7 @@
 
 The scheduler's mixin and the EC connector's talk to it inside the guard. While Penstock is paused it decides nothing new by a
 policy; what was begun before (a placeholder in a worker, an item that is bad) is still cleared up, because the engine must
-not serve it.
+not serve it. A connector that has a default of its own for failed loads keeps it then: its loads are guarded in any case.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.instrumentation import constants as c
 from penstock.instrumentation.decisions import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import ec_outcomes
-from penstock.instrumentation.vllm.ec_contract import EcLoader
+from penstock.instrumentation.vllm.ec_contract import EcFailure, EcLoader
 from penstock.instrumentation.vllm.ec_failures import EcFailures, supports
 from penstock.instrumentation.vllm.ec_judge import EcJudge
 from penstock.instrumentation.vllm.ec_memory import BadItems
@@ -136,9 +136,10 @@ class EcControl:
     def attach(self, metadata: Any) -> None:
         """Tell the workers what they load in this step, whether to guard it, and which drills are in force."""
         items, encodes = self._tracking.collect()
-        if not runtime.active:
+        if runtime.active:
+            self._orders.attach(metadata)
+        elif self._loader is None:
             return
-        self._orders.attach(metadata)
         if not self._connector.is_consumer:
             return
         if encodes:
@@ -240,10 +241,28 @@ class EcControl:
         self._no_longer_waits(request.request_id, timed_out=True)
         peer = self._loader.peer_of(items[0]) if self._loader is not None else None
         cause = replace(_TIMED_OUT, peer=peer)
+        self._tell_overdue(request, items)
         affected = self._waiting_loss(request, computed, items, Trigger.DEADLINE)
         if self._judge.decide(request, affected, cause).outcome is Outcome.RECOMPUTED:
             for item in items:
                 self._give_up(item, cause)
+
+    def _tell_overdue(self, request: Any, items: Iterable[str]) -> None:
+        """Tell of what was waited for in vain: a failure of each item, as a deadline is for KV."""
+        for item in items:
+            loader = self._loader
+            began_ns = None if loader is None else loader.transfer_began(item)
+            self._telemetry.failed(
+                EcFailure(
+                    item,
+                    _TIMED_OUT.mode,
+                    _TIMED_OUT.error_type,
+                    "a request has waited for it for longer than deferral allows",
+                    peer=None if loader is None else loader.peer_of(item),
+                    request_id=request.request_id,
+                    start_ns=began_ns or 0,
+                )
+            )
 
     def _failed_before_scheduling(self, causes: Mapping[str, EcCause]) -> None:
         """Decide about those that wait for an item whose load has failed; nobody has computed on it."""

@@ -45,7 +45,10 @@ class EcJudge:
     def decide(self, request: Any, affected: EcAffected, cause: EcCause) -> Decision:
         """Decide about a request and tell the outcome; one that must fail does so in this step's update."""
         policy = self.policy if runtime.active else NO_POLICY
-        loss = EcLoss(len(affected.items), affected.local_media, affected.exported, affected.trigger)
+        # What counts is what the request has lost in all: its items may be lost one after the other.
+        record = self._observer.record_of(request)
+        record.ec_lost += len(affected.items)
+        loss = EcLoss(record.ec_lost, affected.local_media, affected.exported, affected.trigger)
         decision = decide_ec(loss, default=self._own, policy=policy, observed=policy.observed)
         if affected.held and decision.outcome is Outcome.RECOMPUTED:
             decision = replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {HELD}")

@@ -39,6 +39,7 @@ class RequestRecord:
         stays_local: it was rewound, so the next answer to "what is there to load?" is nothing, until it is scheduled.
         probe: the number by which its load decides about a half-open peer, 0 for none.
         ec_attempt: how many of its loads of encoder outputs were decided about.
+        ec_lost: how many encoder outputs it has lost by that.
 
     """
 
@@ -62,6 +63,7 @@ class RequestRecord:
     stays_local: bool = False
     probe: int = 0
     ec_attempt: int = 0
+    ec_lost: int = 0
 
     @property
     def present_attempt(self) -> int:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.vllm.zmq_ec import settings, wire
 from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
 from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
-from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded
 from penstock.instrumentation.vllm.zmq_ec.loader import Loader
 from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders, StepReport
 from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
@@ -129,7 +128,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
     def build_connector_worker_meta(self) -> StepReport | None:
         """Tell the scheduler which slots this rank has loaded."""
         loaded = None if self._loader is None else self._loader.report()
-        return None if loaded is None else StepReport(loaded.done, loaded.unreadable)
+        return None if loaded is None else StepReport(loaded)
 
     # The scheduler's side.
 
@@ -169,7 +168,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         """Take the workers' report."""
         report = connector_output.ec_connector_worker_meta
         if self._consumer is not None and isinstance(report, StepReport):
-            self._consumer.reported(Loaded(report.done, report.unreadable))
+            self._consumer.reported(report.loaded)
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         """Tell the caller of a producer where its items are; nothing needs to be kept for that."""

@@ -58,6 +58,9 @@ class Consumer:
         self._region = Region(settings.region_bytes)
         self._slots = Slots(BEGIN, settings.region_bytes)
         self._closed = False
+        # Whether the workers can read the region: how many do, and whether one cannot.
+        self._mapped = 0
+        self._unmapped = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.items = Items(
             self._slots,
@@ -71,6 +74,7 @@ class Consumer:
         # What vLLM's own encoder cache holds, as its scheduler tells us: nothing of it needs to be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
+        self._anew: set[str] = set()
         # By request: what that cache has taken in for it and, as long as the request runs, keeps for it.
         self._held: dict[str, set[str]] = {}
         self._promised: set[str] = set()
@@ -116,15 +120,23 @@ class Consumer:
             return False
         return True
 
+    def _is_safe(self) -> bool:
+        """Whether a load cannot fail for want of the region, or somebody guards it: alone, a connector has no way back."""
+        return self.items.observed or self._mapped >= self._ranks
+
     def _want(self, request: Any, feature: Any) -> Readiness:
         item = feature.identifier
-        if not wire.item_fits(item):
+        if self._unmapped or not wire.item_fits(item):
             return Readiness.ABSENT
         self._start()
         producers: tuple[str, ...] = ()
         if self._settings.allow_request_producers:
             producers = named_producer(request.ec_transfer_params, item)
-        return self.items.want(item, feature.mm_position.get_num_embeds(), request.request_id, producers)
+        rows = feature.mm_position.get_num_embeds()
+        readiness = self.items.want(item, rows, request.request_id, producers)
+        if readiness is Readiness.READY and not self._is_safe() and self._has_media(feature):
+            return Readiness.ABSENT
+        return readiness
 
     def _fail(self, request: Any, item: str, why: str) -> None:
         if request.request_id not in self._unavailable:
@@ -141,9 +153,11 @@ class Consumer:
     def allocated(self, item: str, request_id: str) -> None:
         """VLLM's encoder cache has room for a request's *item* now: load it if that was promised, else it is encoded here."""
         self._held.setdefault(request_id, set()).add(item)
+        if item in self._resident and item not in self._allocated:
+            self._anew.add(item)
         self._resident[item] = None
         self._allocated.add(item)
-        if len(self._resident) > _RESIDENT_MAX:  # vLLM resets its cache without telling us
+        if len(self._resident) > _RESIDENT_MAX:
             self._resident.popitem(last=False)
         if item in self._promised and item not in self._loads:
             order = self.items.claim(item, self._ranks)
@@ -152,6 +166,13 @@ class Consumer:
 
     def end_step(self, freed: Iterable[str]) -> tuple[tuple[LoadOrder, ...], RegionName | None]:
         """Return the step's orders; *freed* is what vLLM's encoder cache let go of."""
+        freed = set(freed)
+        if self._anew - freed:
+            # vLLM has allocated what it had: it has emptied its cache, which it does without telling us.
+            self._resident = OrderedDict.fromkeys(self._allocated)
+            for held in self._held.values():
+                held.intersection_update(self._allocated)
+        self._anew.clear()
         for item in freed:
             if item not in self._allocated:
                 self._resident.pop(item, None)
@@ -162,7 +183,8 @@ class Consumer:
         self._promised.clear()
         self._loads.clear()
         self.items.end_step()
-        return loads, self._region.name if loads else None
+        wanted = loads or (self._mapped < self._ranks and not self._unmapped)
+        return loads, self._region.name if wanted else None
 
     def left(self, request_id: str) -> None:
         """Forget a request that has finished."""
@@ -170,6 +192,10 @@ class Consumer:
 
     def reported(self, report: Loaded) -> None:
         """Take the workers' report."""
+        self._mapped += report.mapped
+        if report.unmapped and not self._unmapped:
+            self._unmapped = True
+            logger.error("ZmqECConnector: everything is encoded here: %s", report.unmapped)
         for generation in report.unreadable:
             self.items.unreadable(generation)
         for generation in report.done:

@@ -37,6 +37,7 @@ _FATES: Final = {
     Fate.REFUSED: c.ERROR_TYPE_REFUSED,
     Fate.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
     Fate.RESET: c.ERROR_TYPE_REMOTE_RESET,
+    Fate.ENDLESS: c.ERROR_TYPE_CORRUPT,
 }
 
 
@@ -98,7 +99,8 @@ class Fetcher:
 
     def _turn(self) -> None:
         busy = self._probes or self._moves or self._waiting
-        for socket, _ in self._producers.poller.poll(_TICK * 1000 if busy else None):
+        looking = self._producers.wanting_look()
+        for socket, _ in self._producers.poller.poll(_TICK * 1000 if busy or looking else None):
             if socket == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
@@ -106,6 +108,8 @@ class Fetcher:
             producer = self._producers.of(socket)
             if producer is not None:
                 self._hear(producer)
+        for producer in looking:
+            self._hear(producer)
         now = time.monotonic()
         for wanted in self._items.take_orders():
             self._probe(Attempt(wanted), now)
@@ -179,6 +183,7 @@ class Fetcher:
                 attempt.source, attempt.content = producer, answer.content
                 attempt.deadline = now + self._settings.start_timeout
                 self._waiting[attempt.wanted.serial] = attempt
+                producer.waited_for += 1
                 return
             self._telling.probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_INCOMPATIBLE, problem)
         elif isinstance(answer, wire.Refused):
@@ -209,14 +214,14 @@ class Fetcher:
         for serial, attempt in list(self._waiting.items()):
             source, content = attempt.source, attempt.content
             if source is None or content is None or not self._items.is_wanted(attempt.wanted):
-                del self._waiting[serial]
+                self._waits_no_longer(serial)
                 continue
             if source.moving >= _MOVING_MAX:
                 continue
             slot = self._items.place(attempt.wanted, content, source.peer)
             if slot is None:
                 break
-            del self._waiting[serial]
+            self._waits_no_longer(serial)
             self._region.begin(slot.start)
             attempt.slot, attempt.transfer, attempt.tag = slot, Transfer(content, now), next(self._tags)
             attempt.began_ns = time.time_ns()
@@ -225,6 +230,11 @@ class Fetcher:
             source.busy += 1
             source.moving += 1
             self._ask_chunks(attempt, now)
+
+    def _waits_no_longer(self, serial: int) -> None:
+        source = self._waiting.pop(serial).source
+        if source is not None:
+            source.waited_for -= 1
 
     def _ask_chunks(self, attempt: Attempt, now: float) -> None:
         source, transfer = attempt.source, attempt.transfer
@@ -250,8 +260,7 @@ class Fetcher:
             self._broken(attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT, str(error), now)
             return
         if not self._items.is_wanted(attempt.wanted):
-            self._end_move(attempt)
-            self._items.again(attempt.wanted, slot)
+            self._abandon(attempt)
             return
         self._region.write(slot.content + offset, payload)
         if not transfer.done:
@@ -280,6 +289,12 @@ class Fetcher:
         if self._items.again(attempt.wanted, slot):
             self._probe(attempt, now)
 
+    def _abandon(self, attempt: Attempt) -> None:
+        """End a transfer that nobody wants any more; who gave it up has told why."""
+        self._telling.transfer(attempt, ok=False)
+        self._end_move(attempt)
+        self._items.again(attempt.wanted, attempt.slot)
+
     def _end_move(self, attempt: Attempt) -> None:
         self._moves.pop(attempt.tag, None)
         attempt.transfer = None
@@ -295,7 +310,7 @@ class Fetcher:
                 self._no_answer(attempt, now)
         for serial, attempt in list(self._waiting.items()):
             if attempt.deadline <= now:
-                del self._waiting[serial]
+                self._waits_no_longer(serial)
                 logger.warning("ZmqECConnector: no room for item %s (region_bytes)", attempt.wanted.item)
                 self._nobody(attempt)
         for attempt in list(self._moves.values()):
@@ -315,8 +330,7 @@ class Fetcher:
             return
         idle = now - transfer.progress
         if not self._items.is_wanted(attempt.wanted):
-            self._end_move(attempt)
-            self._items.again(attempt.wanted, attempt.slot)
+            self._abandon(attempt)
         elif idle >= self._settings.idle_timeout:
             # Not only this item: what else it sends would be as late, and what is queued to it must go.
             self._lost(source, f"nothing came for {idle:.1f} s", c.ERROR_TYPE_TIMEOUT)
@@ -340,7 +354,7 @@ class Fetcher:
                     self._nobody(attempt)
         for serial, attempt in list(self._waiting.items()):
             if attempt.source is producer:
-                del self._waiting[serial]
+                self._waits_no_longer(serial)
                 attempt.source = attempt.content = None
                 if self._items.again(attempt.wanted, None):
                     self._probe(attempt, now)

@@ -57,10 +57,20 @@ class LoadOrder:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A worker's report: generations of slots that it is *done* with, and of these the *unreadable*."""
+    """A worker's report.
 
-    done: tuple[int, ...]
+    Attributes:
+        done: generations of slots that it has finished with.
+        unreadable: of these, those that it could not load.
+        mapped: ranks that have mapped the region since their last report.
+        unmapped: why a rank cannot.
+
+    """
+
+    done: tuple[int, ...] = ()
     unreadable: tuple[int, ...] = ()
+    mapped: int = 0
+    unmapped: str = ""
 
 
 @dataclass(slots=True, eq=False)

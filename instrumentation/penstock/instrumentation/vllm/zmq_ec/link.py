@@ -6,19 +6,19 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
-from penstock.instrumentation.vllm.zmq_ec import wire
-from zmq.utils.monitor import recv_monitor_message
+from penstock.instrumentation.vllm.zmq_ec import keepalive, wire
+from penstock.instrumentation.vllm.zmq_ec.undelivered import Undelivered
 
 if TYPE_CHECKING:
+    import socket as sockets
     from collections.abc import Iterator
 
 _QUEUE: Final = 512
 _RECEIVE_QUEUE: Final = 64
 _BATCH: Final = 32
 _CONNECT_TIMEOUT: Final = 2_000
-_HEARTBEAT: Final = 1_000
-_HEARTBEAT_TIMEOUT: Final = 4_000
 _FRAMES: Final = 2
+_MESSAGE_MAX: Final = wire.CHUNK_MAX + wire.HEADER_MAX
 
 _HANDSHAKE_FAILED: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -26,7 +26,11 @@ _HANDSHAKE_FAILED: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _WATCHED: Final = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED | zmq.EVENT_DISCONNECTED | _HANDSHAKE_FAILED
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_DISCONNECTED
+    | _HANDSHAKE_FAILED
 )
 
 
@@ -36,13 +40,14 @@ class Fate(enum.Enum):
     REFUSED = "the connection was refused"
     INCOMPATIBLE = "the peer does not speak ZeroMQ"
     RESET = "the connection was closed"
+    ENDLESS = "it sent a message without an end"
 
 
 class Link:
     """One connection; when it ends, so does the link. It never reconnects by itself.
 
     Attributes:
-        socket: to be polled, with *monitor*.
+        socket: to be polled, with *monitor* and *undelivered*.
 
     """
 
@@ -54,6 +59,7 @@ class Link:
             zmq.ZMQError: the process has no descriptors left.
 
         """
+        port = int(address.rpartition(":")[2])
         self.malformed = 0
         self.socket = context.socket(zmq.DEALER)
         for option, value in {
@@ -64,14 +70,22 @@ class Link:
             zmq.MAXMSGSIZE: wire.CHUNK_MAX,
             zmq.RECONNECT_IVL: -1,
             zmq.CONNECT_TIMEOUT: _CONNECT_TIMEOUT,
-            zmq.HEARTBEAT_IVL: _HEARTBEAT,
-            zmq.HEARTBEAT_TIMEOUT: _HEARTBEAT_TIMEOUT,
+            **keepalive.OPTIONS,
         }.items():
             self.socket.setsockopt(option, value)
         self._up = False
+        self._endless = False
+        try:
+            self.undelivered = Undelivered(
+                _MESSAGE_MAX, is_ours=lambda each: _port_of(each) == port, on_cut=self._cut
+            )
+        except OSError as error:
+            self.socket.close(linger=0)
+            raise zmq.ZMQError(error.errno) from error
         try:
             self.monitor = self.socket.get_monitor_socket(_WATCHED)
         except zmq.ZMQError:  # no descriptors are left
+            self.undelivered.close()
             self.socket.close(linger=0)
             raise
         try:
@@ -94,7 +108,9 @@ class Link:
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.ZMQError:
+                self.undelivered.look()
                 return
+            self.undelivered.delivered(frames)
             try:
                 answer = wire.decode_answer(frames[0].bytes)
             except wire.WireError:
@@ -107,17 +123,16 @@ class Link:
 
     def fate(self) -> Fate | None:
         """Return why the link has ended, None while it has not."""
-        while True:
-            try:
-                event = recv_monitor_message(self.monitor, zmq.NOBLOCK)["event"]
-            except zmq.ZMQError:
-                return None
+        for event in self.undelivered.note(self.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._up = True
             elif event & _HANDSHAKE_FAILED:
                 return Fate.INCOMPATIBLE
-            else:
+            elif event != zmq.EVENT_CONNECTED:
+                if self._endless:
+                    return Fate.ENDLESS
                 return Fate.RESET if self._up else Fate.REFUSED
+        return None
 
     def close(self) -> None:
         """Drop what is queued and the connection. Idempotent."""
@@ -125,3 +140,12 @@ class Link:
             self.socket.disable_monitor()
             self.monitor.close(linger=0)
             self.socket.close(linger=0)
+            self.undelivered.close()
+
+    def _cut(self, _why: str, _host: str) -> None:
+        self._endless = True
+
+
+def _port_of(connection: sockets.socket) -> int:
+    """Return the port of a connection's other end."""
+    return int(connection.getpeername()[1])

@@ -20,13 +20,15 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 
 class Loader:
-    """Loads what the steps order; maps the region with the first order."""
+    """Loads what the steps order; maps the region as soon as it is told where that is."""
 
     def __init__(self) -> None:
         self._view: RegionView | None = None
         # In the order of the step, each once: whoever guards the load may ask for the same again.
         self._done: dict[int, None] = {}
         self._unreadable: dict[int, None] = {}
+        self._mapped = 0
+        self._unmapped = ""
 
     def load(
         self,
@@ -43,6 +45,9 @@ class Loader:
             RegionError: one cannot be loaded. If *guarded* it is left out instead: whoever guards looks for it.
 
         """
+        if region is not None:
+            with contextlib.suppress(RegionError):  # the scheduler is told, and orders nothing
+                self._map(region)
         for order in orders:
             self._done[order.slot.generation] = None
             if order.item in encoder_cache:
@@ -56,13 +61,12 @@ class Loader:
                 logger.warning("ZmqECConnector: item %s cannot be loaded: %s", order.item, error)
 
     def report(self) -> Loaded | None:
-        """Return what was loaded since the last call, None if nothing was."""
-        if not self._done:
-            return None
-        report = Loaded(tuple(self._done), tuple(self._unreadable))
+        """Return what was loaded and mapped since the last call, None if nothing was."""
+        report = Loaded(tuple(self._done), tuple(self._unreadable), self._mapped, self._unmapped)
         self._done.clear()
         self._unreadable.clear()
-        return report
+        self._mapped, self._unmapped = 0, ""
+        return None if report == Loaded() else report
 
     def close(self) -> None:
         """Unmap the region."""
@@ -87,7 +91,12 @@ class Loader:
             raise RegionError("the scheduler ordered a load without saying from where")
         if self._view is None or self._view.name != name:
             self.close()
-            self._view = RegionView(name)
+            try:
+                self._view = RegionView(name)
+            except RegionError as error:
+                self._unmapped = str(error)
+                raise
+            self._mapped = 1
         return self._view
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder
@@ -17,7 +19,7 @@ class StepOrders(ECConnectorMetadata):  # type: ignore[misc]  # Any, without vLL
 
     Attributes:
         loads: slots to copy before this step's model runs.
-        region: where the slots are; there whenever there are loads.
+        region: where the slots are; there whenever there are loads, and until every rank has mapped it.
         publish: a producer's items that this step's new requests use, also where vLLM has them encoded already.
 
     """
@@ -29,22 +31,28 @@ class StepOrders(ECConnectorMetadata):  # type: ignore[misc]  # Any, without vLL
 
 @dataclass
 class StepReport(ECConnectorWorkerMetadata):  # type: ignore[misc]  # Any, without vLLM
-    """Workers to scheduler: generations of slots; each rank names what it has finished with once.
+    """Workers to scheduler; each rank says everything once.
 
     Attributes:
-        done: they may be used for something else.
-        unreadable: of these, those that could not be loaded.
+        loaded: what the ranks have said.
 
     """
 
-    done: tuple[int, ...] = ()
-    unreadable: tuple[int, ...] = ()
+    loaded: Loaded = field(default_factory=Loaded)
 
     def __bool__(self) -> bool:
-        return bool(self.done or self.unreadable)
+        return self.loaded != Loaded()
 
     def aggregate(self, other: ECConnectorWorkerMetadata) -> StepReport:
         """Return what both ranks have said."""
         if not isinstance(other, StepReport):
             raise TypeError(f"cannot combine a StepReport with {type(other).__name__}")
-        return StepReport(self.done + other.done, self.unreadable + other.unreadable)
+        ours, theirs = self.loaded, other.loaded
+        return StepReport(
+            Loaded(
+                ours.done + theirs.done,
+                ours.unreadable + theirs.unreadable,
+                ours.mapped + theirs.mapped,
+                ours.unmapped or theirs.unmapped,
+            )
+        )

@@ -25,6 +25,7 @@ class Producer:
 
     Attributes:
         busy: probes and transfers that wait for it.
+        waited_for: items that it has and that wait for room.
         moving: transfers.
         link: the connection, if there is one.
 
@@ -34,6 +35,7 @@ class Producer:
         self.peer = Peer(address)
         self.link: Link | None = None
         self.busy = 0
+        self.waited_for = 0
         self.moving = 0
         self.ask_after = 0.0
         self._backoff = Backoff()
@@ -69,7 +71,7 @@ class Producers:
         self._context = context
         self._configured = [Producer(address) for address in addresses]
         self._named: OrderedDict[str, Producer] = OrderedDict()
-        self._by_socket: dict[zmq.Socket[bytes], Producer] = {}
+        self._by_socket: dict[object, Producer] = {}  # and by the descriptor that tells of arrivals
         self.poller = zmq.Poller()
 
     def __iter__(self) -> Iterator[Producer]:
@@ -78,20 +80,24 @@ class Producers:
 
     def to_ask(self, named: tuple[str, ...], now: float) -> list[Producer]:
         """Return whom to ask for an item whose request names those addresses: connected, and not known to be down."""
-        found = [self._remember(address) for address in named]
+        found = [each for address in named if (each := self._remember(address)) is not None]
         found += [each for each in self._configured if each not in found]
         return [each for each in found if each.may_ask(now) and self._connected(each, now)]
 
     def of(self, socket: object) -> Producer | None:
-        """Return the producer of a polled socket."""
-        return self._by_socket.get(socket) if isinstance(socket, zmq.Socket) else None
+        """Return the producer of what was polled."""
+        return self._by_socket.get(socket)
+
+    def wanting_look(self) -> list[Producer]:
+        """Return those whose connections are to be looked at again soon."""
+        return [each for each in self if each.link is not None and each.link.undelivered.wants_look]
 
     def disconnect(self, producer: Producer) -> None:
         """Close its connection, and drop what is queued on it."""
         link = producer.link
         if link is not None:
             producer.link = None
-            for socket in (link.socket, link.monitor):
+            for socket in _polled(link):
                 self._by_socket.pop(socket, None)
                 self.poller.unregister(socket)
             link.close()
@@ -110,19 +116,32 @@ class Producers:
             producer.failed(now, str(error))
             return False
         producer.link = link
-        for socket in (link.socket, link.monitor):
+        for socket in _polled(link):
             self._by_socket[socket] = producer
             self.poller.register(socket, zmq.POLLIN)
         return True
 
-    def _remember(self, address: str) -> Producer:
-        for producer in self._configured:
-            if producer.peer.address == address:
-                return producer
-        producer = self._named.get(address) or Producer(address)
-        self._named[address] = producer
+    def _remember(self, address: str) -> Producer | None:
+        """Return the producer of that address; None if there is no room to know one more."""
+        for each in self._configured:
+            if each.peer.address == address:
+                return each
+        producer = self._named.get(address)
+        if producer is None:
+            if len(self._named) >= NAMED_MAX and not self._forget_one():
+                return None
+            producer = self._named[address] = Producer(address)
         self._named.move_to_end(address)
-        idle = [key for key, each in self._named.items() if not each.busy and each is not producer]
-        while len(self._named) > NAMED_MAX and idle:
-            self.disconnect(self._named.pop(idle.pop(0)))
         return producer
+
+    def _forget_one(self) -> bool:
+        """Forget the producer that was named the longest ago of those that nobody waits for; tell whether there was one."""
+        for address, each in self._named.items():
+            if not each.busy and not each.waited_for:
+                self.disconnect(self._named.pop(address))
+                return True
+        return False
+
+
+def _polled(link: Link) -> tuple[zmq.Socket[bytes] | int, ...]:
+    return link.socket, link.monitor, link.undelivered.fileno()

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class Reply(NamedTuple):
-    """Frames to send, and whether they are an item's first or last bytes."""
+    """Frames to send, and whether they are an item's first or last bytes; *tag* is the request's."""
 
     frames: list[bytes | memoryview]
+    tag: int = 0
     item: str = ""
     size: int = 0
     first: bool = False
@@ -43,8 +44,11 @@ class Responder:
                 return self._probe(request)
             return self._fetch(request)
         except wire.WireError as error:
-            self.counts[error.reason.name.lower()] += 1
-            return Reply([wire.encode(wire.Refused(error.tag, error.reason, str(error)))])
+            return self._refuse(error.tag, error.reason, str(error))
+
+    def busy(self, reply: Reply) -> Reply:
+        """Return what is sent instead of *reply* to a consumer that has enough on its way."""
+        return self._refuse(reply.tag, wire.Reason.BUSY, "too much is on its way to this consumer")
 
     def seal(self, item: str) -> None:
         """Make the checksum of *item*."""
@@ -80,11 +84,16 @@ class Responder:
         header = wire.encode(wire.Chunk(request.tag, content.crc, request.offset, request.length))
         return Reply(
             [header, payload],
+            request.tag,
             request.item,
             content.size,
             first=request.offset == 0,
             last=end == content.size,
         )
+
+    def _refuse(self, tag: int, reason: wire.Reason, text: str) -> Reply:
+        self.counts[reason.name.lower()] += 1
+        return Reply([wire.encode(wire.Refused(tag, reason, text))], tag)
 
     def _miss(self, tag: int) -> Reply:
         self.counts["miss"] += 1

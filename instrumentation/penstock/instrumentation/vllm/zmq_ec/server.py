@@ -1,10 +1,9 @@
 """A producer's socket and its thread.
 
-What a peer can do is bounded: a request has at most ``wire.HEADER_MAX`` bytes (libzmq drops the connection of whoever
-sends more), a peer that does not read gets at most ``_SEND_QUEUE`` chunks queued, which are references to the cache's
-memory (it counts them), and then its answers are dropped and counted; a peer that does not even answer heartbeats is
-disconnected. One limit is libzmq's: a message of endless many frames is collected before we see it, so the port belongs
-inside the cluster's network, like every port over which vLLM moves state.
+What a peer can do is bounded: a frame of a request has at most ``wire.HEADER_MAX`` bytes (libzmq drops the connection of
+whoever sends more), and so has a message (``undelivered.py``); how many requests it may make, and how much may be
+on its way to it, says ``fair_share.py``; if it takes not even the refusals, its answers are dropped and counted, and in the end
+it is disconnected (``keepalive.py``). There are at most ``_CONNECTIONS`` peers. What is sent is references to the cache's memory.
 """
 
 from __future__ import annotations
@@ -19,20 +18,26 @@ from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 import zmq
+from penstock.instrumentation.backoff import Backoff
+from penstock.instrumentation.log_limit import LogLimit
 from penstock.instrumentation.vllm.ec_contract import EcTransfer
 from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.vllm.zmq_ec import keepalive, wire
+from penstock.instrumentation.vllm.zmq_ec.fair_share import FairShare
+from penstock.instrumentation.vllm.zmq_ec.undelivered import INTERVAL, Undelivered
 
 if TYPE_CHECKING:
+    import socket as sockets
+
     from penstock.instrumentation.vllm.ec_contract import EcObserver
     from penstock.instrumentation.vllm.zmq_ec.responder import Reply, Responder
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
-_SEND_QUEUE: Final = 32
-_RECEIVE_QUEUE: Final = 256
-_HEARTBEAT: Final = 2_000
-_HEARTBEAT_TIMEOUT: Final = 6_000
+_SEND_QUEUE: Final = 256
+_RECEIVE_QUEUE: Final = 64
+_CONNECTIONS: Final = 1_024
+_REQUEST_MAX: Final = wire.HEADER_MAX + 9  # as ZeroMQ frames it
 _BATCH: Final = 64
 _HAND_OUTS_MAX: Final = 1_024
 _ZERO_COPY_FROM: Final = 64 << 10  # below, a copy is cheaper than what pyzmq does to hand memory over
@@ -61,13 +66,19 @@ class Server:
         self.counts: Counter[str] = Counter()
         self.observer: EcObserver | None = None
         self._responder = responder
-        self._log_after = 0.0
+        self._log = LogLimit()
+        self._log.interval = _LOG_INTERVAL
+        self._shares = FairShare()
         self._handed_out: OrderedDict[tuple[bytes, str], int] = OrderedDict()
         self._to_seal: deque[str] = deque(maxlen=_TO_SEAL_MAX)
         self._stopping = threading.Event()
         self._context = zmq.Context()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._socket = _router(self._context, ipv6=":" in host)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._undelivered = Undelivered(
+            (_RECEIVE_QUEUE + 1) * _REQUEST_MAX, is_ours=self._accepted, on_cut=self._cut, most=_CONNECTIONS
+        )
         bracketed = f"[{host}]" if ":" in host else host
         try:
             self._socket.bind(f"tcp://{bracketed}:{port}" if port else f"tcp://{bracketed}:*")
@@ -79,6 +90,7 @@ class Server:
             ) from error
         endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = endpoint.removeprefix("tcp://")
+        self._port = int(endpoint.rpartition(":")[2])
         self._thread = threading.Thread(target=self._run, name="penstock-ec-server", daemon=True)
 
     def start(self) -> None:
@@ -102,47 +114,67 @@ class Server:
             self._close()
 
     def _close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close(linger=0)
+        self._undelivered.close()
         self._context.term()
         os.close(self._wake)
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake, zmq.POLLIN)
+        for polled in (self._socket, self._monitor, self._undelivered.fileno(), self._wake):
+            poller.register(polled, zmq.POLLIN)
+        backoff = Backoff()
         while not self._stopping.is_set():
             try:
-                poller.poll()
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._wake)
-                while self._to_seal:
-                    self._responder.seal(self._to_seal.popleft())
-                for _ in range(_BATCH):
-                    if not self._serve():
-                        break
-            except Exception:  # one bad message must not end the service
-                self.counts["error"] += 1
-                logger.exception("ZmqECConnector: an answer failed")
+                self._turn(poller)
+            except Exception as error:  # noqa: BLE001  (the thread must outlive it)
+                self._failed("it cannot serve now", error)
+                # What does not go away by itself must not take the processor from the model.
+                self._stopping.wait(backoff.next())
+            else:
+                backoff.reset()
 
-    def _serve(self) -> bool:
-        try:
-            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
+    def _turn(self, poller: zmq.Poller) -> None:
+        poller.poll(INTERVAL * 1000 if self._undelivered.wants_look else None)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        while self._to_seal:
+            self._responder.seal(self._to_seal.popleft())
+        self._undelivered.note(self._monitor)
+        for _ in range(_BATCH):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            self._undelivered.delivered(frames[1:])
+            try:
+                self._serve(frames)
+            except Exception as error:  # noqa: BLE001  (one bad message must not keep the others waiting)
+                self._failed("an answer failed", error)
+        self._undelivered.look()
+
+    def _serve(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:  # noqa: PLR2004  (who, and one frame)
-            self._dropped("malformed", frames[-1])
-            return True
+            self._dropped("malformed", _host_of(frames[-1]))
+            return
         identity, request = frames[0].bytes, frames[1]
+        if self._shares.too_fast(identity, time.monotonic()):
+            self._undelivered.cut(request, "too_fast")
+            return
         reply = self._responder.answer(request.bytes)
+        if reply.item and self._shares.has_enough(identity, reply.item):
+            reply = self._responder.busy(reply)
         try:
             self._send(identity, reply)
         except zmq.ZMQError as error:
             # The peer does not read, or is gone; it asks again if it still wants to know.
-            self._dropped("slow_peer" if error.errno == zmq.EAGAIN else "peer_gone", request)
-            return True
+            self._dropped("slow_peer" if error.errno == zmq.EAGAIN else "peer_gone", _host_of(request))
+            return
         if reply.item:
+            self._shares.sent(identity, reply.item, reply.frames[-1])
             self._note(identity, reply, _host_of(request))
-        return True
 
     def _send(self, identity: bytes, reply: Reply) -> None:
         self._socket.send(identity, zmq.SNDMORE | zmq.NOBLOCK)
@@ -151,14 +183,24 @@ class Server:
             flags = zmq.NOBLOCK if index == last else zmq.NOBLOCK | zmq.SNDMORE
             self._socket.send(frame, flags, copy=len(frame) < _ZERO_COPY_FROM)
 
-    def _dropped(self, reason: str, request: zmq.Frame) -> None:
+    def _accepted(self, connection: sockets.socket) -> bool:
+        return bool(connection.getsockname()[1] == self._port)
+
+    def _dropped(self, reason: str, host: str) -> None:
+        self._count(reason, f"a message from or to {host} was dropped")
+
+    def _cut(self, reason: str, host: str) -> None:
+        self._count(reason, f"the connection from {host} was cut")
+
+    def _count(self, reason: str, what: str) -> None:
         self.counts[reason] += 1
-        now = time.monotonic()
-        if now >= self._log_after:
-            self._log_after = now + _LOG_INTERVAL
-            logger.warning(
-                "ZmqECConnector: a message from or to %s was dropped (%s)", _host_of(request), self.counts
-            )
+        if self._log.ask(reason) is not None:
+            logger.warning("ZmqECConnector: %s: %s (in all: %s)", what, reason, dict(self.counts))
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self.counts["error"] += 1
+        if self._log.ask(what) is not None:
+            logger.error("ZmqECConnector: %s", what, exc_info=error)
 
     def _note(self, identity: bytes, reply: Reply, host: str) -> None:
         now = time.time_ns()
@@ -183,8 +225,7 @@ def _router(context: zmq.Context[zmq.Socket[bytes]], *, ipv6: bool) -> zmq.Socke
         zmq.SNDHWM: _SEND_QUEUE,
         zmq.RCVHWM: _RECEIVE_QUEUE,
         zmq.MAXMSGSIZE: wire.HEADER_MAX,
-        zmq.HEARTBEAT_IVL: _HEARTBEAT,
-        zmq.HEARTBEAT_TIMEOUT: _HEARTBEAT_TIMEOUT,
+        **keepalive.OPTIONS,
     }.items():
         socket.setsockopt(option, value)
     return socket

@@ -37,7 +37,7 @@ class ConsumerSettings:
     producers: tuple[str, ...] = ()
     allow_request_producers: bool = False
     region_bytes: int = 1_000_000_000
-    probe_timeout: float = 0.1
+    probe_timeout: float = 0.5
     start_timeout: float = 2.0
     idle_timeout: float = 2.0
     transfer_timeout: float = 30.0
@@ -84,7 +84,7 @@ def load(
             producers=_producers(left.pop("producers", ())),
             allow_request_producers=_flag(left, "allow_request_producers"),
             region_bytes=_count(left, "region_bytes", buffer, 1 << 16),
-            probe_timeout=_seconds(left, "probe_timeout", 0.1),
+            probe_timeout=_seconds(left, "probe_timeout", 0.5),
             start_timeout=_seconds(left, "start_timeout", 2.0),
             idle_timeout=_seconds(left, "idle_timeout", 2.0),
             transfer_timeout=_seconds(left, "transfer_timeout", 30.0),

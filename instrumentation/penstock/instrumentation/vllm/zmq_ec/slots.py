@@ -32,6 +32,7 @@ class Slot:
     sealed: bool = False
     reports_due: int = 0
     pinned_until: float = 0.0
+    overtaken: bool = False
     held: bool = False
     fresh_until: float = 0.0
     doomed: bool = False
@@ -51,7 +52,7 @@ class Slots:
         self._room = max(end - begin, 0) // ALIGNMENT * ALIGNMENT
         self._free: list[tuple[int, int]] = [(begin, self._room)] if self._room else []
         self._slots: OrderedDict[int, Slot] = OrderedDict()
-        self._pinned: dict[int, Slot] = {}
+        self._pinned: OrderedDict[int, Slot] = OrderedDict()
         self._held: list[Slot] = []
         self._generation = 0
 
@@ -105,23 +106,32 @@ class Slots:
         """Keep it until so many more workers have reported that they have loaded it. It is no longer fresh."""
         slot.reports_due += reports
         slot.pinned_until = until
+        slot.overtaken = False
         slot.fresh_until = 0.0
         self._pinned[slot.generation] = slot
+        self._pinned.move_to_end(slot.generation)
 
     def reported(self, generation: int) -> None:
         """Take one worker's report."""
         slot = self._pinned.get(generation)
         if slot is not None:
+            for earlier in self._pinned.values():
+                if earlier is slot:
+                    break
+                earlier.overtaken = True
             slot.reports_due -= 1
             if slot.reports_due <= 0:
                 self._unpin(slot)
 
     def end_step(self, now: float) -> None:
-        """Forget what was held, and pins whose reports will not come: a step can be lost."""
+        """Forget what was held, and pins whose reports will not come: a step can be lost.
+
+        Steps end in order, so until a later one has been reported a step may as well be slow, and still read.
+        """
         for slot in self._held:
             slot.held = False
         self._held.clear()
-        for slot in [each for each in self._pinned.values() if each.pinned_until <= now]:
+        for slot in [each for each in self._pinned.values() if each.overtaken and each.pinned_until <= now]:
             self._unpin(slot)
 
     def doom(self, slot: Slot) -> None:

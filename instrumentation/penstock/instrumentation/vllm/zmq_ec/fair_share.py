@@ -1,0 +1,75 @@
+"""What one consumer may have of a producer, so that others get their share. Pure; on the server's thread."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+PEERS_MAX: Final = 1_024
+
+RATE: Final = 10_000.0
+"""Requests a second; as many may come at once after a pause. A consumer of ours makes less than half of that."""
+
+ITEMS_MAX: Final = 8
+"""Items that are on their way to one consumer: what is on its way cannot be evicted. A consumer of ours asks for half of that at a time."""
+
+CHUNKS_MAX: Final = 32
+"""Chunks that are on their way to one consumer. A consumer of ours asks for half of that at a time."""
+
+
+class FairShare:
+    """Counts by consumer; the last :data:`PEERS_MAX` of them."""
+
+    def __init__(self) -> None:
+        self._peers: OrderedDict[Hashable, _Share] = OrderedDict()
+
+    def too_fast(self, peer: Hashable, now: float) -> bool:
+        """Note a request of *peer*; tell whether it makes more of them than it may."""
+        share = self._peers.get(peer)
+        if share is None:
+            share = self._peers[peer] = _Share(now)
+            if len(self._peers) > PEERS_MAX:
+                self._peers.popitem(last=False)
+        self._peers.move_to_end(peer)
+        return share.too_fast(now)
+
+    def has_enough(self, peer: Hashable, item: str) -> bool:
+        """Tell whether so much is on its way to *peer* that *item* must not be added."""
+        share = self._peers.get(peer)
+        return share is not None and share.has_enough(item)
+
+    def sent(self, peer: Hashable, item: str, payload: Any) -> None:
+        """Note that *payload*, a part of *item*, is on its way until nobody holds it any more."""
+        share = self._peers.get(peer)
+        if share is not None:
+            share.underway.append((weakref.ref(payload), item))
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+
+class _Share:
+    def __init__(self, now: float) -> None:
+        self.underway: deque[tuple[weakref.ref[Any], str]] = deque()
+        self._tokens = RATE
+        self._filled = now
+
+    def too_fast(self, now: float) -> bool:
+        self._tokens = min(RATE, self._tokens + (now - self._filled) * RATE)
+        self._filled = now
+        if self._tokens < 1:
+            return True
+        self._tokens -= 1
+        return False
+
+    def has_enough(self, item: str) -> bool:
+        while self.underway and self.underway[0][0]() is None:  # they leave in order
+            self.underway.popleft()
+        if len(self.underway) >= CHUNKS_MAX:
+            return True
+        items = {each for _, each in self.underway}
+        return item not in items and len(items) >= ITEMS_MAX
