@@ -91,12 +91,10 @@ class KvObserver:
 
     def raised(self, error: Exception) -> None:
         """Tell of an exception that leaves the connector, at once: the engine may not come to another step."""
-        failure = failures.classify("", error)
-        fields = failure.fields() | {
+        fields = failures.of_store(error, c.FAILURE_MODE_EXCEPTION).fields() | {
             "channel": c.CHANNEL_KV,
             "connector": self.connector,
             "direction": c.DIRECTION_RECEIVE,
-            "mode": c.FAILURE_MODE_EXCEPTION,
         }
         loads, self._step, self._sync = self._step, (), ()
         now = time.time_ns()
