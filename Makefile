@@ -5,13 +5,16 @@ PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine chaos fuzz lint format types proto check-proto check schema prometheus clean
+.PHONY: help setup setup-connectors demo demo-ec demo-eplb test test-fast test-engine test-connectors chaos fuzz lint format types proto check-proto check schema prometheus clean
 
 help: ## Show what there is.
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## Build .venv (agent, instrumentation, tools, vLLM for CPU, NIXL); nothing if it is up to date.
 	@scripts/setup.sh
+
+setup-connectors: setup ## Mooncake and LMCache, for the tests of vLLM's connectors to them; beside .venv, not in it.
+	@PENSTOCK_VENV=$(VENV) scripts/setup-connectors.sh
 
 demo: setup ## Agent and two real vLLM servers; failures, and a policy changed live. KEEP=1 leaves it up.
 	@$(PYTHON_IN_VENV) -m demo $(if $(filter 1,$(KEEP)),--keep)
@@ -30,6 +33,9 @@ test-fast: setup prometheus ## The same without engines.
 
 test-engine: setup ## Only the tests that start vLLM.
 	@$(PYTEST) -m engine
+
+test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
+	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py
 
 chaos: setup ## The fault suite at full length, and 200 random kills of the agent under traffic (KILLS=n, SEED=n repeats a run).
 	@FAULTS=long $(PYTEST) tests/faults
