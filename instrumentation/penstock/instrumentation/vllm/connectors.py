@@ -15,7 +15,6 @@ from penstock.instrumentation.hooks import Requirement
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import identity
 from penstock.instrumentation.vllm.kv_hook import KvWorkers
-from penstock.instrumentation.vllm.kv_moves import place_of
 from penstock.instrumentation.vllm.kv_step import StepLoads
 from penstock.instrumentation.vllm.load_control import Admission
 from penstock.instrumentation.vllm.nixl_hook import NixlWorkers
@@ -123,9 +122,9 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         host: Any = super()
         metadata = host.build_connector_meta(scheduler_output)
         loads, step = self._penstock_loads, self._penstock_step
-        if step is not None:
+        if step is not None and runtime.active:
             with _GUARD:
-                step.attach(metadata)
+                step.attach(self, metadata, scheduler_output)
         if loads is not None and runtime.active:
             with _GUARD:
                 loads.attach(metadata)
@@ -224,8 +223,7 @@ class KvConnectorHook:
         for each in _with_children(connector):
             self._swaps.swap(each, SchedulerSideMixin)
             if not _children(each):
-                source = getattr(each, "_cache_hit_source", None)
-                each._penstock_step = StepLoads(place_of([source]))
+                each._penstock_step = StepLoads(each)
 
     def _worker_side(self, config: Any, connector: Any) -> None:
         for each in _with_children(connector):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.hooks import Requirement, registry
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import kv_dialects
+from penstock.instrumentation.vllm.kv_moves import place_of
 from penstock.instrumentation.vllm.kv_observer import KvObserver
 from penstock.instrumentation.vllm.kv_worker import KvWorkerMixin
 from penstock.instrumentation.vllm.subclass import Swaps
@@ -31,6 +33,8 @@ class KvWorkerHook:
         return [
             Requirement(KVConnectorBase_V1, "start_load_kv", ("forward_context",)),
             Requirement(KVConnectorBase_V1, "wait_for_layer_load", ("layer_name",)),
+            Requirement(KVConnectorBase_V1, "save_kv_layer", ("layer_name",)),
+            Requirement(KVConnectorBase_V1, "wait_for_save"),
             Requirement(KVConnectorBase_V1, "get_transfer_results", ("finished_req_ids",)),
             Requirement(KVConnectorBase_V1, "get_block_ids_with_load_errors"),
             Requirement(KVConnectorBase_V1, "build_connector_worker_meta"),
@@ -56,6 +60,12 @@ class KvWorkers:
         settings = runtime.settings
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return
-        observer = KvObserver(type(connector).__name__, config.parallel_config.rank)
+        jobs = kv_dialects.named(kv_dialects.JOBS, connector)
+        observer = KvObserver(
+            type(connector).__name__,
+            config.parallel_config.rank,
+            place=place_of([getattr(connector, "_cache_hit_source", None)]),
+            jobs=jobs() if jobs is not None else None,
+        )
         self._hook.swaps.swap(connector, KvWorkerMixin)
         connector._penstock_observer = observer

@@ -1,7 +1,7 @@
 """What scheduler and workers tell each other about the loads and saves of a connector that is only known by its base interface.
 
-With a step goes ``penstock_loads`` on the connector's metadata: what the scheduler has decided to load with it. Back comes,
-in the :class:`~penstock.instrumentation.vllm.reports.WorkerReport`, what became of it on each rank. Pure.
+With a step go ``penstock_loads`` and ``penstock_saves`` on the connector's metadata: what the scheduler has decided to load
+with it, and for which requests the connector saves while the step runs, where it tells that (``kv_dialects.py``). Back comes, in the :class:`~penstock.instrumentation.vllm.reports.WorkerReport`, what became of it on each rank. Pure.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 LOADS: Final = "penstock_loads"
 """The attribute of a step's metadata; absent where nothing is loaded."""
 
+SAVES: Final = "penstock_saves"
+"""The attribute with the ids of the requests that are saved in the step itself; absent where there are none."""
+
 LOADS_MAX: Final = 256
-"""Loads of one connector that are told with one step."""
+"""Loads, and saves, of one connector that are told with one step."""
 
 # Where KV comes from that never left this machine, in vLLM's own words (CacheHitSource). The others name no place.
 _PLACES: Final = frozenset({"host", "disk"})
@@ -91,6 +94,12 @@ class BrokenBlocks(NamedTuple):
 def loads_of(metadata: Any) -> tuple[KvLoad, ...]:
     """Return the loads that begin with a step; *metadata* is the connector's, or None."""
     found: tuple[KvLoad, ...] = getattr(metadata, LOADS, ())
+    return found
+
+
+def saves_of(metadata: Any) -> tuple[str, ...]:
+    """Return the requests that are saved in a step; *metadata* is the connector's, or None."""
+    found: tuple[str, ...] = getattr(metadata, SAVES, ())
     return found
 
 

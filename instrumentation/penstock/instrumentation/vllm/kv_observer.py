@@ -1,7 +1,8 @@
-"""What one connector in a worker does, by the base interface alone: which loads begin, how long they take, what fails.
+"""What one connector in a worker does, by the base interface: what begins, how long it takes, what fails.
 
-It knows no connector: the loads come with the step (``kv_moves.py``), the rest is what vLLM's runner calls and gets back.
-Sync loads are timed by what the step waited for them; those of one step share that time, because nothing tells them apart.
+It knows no connector: the loads come with the step (``kv_moves.py``), the rest is what vLLM's runner calls and gets back,
+and what a dialect makes of the connector's own metadata. What a step waits for is timed by that wait; the loads of one
+step share it, and so do its saves, because nothing tells them apart.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import failures
-from penstock.instrumentation.vllm.kv_moves import BrokenBlocks, KvMove, loads_of, peer_at
+from penstock.instrumentation.vllm.kv_jobs import JobTable
+from penstock.instrumentation.vllm.kv_moves import BrokenBlocks, KvMove, loads_of, peer_at, saves_of
 from penstock.instrumentation.vllm.reports import WorkerReport
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from penstock.instrumentation.vllm.kv_dialects import Jobs
     from penstock.instrumentation.vllm.kv_moves import KvLoad
 
 MOVES_MAX: Final = 4_096
@@ -25,6 +28,9 @@ MOVES_MAX: Final = 4_096
 
 WAITING_MAX: Final = 8_192
 """Loads in flight whose beginning is remembered."""
+
+LAST_WORDS_SECONDS: Final = 0.5
+"""How long an exception that ends the engine waits until the agent knows of it; not at all without an agent."""
 
 
 class KvObserver:
@@ -35,78 +41,117 @@ class KvObserver:
 
     """
 
-    def __init__(self, connector: str, rank: int) -> None:
-        """Observe the connector of that class on *rank*."""
+    def __init__(self, connector: str, rank: int, *, place: str = "", jobs: Jobs | None = None) -> None:
+        """Observe the connector of that class on *rank*.
+
+        Args:
+            connector: the class.
+            rank: the worker's.
+            place: where it saves to, ``host`` or ``disk``; empty where it does not say.
+            jobs: how it names what it does beside the steps, if it does.
+
+        """
         self.connector = connector
         self._rank = rank
-        self._step: tuple[KvLoad, ...] = ()
-        self._sync: tuple[KvLoad, ...] = ()
+        self._place = place
+        self._jobs = JobTable(jobs) if jobs is not None else None
+        self._loads: tuple[KvLoad, ...] = ()
         self._start_ns = 0
         self._waited_ns = 0
+        self._saves: tuple[str, ...] = ()
+        self._save_start_ns = 0
+        self._saved_ns = 0
         self._waiting: dict[str, tuple[KvLoad, int]] = {}
         self._began: list[tuple[str, int]] = []
         self._moves: list[KvMove] = []
         self._broken: list[BrokenBlocks] = []
 
-    # Loads
+    # A step
 
-    def starts(self, metadata: Any) -> bool:
-        """Note the loads that begin with this step; tell whether the step waits for one of them."""
-        self._step = loads_of(metadata)
-        if not self._step:
-            return False
-        self._start_ns, self._waited_ns = time.time_ns(), 0
-        self._sync = tuple(load for load in self._step if not load.waits)
-        for load in self._step:
+    def bound(self, metadata: Any) -> tuple[bool, bool]:
+        """Take in a step's *metadata*; tell whether the step waits for loads, and whether for saves."""
+        self._loads, self._saves = loads_of(metadata), saves_of(metadata)
+        if self._jobs is not None:
+            self._jobs.begin(metadata)
+        self._waited_ns = self._saved_ns = 0
+        return any(not load.waits for load in self._loads), bool(self._saves)
+
+    def starts(self) -> None:
+        """Note that the loads of this step begin."""
+        if not self._loads:
+            return
+        self._start_ns = time.time_ns()
+        for load in self._loads:
             if load.waits:
                 if len(self._waiting) >= WAITING_MAX:
                     del self._waiting[next(iter(self._waiting))]
                 self._waiting[load.request_id] = (load, self._start_ns)
                 self._began.append((load.request_id, self._start_ns))
-        return bool(self._sync)
 
     def waited(self, duration_ns: int) -> None:
         """Add to the time that this step waits for its loads."""
         self._waited_ns += duration_ns
 
+    def saved(self, start_ns: int, duration_ns: int) -> None:
+        """Add to the time that this step waits for its saves; *start_ns* is wall clock."""
+        if not self._saved_ns:
+            self._save_start_ns = start_ns
+        self._saved_ns += duration_ns
+
+    def save_ended(self) -> None:
+        """Note that the saves of this step are done."""
+        saves, self._saves = self._saves, ()
+        for request_id in saves:
+            self._move(self._sent(request_id, self._save_start_ns, self._saved_ns))
+
     def finished(self, results: Any) -> None:
         """Take in what vLLM's ``get_transfer_results`` answered in this step."""
-        for load in self._sync:
-            self._loaded(load, self._start_ns, self._waited_ns, failed=False)
-        self._step = self._sync = ()
+        loads, self._loads = self._loads, ()
+        for load in loads:
+            if not load.waits:
+                self._move(self._received(load, self._start_ns, self._waited_ns))
         now = time.time_ns()
         failed: Collection[str] = results.failed_recving
         for request_id in results.finished_recving:
             waiting = self._waiting.pop(request_id, None)
             if waiting is not None:
                 load, start = waiting
-                self._loaded(load, start, now - start, failed=request_id in failed)
+                self._move(self._received(load, start, now - start, failed=request_id in failed))
         for request_id in results.finished_sending:
             # Since when it was being sent nobody says: it may have waited for its reader.
-            self.moved(KvMove(request_id, self.connector, self._rank, c.DIRECTION_SEND, now, 0))
+            self._move(self._sent(request_id, now, 0))
 
     def broken(self, blocks: Iterable[int]) -> None:
         """Take in the blocks that the connector says were not loaded."""
         self._broken.append(BrokenBlocks(self.connector, self._rank, frozenset(blocks)))
 
-    def raised(self, error: Exception) -> None:
+    def raised(self, error: Exception, direction: int) -> None:
         """Tell of an exception that leaves the connector, at once: the engine may not come to another step."""
+        now = time.time_ns()
+        if direction == c.DIRECTION_RECEIVE:
+            loads, self._loads = self._loads, ()
+            moves = [
+                self._received(load, self._start_ns, now - self._start_ns, failed=True) for load in loads
+            ]
+        else:
+            saves, self._saves = self._saves, ()
+            start = self._save_start_ns or now
+            moves = [self._sent(each, start, now - start, failed=True) for each in saves]
         fields = failures.of_store(error, c.FAILURE_MODE_EXCEPTION).fields() | {
             "channel": c.CHANNEL_KV,
             "connector": self.connector,
-            "direction": c.DIRECTION_RECEIVE,
+            "direction": direction,
         }
-        loads, self._step, self._sync = self._step, (), ()
-        now = time.time_ns()
-        for load in loads:
-            self._waiting.pop(load.request_id, None)
-            peer = peer_at(load.place, None)
-            move = self._received(load, self._start_ns, now - self._start_ns, failed=True)
+        for move in moves:
+            self._waiting.pop(move.request_id, None)
+            peer = peer_at(move.place, None)
             emit(move, peer.address, peer.engine_id)
-            told = {"peer": peer.fields(), "start_time_unix_nano": self._start_ns, "attempt": 1}
-            self._emit(fields | told, load.request_id)
-        if not loads:
-            self._emit(fields | {"peer": peer_at("", None).fields()}, "")
+            told = {"peer": peer.fields(), "start_time_unix_nano": move.start_ns, "attempt": int(move.loads)}
+            self._emit(fields | told, move.request_id)
+        if not moves:
+            self._emit(fields | {"peer": peer_at(self._place, None).fields()}, "")
+        # vLLM kills all processes of an engine that raises, within milliseconds.
+        runtime.flush(LAST_WORDS_SECONDS)
 
     def _emit(self, fields: dict[str, Any], request_id: str) -> None:
         if runtime.active:
@@ -118,10 +163,7 @@ class KvObserver:
                 request_id=request_id,
             )
 
-    def _loaded(self, load: KvLoad, start_ns: int, duration_ns: int, *, failed: bool) -> None:
-        self.moved(self._received(load, start_ns, duration_ns, failed=failed))
-
-    def _received(self, load: KvLoad, start_ns: int, duration_ns: int, *, failed: bool) -> KvMove:
+    def _received(self, load: KvLoad, start_ns: int, duration_ns: int, *, failed: bool = False) -> KvMove:
         return KvMove(
             load.request_id,
             self.connector,
@@ -134,7 +176,22 @@ class KvObserver:
             place=load.place,
         )
 
-    def moved(self, move: KvMove) -> None:
+    def _sent(
+        self, request_id: str, start_ns: int, duration_ns: int, *, size: int = 0, failed: bool = False
+    ) -> KvMove:
+        return KvMove(
+            request_id,
+            self.connector,
+            self._rank,
+            c.DIRECTION_SEND,
+            start_ns,
+            max(duration_ns, 0),
+            size,
+            failed=failed,
+            place=self._place,
+        )
+
+    def _move(self, move: KvMove) -> None:
         """Keep a move that has ended until the scheduler's next step."""
         if len(self._moves) >= MOVES_MAX:
             runtime.emitter.drops.add("queue_full", "transfer")
@@ -150,11 +207,30 @@ class KvObserver:
         """
         if inner is None and not (self._moves or self._began or self._broken):
             return None
+        if inner is not None and self._jobs is not None:
+            self._take_jobs(self._jobs, inner)
         report = WorkerReport(
             began=tuple(self._began), inner=inner, moves=tuple(self._moves), broken=tuple(self._broken)
         )
         self._began, self._moves, self._broken = [], [], []
         return report
+
+    def _take_jobs(self, jobs: JobTable, inner: Any) -> None:
+        """Add the saves that have ended, and to the loads that have ended their bytes."""
+        now, sizes = time.time_ns(), dict[str, int]()
+        for job, done in jobs.end(inner):
+            if job.direction == c.DIRECTION_SEND:
+                start = now - done.duration_ns
+                self._move(self._sent(job.request_id, start, done.duration_ns, size=done.bytes))
+            else:
+                sizes[job.request_id] = sizes.get(job.request_id, 0) + done.bytes
+        if sizes:
+            self._moves = [
+                move._replace(bytes=sizes[move.request_id])
+                if move.loads and move.request_id in sizes
+                else move
+                for move in self._moves
+            ]
 
 
 def emit(move: KvMove, peer: str, peer_engine_id: str) -> None:

@@ -1,10 +1,12 @@
-"""What one connector is to load in the step that the scheduler is putting together. On the scheduler's thread."""
+"""What one connector is to load and save in the step that the scheduler is putting together. On the scheduler's thread."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.kv_moves import LOADS, LOADS_MAX, KvLoad, place_of
+from penstock.instrumentation.vllm import kv_dialects
+from penstock.instrumentation.vllm.kv_moves import LOADS, LOADS_MAX, SAVES, KvLoad, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,11 +16,12 @@ _ASKED_MAX: Final = 1_024
 
 
 class StepLoads:
-    """The loads of one connector; those of a MultiConnector are its children's."""
+    """The loads and saves of one connector; those of a MultiConnector are its children's."""
 
-    def __init__(self, place: str = "") -> None:
-        """Collect for a connector that loads from *place* (``host``, ``disk``, or empty)."""
-        self._place = place
+    def __init__(self, connector: Any) -> None:
+        """Collect for *connector*."""
+        self._place = place_of([getattr(connector, "_cache_hit_source", None)])
+        self._saves = kv_dialects.named(kv_dialects.SAVES, connector)
         self._waits: dict[str, bool] = {}
         self._begun: dict[str, KvLoad] = {}
 
@@ -44,8 +47,12 @@ class StepLoads:
         """Forget a request that has finished; what has begun for it goes to the workers all the same."""
         self._waits.pop(request_id, None)
 
-    def attach(self, metadata: Any) -> None:
-        """Put the loads on the step's *metadata*, if there are any."""
+    def attach(self, connector: Any, metadata: Any, scheduled: Any) -> None:
+        """Put the loads and saves on the step's *metadata*, if there are any; *scheduled* is the SchedulerOutput."""
         if self._begun:
             loads, self._begun = tuple(self._begun.values()), {}
             setattr(metadata, LOADS, loads)
+        if self._saves is not None:
+            saves = tuple(islice(self._saves(connector, metadata, scheduled), LOADS_MAX))
+            if saves:
+                setattr(metadata, SAVES, saves)

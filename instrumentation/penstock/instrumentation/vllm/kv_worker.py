@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation import constants as c
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.runtime import runtime
 
@@ -14,61 +15,109 @@ if TYPE_CHECKING:
 
 _GUARD = guard("kv_worker")
 
+# What vLLM calls for each layer; timed only in steps that wait for a load or a save.
+_WAIT: Final = "wait_for_layer_load"
+_SAVE: Final = "save_kv_layer"
+
 
 class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
-    """Over a connector in a worker. What vLLM calls for each layer is left alone but in steps that wait for a load."""
+    """Over a connector in a worker. What vLLM calls for each layer is left alone in steps that wait for nothing."""
 
     _penstock_observer: KvObserver | None = None
+    _penstock_waits: bool = False
 
-    # Set by vLLM's KVConnectorBase_V1.
-    _connector_metadata: Any = None
+    def bind_connector_metadata(self, connector_metadata: Any) -> Any:
+        """Note what this step loads and saves."""
+        host: Any = super()
+        result = host.bind_connector_metadata(connector_metadata)
+        observer = self._penstock_observer
+        self._penstock_untime()
+        if observer is not None and runtime.active:
+            with _GUARD:
+                self._penstock_waits, saves = observer.bound(connector_metadata)
+                if self._penstock_waits:
+                    self._penstock_time(_WAIT, c.DIRECTION_RECEIVE)
+                if saves:
+                    self._penstock_time(_SAVE, c.DIRECTION_SEND)
+        return result
+
+    def _penstock_time(self, name: str, direction: int) -> None:
+        """Time a method of this object until the step ends, in front of the class's own."""
+        method = getattr(self, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            return self._penstock_timed(direction, method, *args, **kwargs)
+
+        self.__dict__[name] = timed
+
+    def _penstock_untime(self) -> None:
+        self._penstock_waits = False
+        self.__dict__.pop(_WAIT, None)
+        self.__dict__.pop(_SAVE, None)
+
+    def _penstock_timed(self, direction: int, method: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the connector's own *method* and tell how long the step waited for it, or what it raised."""
+        wall, start = time.time_ns(), time.perf_counter_ns()
+        try:
+            result = method(*args, **kwargs)
+        except Exception as error:
+            self._penstock_raised(error, direction)
+            raise
+        observer = self._penstock_observer
+        if observer is not None:
+            with _GUARD:
+                duration = time.perf_counter_ns() - start
+                if direction == c.DIRECTION_RECEIVE:
+                    observer.waited(duration)
+                else:
+                    observer.saved(wall, duration)
+        return result
+
+    def _penstock_raised(self, error: Exception, direction: int) -> None:
+        observer = self._penstock_observer
+        if observer is not None and runtime.active:
+            with _GUARD:
+                observer.raised(error, direction)
 
     def start_load_kv(self, *args: Any, **kwargs: Any) -> Any:
         """Note what begins; time what the step waits for."""
         host: Any = super()
-        observer, timed = self._penstock_observer, False
-        if observer is not None and runtime.active:
-            with _GUARD:
-                timed = observer.starts(self._connector_metadata)
-        start = time.perf_counter_ns() if timed else 0
-        try:
-            result = host.start_load_kv(*args, **kwargs)
-        except Exception as error:
-            self._penstock_raised(error)
-            raise
-        if timed and observer is not None:
-            with _GUARD:
-                observer.waited(time.perf_counter_ns() - start)
-                self._penstock_time_layers(observer)
-        return result
-
-    def _penstock_time_layers(self, observer: KvObserver) -> None:
-        """Time the waits for single layers, until the end of this step."""
-        wait = self.wait_for_layer_load  # type: ignore[attr-defined]
-
-        def wait_for_layer_load(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter_ns()
-            try:
-                return wait(*args, **kwargs)
-            except Exception as error:
-                self._penstock_raised(error)
-                raise
-            finally:
-                observer.waited(time.perf_counter_ns() - start)
-
-        self.__dict__["wait_for_layer_load"] = wait_for_layer_load
-
-    def _penstock_raised(self, error: Exception) -> None:
         observer = self._penstock_observer
         if observer is not None and runtime.active:
             with _GUARD:
-                observer.raised(error)
+                observer.starts()
+        if self._penstock_waits:
+            return self._penstock_timed(c.DIRECTION_RECEIVE, host.start_load_kv, *args, **kwargs)
+        try:
+            return host.start_load_kv(*args, **kwargs)
+        except Exception as error:
+            self._penstock_raised(error, c.DIRECTION_RECEIVE)
+            raise
+
+    def wait_for_save(self) -> Any:
+        """Note that the saves of this step are done."""
+        host: Any = super()
+        if _SAVE not in self.__dict__:
+            try:
+                return host.wait_for_save()
+            except Exception as error:
+                self._penstock_raised(error, c.DIRECTION_SEND)
+                raise
+        result = self._penstock_timed(c.DIRECTION_SEND, host.wait_for_save)
+        observer = self._penstock_observer
+        if observer is not None:
+            with _GUARD:
+                observer.save_ended()
+        return result
 
     def get_transfer_results(self, *args: Any, **kwargs: Any) -> Any:
         """Note which loads and sends have ended."""
         host: Any = super()
-        self.__dict__.pop("wait_for_layer_load", None)
-        results = host.get_transfer_results(*args, **kwargs)
+        try:
+            results = host.get_transfer_results(*args, **kwargs)
+        except Exception as error:
+            self._penstock_raised(error, c.DIRECTION_RECEIVE)
+            raise
         observer = self._penstock_observer
         if observer is not None and runtime.active:
             with _GUARD:
@@ -94,3 +143,9 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
             if observer is not None:
                 return observer.report(metadata)
         return metadata
+
+    def clear_connector_metadata(self) -> Any:
+        """Leave the layers' methods alone again."""
+        host: Any = super()
+        self._penstock_untime()
+        return host.clear_connector_metadata()
