@@ -8,13 +8,21 @@ step share it, and so do its saves, because nothing tells them apart.
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import failures
 from penstock.instrumentation.vllm.kv_jobs import JobTable
-from penstock.instrumentation.vllm.kv_moves import BrokenBlocks, KvMove, loads_of, peer_at, saves_of
+from penstock.instrumentation.vllm.kv_moves import (
+    LOADS_MAX,
+    BrokenBlocks,
+    KvMove,
+    loads_of,
+    peer_at,
+    saves_of,
+)
 from penstock.instrumentation.vllm.reports import WorkerReport
 
 if TYPE_CHECKING:
@@ -129,9 +137,12 @@ class KvObserver:
         """Tell of an exception that leaves the connector, at once: the engine may not come to another step."""
         now = time.time_ns()
         if direction == c.DIRECTION_RECEIVE:
-            loads, self._loads = self._loads, ()
+            # Those in flight go down with the engine; which of them it was that failed nobody says.
+            begun = {load.request_id: (load, self._start_ns) for load in self._loads} | self._waiting
+            self._loads, self._waiting = (), {}
             moves = [
-                self._received(load, self._start_ns, now - self._start_ns, failed=True) for load in loads
+                self._received(load, start, now - start, failed=True)
+                for load, start in islice(begun.values(), LOADS_MAX)
             ]
         else:
             saves, self._saves = self._saves, ()
@@ -143,7 +154,6 @@ class KvObserver:
             "direction": direction,
         }
         for move in moves:
-            self._waiting.pop(move.request_id, None)
             peer = peer_at(move.place, None)
             emit(move, peer.address, peer.engine_id)
             told = {"peer": peer.fields(), "start_time_unix_nano": move.start_ns, "attempt": int(move.loads)}
