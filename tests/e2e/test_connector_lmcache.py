@@ -33,6 +33,8 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Cache
     try:
         for name in ("observed", "plain"):
             running[name] = CacheServer(logs, name)
+        for server in running.values():
+            server.wait_ready()
         yield running
     finally:
         for server in running.values():

@@ -32,9 +32,9 @@ class CacheServer:
     """A running LMCache server. Engines reach it over a link, which shows when they are about to load."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """Start it and wait until it serves."""
+        """Start it; :meth:`wait_ready` tells when it serves."""
         self._armed = threading.Event()
-        port = free_port()
+        self._port = port = free_port()
         command = [
             *(sys.executable, "-m", "lmcache.v1.multiprocess.server"),
             *("--host", LOOPBACK, "--port", str(port), "--chunk-size", str(CHUNK)),
@@ -46,12 +46,16 @@ class CacheServer:
         self._child = Child(
             f"lmcache-{name}", command, env=env, cwd=ROOT, log=directory / f"lmcache-{name}.log"
         )
-        try:
-            self._child.wait_until(lambda: listens(port), seconds=_START_SECONDS, what="listening")
-            self._link = Link(port, sees=self._sees)
-        except BaseException:
-            self._child.stop()
-            raise
+        self._link = Link(port, sees=self._sees)
+
+    def wait_ready(self) -> None:
+        """Wait until it serves.
+
+        Raises:
+            ChildError: it ended, or did not serve in time.
+
+        """
+        self._child.wait_until(lambda: listens(self._port), seconds=_START_SECONDS, what="listening")
 
     def kill_at_next_load(self) -> None:
         """``kill -9`` it when an engine has found something in it, and comes for it."""
