@@ -138,7 +138,15 @@ def run_step(
 ) -> Any:
     """Do one step of the engine: what vLLM's V1 runner calls on each worker's connector, in its order.
 
-    Returns the scheduler's outputs.
+    Args:
+        scheduler: the engine's.
+        workers: the connector of each rank.
+        layers: names of the attention layers.
+        context: vLLM's ForwardContext, for connectors that look at it.
+
+    Returns:
+        The scheduler's outputs.
+
     """
     scheduled = scheduler.schedule()
     reports = []
@@ -148,13 +156,14 @@ def run_step(
             connector.start_load_kv(context)
         for layer in layers:
             connector.wait_for_layer_load(layer)
+            kept = context.no_compile_layers[layer].kv_cache if context is not None else None
+            connector.save_kv_layer(layer, kept, None)
         if not scheduled.has_sync_kv_loads:
             connector.start_load_kv(context)
         connector.wait_for_save()
         results = connector.get_transfer_results(scheduled.finished_req_ids)
-        reports.append(
-            (results, connector.get_block_ids_with_load_errors(), connector.build_connector_worker_meta())
-        )
+        broken = connector.get_block_ids_with_load_errors()
+        reports.append((results, broken, connector.build_connector_worker_meta()))
         connector.clear_connector_metadata()
     return scheduler.update_from_output(scheduled, _output(scheduler, scheduled, reports))
 

@@ -36,7 +36,14 @@ class Done(NamedTuple):
 
 
 class Jobs(Protocol):
-    """How a connector names what it does beside the steps."""
+    """How a connector names what it does beside the steps.
+
+    Attributes:
+        place: where it saves to (``host``, ``disk``) if the connector itself does not say.
+
+    """
+
+    place: str
 
     def begun(self, metadata: Any) -> Iterator[Job]:
         """Yield what begins with a step; *metadata* is the scheduler's."""
@@ -62,6 +69,9 @@ def saves_of_example(connector: Any, metadata: Any, scheduled: Any) -> Iterator[
 
 class OffloadingJobs:
     """``OffloadingConnector``: numbered jobs with their request, and statistics of those that have ended."""
+
+    # What is saved goes to memory first, whatever tiers are behind it; of a load vLLM tells the tier.
+    place = "host"
 
     def begun(self, metadata: Any) -> Iterator[Job]:
         """Yield the jobs of a step."""
@@ -89,6 +99,8 @@ class OffloadingJobs:
 
 class EventJobs:
     """``SimpleCPUOffloadConnector``: a step's saves are one event, without the requests they are for."""
+
+    place = ""
 
     def begun(self, metadata: Any) -> Iterator[Job]:
         """Yield the step's save."""

@@ -60,12 +60,11 @@ class KvWorkers:
         settings = runtime.settings
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return
-        jobs = kv_dialects.named(kv_dialects.JOBS, connector)
-        observer = KvObserver(
-            type(connector).__name__,
-            config.parallel_config.rank,
-            place=place_of([getattr(connector, "_cache_hit_source", None)]),
-            jobs=jobs() if jobs is not None else None,
-        )
+        kind = kv_dialects.named(kv_dialects.JOBS, connector)
+        jobs = kind() if kind is not None else None
+        place = place_of([getattr(connector, "_cache_hit_source", None)])
+        if jobs is not None:
+            place = place or jobs.place
+        observer = KvObserver(type(connector).__name__, config.parallel_config.rank, place=place, jobs=jobs)
         self._hook.swaps.swap(connector, KvWorkerMixin)
         connector._penstock_observer = observer
