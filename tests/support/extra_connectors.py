@@ -12,7 +12,6 @@ from demo.client import fetch
 from demo.metrics import Metrics
 from demo.model import tiny_model
 from demo.servers import ROOT, Server, ServerSpec
-from tests.support.engines import penstock_env
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +23,8 @@ needs_extra_connectors = pytest.mark.skipif(
     not (HOME / ".stamp").exists(),
     reason=f"there is no {HOME}; make setup-connectors installs Mooncake and LMCache",
 )
+
+_ROLES = frozenset({"prefill", "decode"})
 
 STANDIN = "tests.support.standin_server"
 
@@ -58,13 +59,18 @@ def start(
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
 ) -> Server:
-    """Start a server with this ``--kv-transfer-config``; an empty *endpoint* leaves Penstock off."""
+    """Start a server with this ``--kv-transfer-config``; an empty *endpoint* leaves Penstock off.
+
+    Its role is its *name* where that is one, and else ``both``.
+    """
     common = {**environment(), "PENSTOCK_ENDPOINT": endpoint, **(env or {})}
+    role = name if name in _ROLES else "both"
+    common |= {"PENSTOCK_SERVER": name, "PENSTOCK_LABELS": f"role={role}"}
     spec = ServerSpec(
         name,
         module=module,
         args=("--kv-transfer-config", json.dumps(dict(transfer)), *args),
-        env=penstock_env(common, name) if endpoint else common,
+        env=common,
     )
     return Server(spec, model=tiny_model(ROOT / ".cache" / "models"), logs=logs)
 

@@ -26,8 +26,7 @@ class CacheBench(AgentBench):
     """Two engines; the first has Penstock."""
 
     def __init__(self, agent: Agent, observed: Server, plain: Server) -> None:
-        name = observed.spec.name
-        super().__init__(agent, name, labels={"role": name}, policy="cache-tests")
+        super().__init__(agent, observed.spec.name, labels={"role": "both"}, policy="cache-tests")
         self.observed = observed
         self.plain = plain
 
