@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
 
 TOKENS = 12
-PROMPTS = tuple(f"{number} {PROMPT * (1 + number)}" for number in range(3))
+PROMPTS = tuple(f"{number} {PROMPT * (4 + 2 * number)}" for number in range(3))
 NAMES = tuple(f"{turn}-{number}" for turn in ("saved", "loaded") for number in range(len(PROMPTS)))
 
 # Two servers differ in these whatever is installed: in when they started, and in how long things take.
