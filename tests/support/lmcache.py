@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from demo.link import Link
 from demo.processes import Child, free_port
-from demo.servers import LOOPBACK, ROOT, Server
+from demo.servers import LOOPBACK, ROOT, START_SECONDS, Server
 from tests.support import extra_connectors
 from tests.support.ports import listens
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 CHUNK = 128
 """Tokens of what is saved and loaded as one; a multiple of vLLM's block."""
-
-_START_SECONDS = 120.0
 
 # How an engine asks for what it is about to load.
 _LOAD = b"prepare_retrieve"
@@ -55,7 +53,7 @@ class CacheServer:
             ChildError: it ended, or did not serve in time.
 
         """
-        self._child.wait_until(lambda: listens(self._port), seconds=_START_SECONDS, what="listening")
+        self._child.wait_until(lambda: listens(self._port), seconds=START_SECONDS, what="listening")
 
     def kill_at_next_load(self) -> None:
         """``kill -9`` it when an engine has found something in it, and comes for it."""
