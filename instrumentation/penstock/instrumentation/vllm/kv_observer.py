@@ -16,7 +16,9 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import failures
 from penstock.instrumentation.vllm.kv_jobs import JobTable
 from penstock.instrumentation.vllm.kv_moves import (
+    LOADS,
     LOADS_MAX,
+    SAVES,
     BrokenBlocks,
     KvMove,
     loads_of,
@@ -75,6 +77,10 @@ class KvObserver:
         self._broken: list[BrokenBlocks] = []
 
     # A step
+
+    def concerns(self, metadata: Any) -> bool:
+        """Tell whether there is anything in a step's *metadata* to take in."""
+        return self._jobs is not None or hasattr(metadata, LOADS) or hasattr(metadata, SAVES)
 
     def bound(self, metadata: Any) -> tuple[bool, bool]:
         """Take in a step's *metadata*; tell whether the step waits for loads, and whether for saves."""
@@ -210,12 +216,17 @@ class KvObserver:
 
     # To the scheduler
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to report."""
+        return bool(self._moves or self._began or self._broken)
+
     def report(self, inner: Any) -> Any:
         """Return what goes to the scheduler with this step; *inner* is the connector's own metadata.
 
         A connector's own is always wrapped, because the ranks' are combined and must be of one kind.
         """
-        if inner is None and not (self._moves or self._began or self._broken):
+        if inner is None and not self.has_news:
             return None
         if inner is not None and self._jobs is not None:
             self._take_jobs(self._jobs, inner)

@@ -24,20 +24,24 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
     """Over a connector in a worker. What vLLM calls for each layer is left alone in steps that wait for nothing."""
 
     _penstock_observer: KvObserver | None = None
+    _penstock_busy: bool = False
     _penstock_waits: bool = False
+    _penstock_saves: bool = False
 
     def bind_connector_metadata(self, connector_metadata: Any) -> Any:
         """Note what this step loads and saves."""
         host: Any = super()
         result = host.bind_connector_metadata(connector_metadata)
         observer = self._penstock_observer
-        self._penstock_untime()
-        if observer is not None and runtime.active:
+        if self._penstock_busy:
+            self._penstock_rest()
+        if observer is not None and runtime.active and observer.concerns(connector_metadata):
             with _GUARD:
-                self._penstock_waits, saves = observer.bound(connector_metadata)
+                self._penstock_busy = True
+                self._penstock_waits, self._penstock_saves = observer.bound(connector_metadata)
                 if self._penstock_waits:
                     self._penstock_time(_WAIT, c.DIRECTION_RECEIVE)
-                if saves:
+                if self._penstock_saves:
                     self._penstock_time(_SAVE, c.DIRECTION_SEND)
         return result
 
@@ -50,8 +54,9 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
 
         self.__dict__[name] = timed
 
-    def _penstock_untime(self) -> None:
-        self._penstock_waits = False
+    def _penstock_rest(self) -> None:
+        """Leave the layers' methods alone again."""
+        self._penstock_busy = self._penstock_waits = self._penstock_saves = False
         self.__dict__.pop(_WAIT, None)
         self.__dict__.pop(_SAVE, None)
 
@@ -83,7 +88,7 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
         """Note what begins; time what the step waits for."""
         host: Any = super()
         observer = self._penstock_observer
-        if observer is not None and runtime.active:
+        if self._penstock_busy and observer is not None:
             with _GUARD:
                 observer.starts()
         if self._penstock_waits:
@@ -97,7 +102,7 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
     def wait_for_save(self) -> Any:
         """Note that the saves of this step are done."""
         host: Any = super()
-        if _SAVE not in self.__dict__:
+        if not self._penstock_saves:
             try:
                 return host.wait_for_save()
             except Exception as error:
@@ -119,7 +124,8 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
             self._penstock_raised(error, c.DIRECTION_RECEIVE)
             raise
         observer = self._penstock_observer
-        if observer is not None and runtime.active:
+        ended = results.finished_recving or results.finished_sending
+        if (self._penstock_busy or ended) and observer is not None and runtime.active:
             with _GUARD:
                 observer.finished(results)
         return results
@@ -139,13 +145,14 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
         host: Any = super()
         metadata = host.build_connector_worker_meta()
         observer = self._penstock_observer
-        with _GUARD:
-            if observer is not None:
+        if observer is not None and (metadata is not None or observer.has_news):
+            with _GUARD:
                 return observer.report(metadata)
         return metadata
 
     def clear_connector_metadata(self) -> Any:
-        """Leave the layers' methods alone again."""
+        """End the step."""
         host: Any = super()
-        self._penstock_untime()
+        if self._penstock_busy:
+            self._penstock_rest()
         return host.clear_connector_metadata()
