@@ -6,7 +6,10 @@ import contextlib
 import select
 import socket
 import threading
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LOOPBACK = "127.0.0.1"
 _CHUNK = 1 << 16
@@ -20,8 +23,10 @@ class Link:
     wait. If *port*'s process dies meanwhile, what was held is lost with it.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, sees: Callable[[bytes], None] = lambda _: None) -> None:
+        """Begin to listen; *sees* is told what goes to *port*, before it goes, on the connection's thread."""
         self._target = (_LOOPBACK, port)
+        self._sees = sees
         self._lock = threading.Lock()
         self._left: int | None = None
         self._held = 0
@@ -124,6 +129,7 @@ class Link:
     def _forward(self, near: socket.socket, far: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := near.recv(_CHUNK):
+                self._sees(data)
                 far.sendall(data)
         _shut(near, far)
 

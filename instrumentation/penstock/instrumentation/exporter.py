@@ -8,6 +8,7 @@ A stream that does not answer within the deadline is given up and another is tri
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +73,7 @@ class Exporter(Service):
         self._stopping = False
         self._stop_by = NEVER
         self._sent = 0
+        self._flushes: list[threading.Event] = []
         # Entries that were settled in epochs before this one.
         self._forgotten = 0
         self._connections = 0
@@ -81,6 +83,15 @@ class Exporter(Service):
         """Ask for the end, with all that is left and a goodbye, by *deadline* on the monotonic clock."""
         self._stop_by = deadline
         self.request_stop()
+
+    def flush(self, seconds: float) -> bool:
+        """Send what has been emitted so far at once, and wait until the agent has it, at most *seconds*.
+
+        Tell whether it has. Without an agent it waits for nothing.
+        """
+        flushed = threading.Event()
+        self.inbox.put(Message(Tag.FLUSH, content=flushed))
+        return flushed.wait(seconds) and self._greeted
 
     # The inbox.
 
@@ -102,6 +113,8 @@ class Exporter(Service):
             self._connect_at = 0.0
         elif message.tag is Tag.RESUME:
             self._connect_at = 0.0
+        elif message.tag is Tag.FLUSH:
+            self._flushes.append(message.content)
         elif message.stream is not None and message.stream is self._stream:
             if message.tag is Tag.ANSWER:
                 self._take_ack(message.content)
@@ -124,6 +137,9 @@ class Exporter(Service):
         if self._stream is None:
             self._connect(now)
         self._send_next()
+        if self._flushes and (not self._greeted or not (self._emitter.queued() or len(self._outbox))):
+            while self._flushes:
+                self._flushes.pop().set()
         if now >= self._snapshot_at and self._greeted and not self._stopping:
             self._send_snapshot(now)
 
@@ -286,7 +302,8 @@ class Exporter(Service):
 
     def _collect(self, now: float) -> None:
         free = self._greeted and not self._in_flight and not len(self._outbox)
-        for batch in self._collector.collect(now, free=free, accounts=now >= self._snapshot_at):
+        accounts, hurry = now >= self._snapshot_at, bool(self._flushes)
+        for batch in self._collector.collect(now, free=free, accounts=accounts, hurry=hurry):
             self._outbox.append(batch)
 
     def _seal_the_rest(self) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _IDLE_NS = 15 * 60 * 1_000_000_000
 _MAX_PEERS = 1024
-_NOBODY = frozenset({"", "unknown"})
+# Names that are no peer: nobody known, or this machine's own memory and disk.
+_NOBODY = frozenset({"", "unknown", "host", "disk"})
 
 
 @dataclass(frozen=True, slots=True)

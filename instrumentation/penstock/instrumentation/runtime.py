@@ -188,6 +188,13 @@ class Runtime:
             if client is not None:
                 client.join(by - time.monotonic())
 
+    def flush(self, seconds: float) -> None:
+        """Get what has been emitted to the agent, waiting at most *seconds*: the last words of a process that is about to be killed."""
+        with guard("runtime.flush"):
+            exporter = self._exporter
+            if exporter is not None:
+                exporter.flush(seconds)
+
     def before_fork(self) -> None:
         """Close all streams, so that the child finds no trace of grpc; waits about 10 ms, at most two seconds.
 

@@ -36,6 +36,7 @@ class Tag(Enum):
     PARK = auto()
     RESUME = auto()
     RECONNECT = auto()
+    FLUSH = auto()
     ANSWER = auto()
     ENDED = auto()
 

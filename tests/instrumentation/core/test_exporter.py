@@ -204,3 +204,23 @@ def test_rejected_snapshot_is_not_tried_at_every_turn(
     assert agent.streams == streams
     assert len(refused) <= 2
     assert agent.received.lost() == {}
+
+
+def test_flush_waits_until_the_agent_has_it(agent: FakeAgent, runtime: Runtime) -> None:
+    """After it, what was emitted before is committed; a second one has nothing to wait for."""
+    emit_failure(runtime, "first")
+    agent.wait(lambda: ids(agent) == ["first"], "the link")
+    for number in range(700):
+        emit_failure(runtime, f"r-{number:03}")
+    runtime.flush(20.0)
+    assert len(agent.received.entries()) == 701
+    runtime.flush(20.0)
+
+
+def test_flush_without_an_agent_waits_for_nothing(make_runtime: Callable[..., Runtime]) -> None:
+    """A deadline of an hour is no wait where nobody is connected, and none where nothing was ever emitted."""
+    runtime = make_runtime()
+    runtime.flush(3600.0)
+    emit_failure(runtime, "r")
+    runtime.flush(3600.0)
+    assert runtime.emitter.queued() == 1

@@ -40,8 +40,14 @@ def make_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[...,
         hybrid: bool = False,
         **transfer: Any,
     ) -> Any:
-        chosen = {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu", **transfer}
-        config = schedulers.vllm_config(tmp_path, kv_role=role, kv_load_failure_policy=own, **chosen)
+        chosen = {
+            "kv_connector": "NixlConnector",
+            "kv_buffer_device": "cpu",
+            "kv_role": role,
+            "kv_load_failure_policy": own,
+            **transfer,
+        }
+        config = schedulers.vllm_config(tmp_path, **chosen)
         config.scheduler_config.async_scheduling = kind == "async"
         scheduler = schedulers.build(instrument(schedulers.SCHEDULERS[kind]), config, hybrid=hybrid)
         built.append(scheduler)

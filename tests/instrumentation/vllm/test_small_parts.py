@@ -52,6 +52,10 @@ def test_address(host: Any, port: Any, expected: str) -> None:
         ({"do_remote_decode": True, "remote_host": None, "remote_engine_id": None}, None),
         ({"remote_engine_id": "e"}, Peer("unknown", "e")),
         ({"remote_host": "h", "remote_port": 1, "remote_engine_id": "e"}, Peer("h:1", "e")),
+        ({"remote_bootstrap_addr": "http://h:8998", "remote_engine_id": "e"}, Peer("h:8998", "e")),
+        ({"remote_bootstrap_addr": "http://[fd00::7]:8998/"}, Peer("[fd00::7]:8998")),
+        ({"remote_bootstrap_addr": "8998", "remote_engine_id": "e"}, Peer("unknown", "e")),
+        ({"remote_bootstrap_addr": {"host": "h"}}, None),
     ],
 )
 def test_peer_of_a_request(params: dict[str, Any] | None, expected: Peer | None) -> None:

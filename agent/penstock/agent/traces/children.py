@@ -134,8 +134,9 @@ class Children:
             names.ATTEMPT: load.attempt,
             names.RANKS: load.ranks,
             names.TRANSFERS: len(load.samples),
-            names.BYTES: sum(entry.sample.bytes for entry in load.samples),
-            names.DESCRIPTORS: sum(entry.sample.descriptors for entry in load.samples),
+            # 0 is not known.
+            names.BYTES: sum(entry.sample.bytes for entry in load.samples) or None,
+            names.DESCRIPTORS: sum(entry.sample.descriptors for entry in load.samples) or None,
             names.ITEMS: tuple(sorted(items)),
             names.DELAY_SECONDS: parts.seconds(delay) or None,
             names.DELAYED_BY_PEER: next((delay.caused_by_peer.address for delay in delays), None),

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MOST_ITEMS = 4
+# Peers that are no address, in words.
+_PLACES = {
+    "": "an unknown peer",
+    "unknown": "an unknown peer",
+    "host": "this machine's memory",
+    "disk": "this machine's disk",
+}
 # A wait of this length is worth a sentence of its own.
 _LONG_WAIT = parts.SECOND
 
@@ -210,11 +217,14 @@ def _misses(facts: RequestFacts) -> list[str]:
 def _loaded(load: Load, facts: RequestFacts) -> str:
     closing = facts.closing
     external = closing.external_cached_tokens if closing is not None else 0
-    tokens = f"{external:,} tokens, " if external and load.channel == common_pb2.CHANNEL_KV else ""
-    size = _size(sum(entry.sample.bytes for entry in load.samples))
+    size = sum(entry.sample.bytes for entry in load.samples)
+    known = [f"{external:,} tokens"] if external and load.channel == common_pb2.CHANNEL_KV else []
+    # 0 is not known.
+    known += [_size(size)] if size else []
+    extent = f" ({', '.join(known)})" if known else ""
     took = _duration(load.end_unix_nano - load.start_unix_nano)
     verb, where = ("sent", "to") if load.sending else ("loaded", "from")
-    return f"{verb} {_channel(load.channel)} state ({tokens}{size}) {where} {_peer(load.peer)} in {took}"
+    return f"{verb} {_channel(load.channel)} state{extent} {where} {_peer(load.peer)} in {took}"
 
 
 def _waited(facts: RequestFacts) -> str:
@@ -248,7 +258,7 @@ def _channel(channel: int) -> str:
 
 
 def _peer(peer: common_pb2.Peer) -> str:
-    return peer.address or "an unknown peer"
+    return _PLACES.get(peer.address, peer.address)
 
 
 def _words(mode: int, error_type: int) -> str:

@@ -1,7 +1,7 @@
 """KV connectors: whatever vLLM's factory builds keeps its class's name and gains a mixin.
 
-On the scheduler's side it tells of look-ups and loads, on the worker's side it sends the worker's report. NIXL's worker
-is instrumented more deeply (nixl.py).
+On the scheduler's side it tells of look-ups and loads, on the worker's side what becomes of them (kv_worker.py). NIXL's
+worker is instrumented more deeply (nixl.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import Extension, Requirement
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import identity
+from penstock.instrumentation.vllm.kv_hook import KvWorkers
+from penstock.instrumentation.vllm.kv_step import StepLoads
 from penstock.instrumentation.vllm.load_control import Admission
 from penstock.instrumentation.vllm.nixl_hook import NixlWorkers
 from penstock.instrumentation.vllm.patch import Patch
@@ -21,7 +23,7 @@ from penstock.instrumentation.vllm.reports import WorkerReport
 from penstock.instrumentation.vllm.subclass import Swaps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock.instrumentation.hooks import Need
     from penstock.instrumentation.vllm.load_control import LoadControl
@@ -36,10 +38,15 @@ _ANSWERS = {Admission.LOCAL: (0, False), Admission.FAIL: (None, False)}
 
 
 class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
-    """Over a connector in the scheduler. Set by the scheduler's mixin, on the outermost: whom to tell, and whom to ask."""
+    """Over a connector in the scheduler.
+
+    Set by the scheduler's mixin, on the outermost: whom to tell, and whom to ask. Set by the hook, on those that move
+    something themselves: what they load in the step that is being put together.
+    """
 
     _penstock_scheduler: SchedulerObserver | None = None
     _penstock_loads: LoadControl | None = None
+    _penstock_step: StepLoads | None = None
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int, *args: Any, **kwargs: Any
@@ -47,7 +54,10 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         """Note that the connector asks for patience, and that it no longer does; keep requests from quarantined peers."""
         host: Any = super()
         result = host.get_num_new_matched_tokens(request, num_computed_tokens, *args, **kwargs)
-        observer, loads = self._penstock_scheduler, self._penstock_loads
+        observer, loads, step = self._penstock_scheduler, self._penstock_loads, self._penstock_step
+        if step is not None and result[0] and runtime.active:
+            with _GUARD:
+                step.found(request.request_id, waits=bool(result[1]))
         if observer is None:
             return result
         if result[0] is None:
@@ -68,11 +78,24 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     ) -> Any:
         """Note that a remote load begins, before vLLM parks the request for it."""
         host: Any = super()
-        loads = self._penstock_loads
+        loads, step = self._penstock_loads, self._penstock_step
         if loads is not None and runtime.active:
             with _GUARD:
                 loads.load_begins(request, num_external_tokens)
+        if step is not None and num_external_tokens and runtime.active:
+            with _GUARD:
+                step.begins(request.request_id, num_external_tokens)
         return host.update_state_after_alloc(request, blocks, num_external_tokens, *args, **kwargs)
+
+    def get_external_cache_hit_sources(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note where a load comes from; vLLM asks once it has begun."""
+        host: Any = super()
+        sources = host.get_external_cache_hit_sources(request, *args, **kwargs)
+        step = self._penstock_step
+        if step is not None and runtime.active:
+            with _GUARD:
+                step.comes_from(request.request_id, sources)
+        return sources
 
     def request_finished(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Let nothing be said to a quarantined peer."""
@@ -87,7 +110,10 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         return host.request_finished_all_groups(request, *args, **kwargs)
 
     def _penstock_forget(self, request: Any) -> None:
-        loads = self._penstock_loads
+        loads, step = self._penstock_loads, self._penstock_step
+        if step is not None:
+            with _GUARD:
+                step.left(request.request_id)
         if loads is not None and runtime.active:
             with _GUARD:
                 loads.forget_peer(request)
@@ -96,7 +122,10 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         """Put the scheduler's orders for the workers on the metadata of the step (``worker_orders.py``)."""
         host: Any = super()
         metadata = host.build_connector_meta(scheduler_output)
-        loads = self._penstock_loads
+        loads, step = self._penstock_loads, self._penstock_step
+        if step is not None and runtime.active:
+            with _GUARD:
+                step.attach(self, metadata, scheduler_output)
         if loads is not None and runtime.active:
             with _GUARD:
                 loads.attach(metadata)
@@ -147,6 +176,7 @@ class KvConnectorHook:
         self._patch = Patch()
         self._swaps = Swaps()
         self._nixl = NixlWorkers()
+        self._workers = KvWorkers()
 
     def requires(self) -> Iterable[Need]:
         """Return the factory's method and what the mixins extend."""
@@ -159,6 +189,7 @@ class KvConnectorHook:
             Requirement(
                 KVConnectorBase_V1, "update_state_after_alloc", ("request", "blocks", "num_external_tokens")
             ),
+            Requirement(KVConnectorBase_V1, "get_external_cache_hit_sources", ("request",)),
             Requirement(KVConnectorBase_V1, "request_finished", ("request",)),
             Requirement(KVConnectorBase_V1, "build_connector_meta", ("scheduler_output",)),
             Requirement(KVConnectorBase_V1, "update_connector_output", ("connector_output",)),
@@ -194,6 +225,8 @@ class KvConnectorHook:
         # A MultiConnector builds its children without the factory; each takes its own metadata.
         for each in _with_children(connector):
             self._swaps.swap(each, SchedulerSideMixin)
+            if not _children(each):
+                each._penstock_step = StepLoads(each)
 
     def _worker_side(self, config: Any, connector: Any) -> None:
         for each in _with_children(connector):
@@ -201,11 +234,17 @@ class KvConnectorHook:
             if observer is not None:
                 self._swaps.swap(each, WorkerSideMixin)
                 each._penstock_worker = observer
+            elif not _children(each):
+                self._workers.instrument(config, each)
         identity.identify_worker(config)
         runtime.start()
 
 
 def _with_children(connector: Any) -> Iterable[Any]:
     yield connector
-    for child in getattr(connector, "sub_connectors", None) or ():
+    for child in _children(connector):
         yield from _with_children(child)
+
+
+def _children(connector: Any) -> Sequence[Any]:
+    return getattr(connector, "sub_connectors", None) or ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from penstock.instrumentation import constants as c
@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec_contract import ExternalItem
 
 _GUARD = guard("ec_worker")
-
-# What reading a file raises that is gone, cut short or something else; by name, so that nothing is imported for it.
-_ERROR_TYPES: Final = {
-    "FileNotFoundError": c.ERROR_TYPE_EVICTED,
-    "SafetensorError": c.ERROR_TYPE_CORRUPT,
-    "KeyError": c.ERROR_TYPE_CORRUPT,
-    "EOFError": c.ERROR_TYPE_CORRUPT,
-}
 
 
 class EcWorker:
@@ -79,7 +71,7 @@ class EcWorker:
             with _GUARD:
                 missing = next((each for each in wanted if each.item not in cache), None)
                 if missing is not None:
-                    self._tell(missing, _classify(error), start_ns)
+                    self._tell(missing, failures.of_store(error, c.FAILURE_MODE_LOAD), start_ns)
             raise
         with _GUARD:
             for each in wanted:
@@ -104,7 +96,7 @@ class EcWorker:
                 missing = next((each for each in wanted if each.item not in cache), None)
                 if missing is None:
                     raise
-                failed[missing.item] = _classify(error)
+                failed[missing.item] = failures.of_store(error, c.FAILURE_MODE_LOAD)
                 self._replace(missing, cache)
             else:
                 break
@@ -194,7 +186,10 @@ class EcWorker:
             EcTransfer(item, Peer(), start_ns, time.time_ns(), tensor.nbytes if ok else 0, ok)
         )
         if error is not None:
-            self._observer.failed(_ec_failure(item, _classify(error), start_ns), direction=c.DIRECTION_SEND)
+            self._observer.failed(
+                _ec_failure(item, failures.of_store(error, c.FAILURE_MODE_LOAD), start_ns),
+                direction=c.DIRECTION_SEND,
+            )
 
     def _loaded(self, item: ExternalItem, tensor: Any, start_ns: int) -> None:
         if not self._moves_ahead and tensor is not None:
@@ -220,17 +215,6 @@ class EcWorker:
         self._observer.failed(
             _ec_failure(item.item, failure, start_ns, item.request_id), rehearsal=failure.rehearsal
         )
-
-
-def _classify(error: Exception) -> failures.Failure:
-    text = failures.cut(str(error))
-    known = (_ERROR_TYPES.get(kind.__name__) for kind in type(error).__mro__)
-    error_type = next(filter(None, known), None)
-    if error_type is None:
-        error_type = failures.error_type_of(error, c.FAILURE_MODE_LOAD, text)
-    return failures.Failure(
-        c.FAILURE_MODE_LOAD, error_type, error_class=type(error).__name__, error_text=text
-    )
 
 
 def _ec_failure(item: str, failure: failures.Failure, start_ns: int, request_id: str = "") -> EcFailure:

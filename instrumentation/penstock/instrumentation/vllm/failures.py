@@ -59,6 +59,14 @@ _CLASSES: Final = {
     "UnicodeDecodeError": c.ERROR_TYPE_DECODE,
 }
 
+# What reading a file raises that is gone, cut short or something else.
+_STORE_CLASSES: Final = {
+    "FileNotFoundError": c.ERROR_TYPE_EVICTED,
+    "SafetensorError": c.ERROR_TYPE_CORRUPT,
+    "KeyError": c.ERROR_TYPE_CORRUPT,
+    "EOFError": c.ERROR_TYPE_CORRUPT,
+}
+
 # "Resource temporarily unavailable" is all that zmq says.
 _SILENCE: Final = "the peer did not answer before the receive timeout"
 
@@ -168,6 +176,16 @@ def classify(upstream_type: str, error: BaseException | None, text: str = "") ->
         factors=note.factors,
         rehearsal=note.rehearsal,
     )
+
+
+def of_store(error: BaseException, mode: int) -> Failure:
+    """Classify what reading from or writing to a store has raised."""
+    text = cut(str(error))
+    known = (_STORE_CLASSES.get(kind.__name__) for kind in type(error).__mro__)
+    error_type = next(filter(None, known), None)
+    if error_type is None:
+        error_type = error_type_of(error, mode, text)
+    return Failure(mode, error_type, error_class=type(error).__name__, error_text=text)
 
 
 def is_silence(error: BaseException) -> bool:

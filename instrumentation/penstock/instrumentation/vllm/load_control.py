@@ -13,6 +13,7 @@ from penstock.instrumentation.decisions import DecidedBy, Outcome, Trigger
 from penstock.instrumentation.vllm import client_error, outcomes
 from penstock.instrumentation.vllm.judge import Judge
 from penstock.instrumentation.vllm.kv_failures import KvFailures
+from penstock.instrumentation.vllm.kv_transfers import KvTransfers
 from penstock.instrumentation.vllm.load_deadlines import LoadDeadlines
 from penstock.instrumentation.vllm.outcomes import Affected
 from penstock.instrumentation.vllm.peer_gate import PeerGate
@@ -52,6 +53,7 @@ class LoadControl:
         self._orders = WorkerOrders()
         self._gate = PeerGate()
         self._deadlines = LoadDeadlines(self._orders)
+        self._transfers = KvTransfers(scheduler, observer)
         self._failures = KvFailures(
             scheduler,
             external_tokens=lambda request: observer.record_of(request).external_tokens,
@@ -79,6 +81,7 @@ class LoadControl:
             self._fail(request.request_id)
             return Admission.FAIL
         record = self._observer.record_of(request)
+        record.local_tokens = local_tokens
         if external_tokens and record.stays_local:
             return Admission.LOCAL
         params = request.kv_transfer_params or {}
@@ -109,6 +112,7 @@ class LoadControl:
         if external_tokens:
             record.begin_load(external_tokens)
             self._gate.load_begins(record)
+            self._transfers.begins(request.request_id, record.local_tokens, external_tokens)
 
     def attach(self, metadata: Any) -> None:
         """Put the orders for the workers on a step's *metadata*."""
@@ -137,12 +141,16 @@ class LoadControl:
         for report in found:
             for request_id, _ in report.began:
                 self._deadlines.began(request_id)
-            for failure in report.failures:
-                record = self._observer.record(failure.request_id)
-                if record is not None and record.failure is None:
-                    record.failure = failure
-                    self._gate.load_failed(record)
+        for failure in (
+            *(each for report in found for each in report.failures),
+            *self._transfers.reported(found),
+        ):
+            record = self._observer.record(failure.request_id)
+            if record is not None and record.failure is None:
+                record.failure = failure
+                self._gate.load_failed(record)
         for request_id in output.finished_recving or ():
+            self._transfers.ended(request_id)
             record = self._observer.record(request_id)
             if record is not None and record.failure is None and request_id not in output.failed_recving:
                 self._gate.load_ended(record)
@@ -169,6 +177,7 @@ class LoadControl:
         """Forget a request that has finished."""
         record = self._observer.record(request.request_id)
         self._deadlines.ended(request.request_id)
+        self._transfers.ended(request.request_id)
         if record is not None:
             self._gate.left(record)
 

@@ -58,5 +58,17 @@ def from_params(params: Mapping[str, Any] | None) -> Peer | None:
     """Return the peer that a request's ``kv_transfer_params`` name, or None if they name none."""
     if not isinstance(params, Mapping):
         return None
-    peer = named(params.get("remote_host"), params.get("remote_port"), params.get("remote_engine_id"))
+    host, port = params.get("remote_host"), params.get("remote_port")
+    if host is None:
+        # Mooncake's name for where engines are asked for their addresses; there is one per prefill engine.
+        host, port = _authority(params.get("remote_bootstrap_addr"))
+    peer = named(host, port, params.get("remote_engine_id"))
     return None if peer == Peer() else peer
+
+
+def _authority(url: object) -> tuple[str, str]:
+    """Return host and port of ``http://host:port``; whatever else it is, :func:`address` finds it to be none."""
+    if not isinstance(url, str):
+        return "", ""
+    host, _, port = url[:TEXT_MAX].rpartition("//")[2].partition("/")[0].rpartition(":")
+    return host, port

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.instrumentation.vllm.kv_moves import BrokenBlocks, KvMove
     from penstock.instrumentation.vllm.peers import Peer
 
 
@@ -41,6 +42,8 @@ class WorkerReport:
         inner: the connector's own metadata.
         pinned: loads that were ordered to be given up and have a transfer in flight: their blocks may be written to until
             vLLM reports them as received, whatever becomes of the request.
+        moves: loads and saves that have ended, of a connector that does not tell of them itself.
+        broken: blocks that such a connector did not load.
 
     """
 
@@ -49,6 +52,8 @@ class WorkerReport:
     expired: tuple[str, ...] = ()
     inner: Any = None
     pinned: tuple[str, ...] = ()
+    moves: tuple[KvMove, ...] = ()
+    broken: tuple[BrokenBlocks, ...] = ()
 
     def __bool__(self) -> bool:
         return True
@@ -66,6 +71,8 @@ class WorkerReport:
             self.expired + theirs.expired,
             inner,
             self.pinned + theirs.pinned,
+            self.moves + theirs.moves,
+            self.broken + theirs.broken,
         )
 
 

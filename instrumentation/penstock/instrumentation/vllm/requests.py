@@ -31,7 +31,9 @@ class RequestRecord:
         kv_role: ``ROLE_PREFILL`` if its KV is to be read elsewhere, ``ROLE_DECODE`` if it reads another's, else 0.
         peer: who its KV comes from.
         attempt: how many remote loads were begun for it.
+        local_tokens: tokens before those of the last remote load.
         external_tokens: tokens of the last remote load.
+        connector: the connector that moved something for it last; empty where that is not known.
         failure: the first failure that a worker reported of the present attempt.
         decided: the attempt whose outcome is decided, 0 for none.
         collateral: the present attempt is no load of its own: it shares blocks with one that failed.
@@ -55,7 +57,9 @@ class RequestRecord:
     local_cached_tokens: int = 0
     external_cached_tokens: int = 0
     attempt: int = 0
+    local_tokens: int = 0
     external_tokens: int = 0
+    connector: str = ""
     failure: LoadFailure | None = None
     decided: int = 0
     collateral: bool = False

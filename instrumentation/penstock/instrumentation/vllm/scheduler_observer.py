@@ -97,7 +97,7 @@ class SchedulerObserver:
             return
         abandoned = outcomes.abandoned_fields(record)
         if abandoned is not None:
-            abandoned["connector"] = self.connector
+            abandoned["connector"] = record.connector or self.connector
             self._emit("load_outcome", abandoned, request_id)
         record.has_token(request, time.time_ns())
         lease = self._leases.get(request_id)
@@ -160,7 +160,7 @@ class SchedulerObserver:
     ) -> None:
         """Emit the outcome of a load."""
         fields = outcomes.outcome_fields(record, affected, decision, cause, policy_hash)
-        fields["connector"] = self.connector
+        fields["connector"] = record.connector or self.connector
         self._emit("load_outcome", fields, record.request_id, rehearsal=cause.rehearsal)
 
     # Leases

@@ -1,0 +1,70 @@
+"""The hook that instruments a connector in a worker by the base interface; NIXL's workers have a deeper one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.hooks import Requirement, registry
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm import kv_dialects
+from penstock.instrumentation.vllm.kv_moves import place_of
+from penstock.instrumentation.vllm.kv_observer import KvObserver
+from penstock.instrumentation.vllm.kv_worker import KvWorkerMixin
+from penstock.instrumentation.vllm.subclass import Swaps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class KvWorkerHook:
+    """What the mixin needs of the base class; nothing is patched but the connectors that vLLM has built."""
+
+    name = "kv_worker"
+    component = c.COMPONENT_WORKER
+
+    def __init__(self) -> None:
+        self.swaps = Swaps()
+
+    def requires(self) -> Iterable[Requirement]:
+        """Return the methods that the mixin extends."""
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+        return [
+            Requirement(KVConnectorBase_V1, "start_load_kv", ("forward_context",)),
+            Requirement(KVConnectorBase_V1, "wait_for_layer_load", ("layer_name",)),
+            Requirement(KVConnectorBase_V1, "save_kv_layer", ("layer_name",)),
+            Requirement(KVConnectorBase_V1, "wait_for_save"),
+            Requirement(KVConnectorBase_V1, "get_transfer_results", ("finished_req_ids",)),
+            Requirement(KVConnectorBase_V1, "get_block_ids_with_load_errors"),
+            Requirement(KVConnectorBase_V1, "build_connector_worker_meta"),
+        ]
+
+    def install(self) -> None:
+        """Do nothing: :class:`KvWorkers` instruments each connector."""
+
+    def uninstall(self) -> None:
+        """Give the connectors that live their classes back."""
+        self.swaps.restore()
+
+
+class KvWorkers:
+    """Instruments the connectors in the workers of this process, where the hook fits."""
+
+    def __init__(self) -> None:
+        self._hook: KvWorkerHook | None = None
+
+    def instrument(self, config: Any, connector: Any) -> None:
+        """Put the mixin over a *connector* that has no children."""
+        self._hook = self._hook or KvWorkerHook()
+        settings = runtime.settings
+        if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
+            return
+        kind = kv_dialects.named(kv_dialects.JOBS, connector)
+        jobs = kind() if kind is not None else None
+        place = place_of([getattr(connector, "_cache_hit_source", None)])
+        if jobs is not None:
+            place = place or jobs.place
+        observer = KvObserver(type(connector).__name__, config.parallel_config.rank, place=place, jobs=jobs)
+        self._hook.swaps.swap(connector, KvWorkerMixin)
+        connector._penstock_observer = observer

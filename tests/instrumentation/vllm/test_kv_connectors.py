@@ -1,0 +1,156 @@
+"""VLLM's own connectors under a real scheduler, without an engine: what is told of their loads and saves."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from penstock.instrumentation import constants as c
+
+from tests.support.connector_trial import example, offloading
+from tests.support.schedulers import BLOCK, BLOCKS, request
+from tests.support.toy_mover import run_step, worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.recorder import Recorder
+
+    MakeScheduler = Callable[..., Any]
+
+RECEIVE, SEND = c.DIRECTION_RECEIVE, c.DIRECTION_SEND
+OK, ERROR = c.TRANSFER_RESULT_OK, c.TRANSFER_RESULT_ERROR
+# Two heads of 32 keys and as many values, as the schedulers' KV cache has.
+SHAPE = (BLOCKS, 2, BLOCK, 64)
+
+
+def told(recorder: Recorder) -> list[tuple[Any, ...]]:
+    """Return of each transfer: request, connector, direction, result and peer."""
+    names = ("request_id", "connector", "direction", "result", "peer")
+    return [tuple(each[name] for name in names) for each in recorder.transfers]
+
+
+def serve(scheduler: Any, connector: Any, request_id: str, context: Any = None, steps: int = 6) -> None:
+    """Run a request to its end, and some steps more for what is saved behind it; then empty the prefix cache."""
+    scheduler.add_request(request(request_id))
+    for _ in range(steps):
+        run_step(scheduler, [connector], context=context)
+    assert request_id not in scheduler.requests
+    assert scheduler.reset_prefix_cache()
+
+
+class Cache:
+    """One layer's KV cache with something in it."""
+
+    def __init__(self) -> None:
+        self.tensor = torch.rand(SHAPE)
+        layer = SimpleNamespace(kv_cache=self.tensor)
+        self.context = SimpleNamespace(attn_metadata={"layer": object()}, no_compile_layers={"layer": layer})
+
+
+@pytest.fixture
+def stored(make_scheduler: MakeScheduler, tmp_path: Path) -> tuple[Any, Any, Cache]:
+    """Give scheduler, worker and cache of an ExampleConnector."""
+    scheduler = make_scheduler(**example(tmp_path / "store"))
+    return scheduler, worker(scheduler.vllm_config), Cache()
+
+
+def test_example_connector(stored: tuple[Any, Any, Cache], recorder: Recorder) -> None:
+    """It saves in the step that computes a prompt, and loads in the step that would compute it again."""
+    scheduler, connector, cache = stored
+    serve(scheduler, connector, "first", cache.context)
+    serve(scheduler, connector, "second", cache.context)
+    assert told(recorder) == [
+        ("first", "ExampleConnector", SEND, OK, "unknown"),
+        ("second", "ExampleConnector", RECEIVE, OK, "unknown"),
+    ]
+    assert all(each["duration_nano"] > 0 and each["bytes"] == 0 for each in recorder.transfers)
+    assert "save_kv_layer" not in vars(connector)
+
+
+def test_example_connector_with_several_requests_in_a_step(
+    stored: tuple[Any, Any, Cache], recorder: Recorder
+) -> None:
+    """Each save has its request, also where two begin with the same blocks, and a prompt that is too short has none."""
+    scheduler, connector, cache = stored
+    scheduler.add_request(request("long", tokens=4 * BLOCK))
+    scheduler.add_request(request("other", first=7))
+    scheduler.add_request(request("short", tokens=BLOCK // 2))
+    run_step(scheduler, [connector], context=cache.context)
+    assert sorted(each["request_id"] for each in recorder.transfers) == ["long", "other"]
+
+
+def test_example_connector_with_a_file_cut_short(
+    stored: tuple[Any, Any, Cache], recorder: Recorder, tmp_path: Path
+) -> None:
+    """VLLM lets the exception out of the step; it is told before."""
+    scheduler, connector, cache = stored
+    serve(scheduler, connector, "first", cache.context)
+    (file,) = (tmp_path / "store").rglob("*.safetensors")
+    os.truncate(file, file.stat().st_size // 2)
+    scheduler.add_request(request("second"))
+    with pytest.raises(Exception, match="header"):
+        run_step(scheduler, [connector], context=cache.context)
+    assert told(recorder)[1:] == [("second", "ExampleConnector", RECEIVE, ERROR, "unknown")]
+    (failure,) = recorder.take("transfer_failure", "second")
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_EXCEPTION, c.ERROR_TYPE_CORRUPT)
+    assert failure.error_class == "SafetensorError"
+
+
+def test_example_connector_with_a_full_disk(
+    stored: tuple[Any, Any, Cache], recorder: Recorder, tmp_path: Path
+) -> None:
+    """A save that raises is a failure of that direction: here its directory is a file."""
+    scheduler, connector, cache = stored
+    (tmp_path / "store").write_text("")
+    scheduler.add_request(request("r"))
+    with pytest.raises(OSError, match="Not a directory"):
+        run_step(scheduler, [connector], context=cache.context)
+    assert told(recorder) == [("r", "ExampleConnector", SEND, ERROR, "unknown")]
+    (failure,) = recorder.take("transfer_failure", "r")
+    assert (failure.direction, failure.mode, failure.attempt) == (SEND, c.FAILURE_MODE_EXCEPTION, 0)
+
+
+@pytest.fixture
+def offloaded(make_scheduler: MakeScheduler, tmp_path: Path) -> tuple[Any, Any]:
+    """Give scheduler and worker of an OffloadingConnector that offloads to a file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scheduler = make_scheduler(**offloading(tmp_path))
+        connector = worker(scheduler.vllm_config)
+        connector.register_kv_caches({"layer": torch.rand(SHAPE)})
+    return scheduler, connector
+
+
+def test_offloading_connector(offloaded: tuple[Any, Any], recorder: Recorder) -> None:
+    """Saves and loads of one request each, with the bytes that its own statistics tell."""
+    scheduler, connector = offloaded
+    serve(scheduler, connector, "first")
+    serve(scheduler, connector, "second")
+    assert told(recorder) == [
+        ("first", "OffloadingConnector", SEND, OK, "host"),
+        ("second", "OffloadingConnector", RECEIVE, OK, "host"),
+    ]
+    page = torch.rand(SHAPE[1:]).nbytes
+    assert [each["bytes"] for each in recorder.transfers] == [3 * page, 3 * page]
+    assert all(each["duration_nano"] > 0 for each in recorder.transfers)
+
+
+def test_offloading_connector_that_cannot_load(
+    offloaded: tuple[Any, Any], recorder: Recorder, tmp_path: Path
+) -> None:
+    """VLLM asserts that jobs succeed; the load in flight is told as failed before."""
+    scheduler, connector = offloaded
+    serve(scheduler, connector, "first")
+    os.truncate(tmp_path / "offloaded", 0)
+    scheduler.add_request(request("second"))
+    with pytest.raises(AssertionError):
+        run_step(scheduler, [connector])
+    assert told(recorder)[1:] == [("second", "OffloadingConnector", RECEIVE, ERROR, "host")]
+    (failure,) = recorder.take("transfer_failure", "second")
+    assert (failure.mode, failure.error_class) == (c.FAILURE_MODE_EXCEPTION, "AssertionError")

@@ -1,0 +1,74 @@
+"""Every connector in vLLM's factory: the mixins fit its class, and docs/connectors.md has a row about it."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from penstock.instrumentation.vllm.connectors import SchedulerSideMixin
+from penstock.instrumentation.vllm.kv_worker import KvWorkerMixin
+from penstock.instrumentation.vllm.subclass import instrumented
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.distributed.kv_transfer.kv_connector.v1 import supports_hma
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "connectors.md"
+NAMES = sorted(KVConnectorFactory._registry)
+# Their modules import a library that is not in the environment.
+FOREIGN = {"LMCacheMPConnector", "MoRIIOConnector"}
+
+
+def connector_class(name: str) -> Any:
+    """Return the class that the factory has for *name*."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return KVConnectorFactory.get_connector_class_by_name(name)
+        except ImportError as error:
+            if name not in FOREIGN:
+                raise
+            pytest.skip(f"{name} cannot be imported here: {error}")
+
+
+@pytest.mark.parametrize("mixin", [SchedulerSideMixin, KvWorkerMixin])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_class_stays_what_vllm_expects(name: str, mixin: type) -> None:
+    """Name, ancestry, HMA support and class methods are those of the class itself; an object can change to it and back."""
+    base = connector_class(name)
+    made: Any = instrumented(mixin, base)
+    assert (made.__name__, made.__qualname__, made.__module__) == (
+        base.__name__,
+        base.__qualname__,
+        base.__module__,
+    )
+    assert issubclass(made, base)
+    assert supports_hma(made) == supports_hma(base)
+    assert made.__abstractmethods__ == base.__abstractmethods__
+    for method in ("build_kv_connector_stats", "requires_piecewise_for_cudagraph", "build_prom_metrics"):
+        assert getattr(made, method).__func__ is getattr(base, method).__func__
+    if not base.__abstractmethods__:
+        connector = object.__new__(base)
+        connector.__class__ = made
+        connector.__class__ = base
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_wrapped_is_what_vllm_calls(name: str) -> None:
+    """Each method of the mixin extends one that every connector has."""
+    base = connector_class(name)
+    assert issubclass(base, KVConnectorBase_V1)
+    for method in vars(KvWorkerMixin):
+        if not method.startswith("_"):
+            assert callable(getattr(base, method)), method
+
+
+def test_the_table_is_complete() -> None:
+    """The document has one row for each connector of the factory, and no other."""
+    rows = re.findall(r"^\| `(\w+)`", DOCUMENT.read_text(), flags=re.MULTILINE)
+    assert sorted(rows) == NAMES

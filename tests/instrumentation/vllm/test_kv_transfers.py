@@ -1,0 +1,250 @@
+"""Connectors that are only known by their base interface: what is told of their loads and sends, under a real scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.kv_worker import KvWorkerMixin
+
+from tests.support import toy_mover
+from tests.support.recorder import policy
+from tests.support.schedulers import BLOCK, PEER, REMOTE, request
+from tests.support.toy_mover import OwnMetadata, mover, multi, run_step, worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.recorder import Recorder
+
+    MakeScheduler = Callable[..., Any]
+
+OK, ERROR = c.TRANSFER_RESULT_OK, c.TRANSFER_RESULT_ERROR
+RECEIVE, SEND = c.DIRECTION_RECEIVE, c.DIRECTION_SEND
+STORED = {"stored": 2 * BLOCK}
+WAITS = {**STORED, "waits": True}
+
+
+def told(recorder: Recorder) -> list[tuple[Any, ...]]:
+    """Return of each transfer: request, connector, rank, direction, result and peer."""
+    names = ("request_id", "connector", "rank", "direction", "result", "peer")
+    return [tuple(each[name] for name in names) for each in recorder.transfers]
+
+
+@pytest.fixture
+def pair(make_scheduler: MakeScheduler) -> tuple[Any, Any]:
+    """Give a scheduler and one worker's connector, both instrumented."""
+    scheduler = make_scheduler(**mover())
+    return scheduler, worker(scheduler.vllm_config)
+
+
+def test_a_sync_load(pair: tuple[Any, Any], recorder: Recorder) -> None:
+    """It is one transfer of that request; the layers' waits count, and are left alone afterwards."""
+    scheduler, connector = pair
+    scheduler.add_request(request("r", params=STORED))
+    run_step(scheduler, [connector], layers=("a", "b"))
+    assert told(recorder) == [("r", "ToyMover", 0, RECEIVE, OK, "unknown")]
+    (sample,) = recorder.transfers
+    assert sample["duration_nano"] > 0
+    assert (sample["bytes"], sample["channel"], sample["component"]) == (0, c.CHANNEL_KV, c.COMPONENT_WORKER)
+    assert connector.script.called == ["start_load_kv", "wait_for_layer_load", "wait_for_layer_load"]
+    assert "wait_for_layer_load" not in vars(connector)
+    run_step(scheduler, [connector])
+    assert len(recorder.transfers) == 1
+    assert recorder.kinds() == ["request_closed"]
+
+
+def test_a_load_that_the_request_waits_for(pair: tuple[Any, Any], recorder: Recorder) -> None:
+    """It lasts from the step that starts it to the step that brings it, and the deferral knows when it began."""
+    scheduler, connector = pair
+    scheduler.add_request(request("r", params=WAITS))
+    run_step(scheduler, [connector])
+    assert recorder.transfers == []
+    connector.script.received = {"r"}
+    run_step(scheduler, [connector])
+    assert told(recorder) == [("r", "ToyMover", 0, RECEIVE, OK, "unknown")]
+    run_step(scheduler, [connector])
+    (end,) = recorder.take("deferral_end", "r")
+    sample = recorder.transfers[0]
+    assert end.transfer_start_time_unix_nano == sample["end_time_unix_nano"] - sample["duration_nano"]
+
+
+def test_the_peer_that_the_request_names(pair: tuple[Any, Any], recorder: Recorder) -> None:
+    """A request that says where its KV is has that as the peer of its load."""
+    scheduler, connector = pair
+    scheduler.add_request(request("r", params={**STORED, **REMOTE}))
+    run_step(scheduler, [connector])
+    assert told(recorder) == [("r", "ToyMover", 0, RECEIVE, OK, PEER)]
+    assert recorder.transfers[0]["peer_engine_id"] == REMOTE["remote_engine_id"]
+
+
+@pytest.mark.parametrize("own", ["fail", "recompute"])
+def test_blocks_that_a_sync_load_leaves_out(
+    own: str, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """The load that holds them failed on that rank, no other; vLLM's own configuration decides and is told as ever."""
+    scheduler = make_scheduler(own=own, **mover())
+    ranks = [worker(scheduler.vllm_config, rank) for rank in (0, 1)]
+    scheduler.add_request(request("good", params=STORED, first=1))
+    scheduler.add_request(request("bad", params=STORED, first=2))
+    break_second_block(scheduler, ranks[1], "bad")
+    run_step(scheduler, ranks)
+    assert sorted(told(recorder)) == [
+        ("bad", "ToyMover", 0, RECEIVE, OK, "unknown"),
+        ("bad", "ToyMover", 1, RECEIVE, ERROR, "unknown"),
+        ("good", "ToyMover", 0, RECEIVE, OK, "unknown"),
+        ("good", "ToyMover", 1, RECEIVE, OK, "unknown"),
+    ]
+    (failure,) = recorder.take("transfer_failure")
+    assert (failure.mode, failure.blocks, failure.attempt) == (c.FAILURE_MODE_LOAD, 1, 1)
+    assert failure.connector == "ToyMover"
+    (outcome,) = recorder.take("load_outcome")
+    expected = c.OUTCOME_FAILED if own == "fail" else c.OUTCOME_RECOMPUTED
+    assert (outcome.outcome, outcome.mode, outcome.tokens_kept) == (expected, c.FAILURE_MODE_LOAD, BLOCK)
+
+
+def break_second_block(scheduler: Any, connector: Any, request_id: str) -> None:
+    """Let *connector* report the second block of a request that gets its blocks in this step."""
+    before = connector.start_load_kv
+
+    def start_load_kv(*args: Any, **kwargs: Any) -> None:
+        before(*args, **kwargs)
+        connector.script.broken = {scheduler.kv_cache_manager.get_block_ids(request_id)[0][1]}
+
+    connector.start_load_kv = start_load_kv
+
+
+def test_a_policy_recomputes_a_sync_load_that_failed(
+    make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """The same for every connector: a policy decides, and its second attempt is none, because it computes for itself."""
+    # One that only loads: what others may have passed on is never computed again.
+    scheduler = make_scheduler(own="fail", **mover(kv_role="kv_consumer"))
+    connector = worker(scheduler.vllm_config)
+    runtime.policy.swap(policy("recompute"), 1.0)
+    scheduler.add_request(request("r", params=STORED))
+    break_second_block(scheduler, connector, "r")
+    run_step(scheduler, [connector])
+    del connector.start_load_kv
+    for _ in range(4):
+        run_step(scheduler, [connector])
+    (outcome,) = recorder.take("load_outcome")
+    assert (outcome.outcome, outcome.decided_by) == (c.OUTCOME_RECOMPUTED, c.DECIDED_BY_POLICY)
+    assert [closed.finish_reason for closed in recorder.take("request_closed")] == ["length"]
+    assert len(recorder.transfers) == 1
+
+
+def test_a_load_that_fails_as_a_whole(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """A connector that reports the request, not its blocks."""
+    scheduler = make_scheduler(own="fail", **mover())
+    connector = worker(scheduler.vllm_config)
+    scheduler.add_request(request("r", params=WAITS))
+    run_step(scheduler, [connector])
+    connector.script.received = connector.script.failed = {"r"}
+    run_step(scheduler, [connector])
+    assert told(recorder) == [("r", "ToyMover", 0, RECEIVE, ERROR, "unknown")]
+    (failure,) = recorder.take("transfer_failure", "r")
+    assert (failure.mode, failure.HasField("blocks")) == (c.FAILURE_MODE_LOAD, False)
+    (outcome,) = recorder.take("load_outcome", "r")
+    assert outcome.outcome == c.OUTCOME_FAILED
+
+
+def test_blocks_that_nobody_waits_for_any_more(pair: tuple[Any, Any], recorder: Recorder) -> None:
+    """They are told without a request."""
+    scheduler, connector = pair
+    scheduler.add_request(request("r"))
+    connector.script.broken = {99}
+    run_step(scheduler, [connector])
+    (failure,) = recorder.take("transfer_failure")
+    assert (failure.blocks, failure.connector) == (1, "ToyMover")
+    assert recorder.events[0].request_id == ""
+
+
+def test_sends(pair: tuple[Any, Any], recorder: Recorder) -> None:
+    """A finished request whose blocks are sent: told when that has ended; how long it took nobody knows."""
+    scheduler, connector = pair
+    scheduler.add_request(request("r", max_tokens=1, params={"keeps": True}))
+    run_step(scheduler, [connector])
+    connector.script.sent = {"r"}
+    run_step(scheduler, [connector])
+    assert told(recorder) == [("r", "ToyMover", 0, SEND, OK, "unknown")]
+    assert recorder.transfers[0]["duration_nano"] == 0
+    assert [lease.blocks for lease in recorder.take("lease_closed", "r")] == [3]
+
+
+@pytest.mark.parametrize("where", ["start_load_kv", "wait_for_layer_load"])
+def test_an_exception_leaves_the_connector(where: str, pair: tuple[Any, Any], recorder: Recorder) -> None:
+    """It is told at once, for the requests of the step, and raised unchanged."""
+    scheduler, connector = pair
+    error = connector.script.raises[where] = FileNotFoundError("no such file: layer.safetensors")
+    scheduler.add_request(request("r", params=STORED))
+    with pytest.raises(FileNotFoundError) as raised:
+        run_step(scheduler, [connector])
+    assert raised.value is error
+    assert told(recorder) == [("r", "ToyMover", 0, RECEIVE, ERROR, "unknown")]
+    (failure,) = recorder.take("transfer_failure", "r")
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_EXCEPTION, c.ERROR_TYPE_EVICTED)
+    assert (failure.error_class, failure.upstream_type) == ("FileNotFoundError", "")
+
+
+def test_the_connectors_own_metadata_arrives(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """It travels inside ours, ranks combined by the connector itself, and our report is not seen by it."""
+    scheduler = make_scheduler(**mover())
+    ranks = [worker(scheduler.vllm_config, rank) for rank in (0, 1)]
+    for rank, connector in enumerate(ranks):
+        connector.script.own = OwnMetadata([rank])
+    scheduler.add_request(request("r", params=STORED))
+    run_step(scheduler, ranks)
+    assert scheduler.connector.got == [OwnMetadata([0, 1])]
+    assert len(recorder.transfers) == 2
+
+
+def test_the_children_of_a_multi_connector(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """Each tells by its own name, and a load only the one that was chosen; their own metadata finds its way back."""
+    scheduler = make_scheduler(**multi(mover("OtherMover"), mover()))
+    connector = worker(scheduler.vllm_config)
+    first, second = connector.sub_connectors
+    second.script.own = OwnMetadata([2])
+    scheduler.add_request(request("r", max_tokens=1, params={**STORED, "keeps": True}))
+    run_step(scheduler, [connector])
+    assert told(recorder) == [("r", "OtherMover", 0, RECEIVE, OK, "unknown")]
+    first.script.sent = {"r"}
+    run_step(scheduler, [connector])
+    second.script.sent = {"r"}
+    run_step(scheduler, [connector])
+    assert told(recorder)[1:] == [
+        ("r", "OtherMover", 0, SEND, OK, "unknown"),
+        ("r", "ToyMover", 0, SEND, OK, "unknown"),
+    ]
+    assert [child.got[-1] for child in scheduler.connector.sub_connectors] == [None, OwnMetadata([2])]
+    assert not isinstance(connector, KvWorkerMixin)
+
+
+def test_what_vllm_asks_of_a_connector_stays(pair: tuple[Any, Any]) -> None:
+    """Name, module, ancestry and class methods are those of the class that vLLM built."""
+    for each in (pair[0].connector, pair[1]):
+        kind = type(each)
+        assert (kind.__name__, kind.__qualname__, kind.__module__) == (
+            "ToyMover",
+            "ToyMover",
+            toy_mover.MODULE,
+        )
+        assert isinstance(each, toy_mover.ToyMover)
+        assert kind is not toy_mover.ToyMover
+        assert kind.build_kv_connector_stats() is toy_mover.ToyMover.build_kv_connector_stats()
+
+
+def test_paused(pair: tuple[Any, Any], recorder: Recorder) -> None:
+    """Nothing is told or sent while Penstock is paused, and the connector's own metadata passes."""
+    scheduler, connector = pair
+    runtime.pause("ingest", paused=True)
+    try:
+        connector.script.own = OwnMetadata([1])
+        scheduler.add_request(request("r", params=STORED))
+        run_step(scheduler, [connector])
+        assert (recorder.transfers, recorder.events) == ([], [])
+        assert scheduler.connector.got == [OwnMetadata([1])]
+    finally:
+        runtime.pause("ingest", paused=False)
