@@ -13,7 +13,7 @@ from penstock.instrumentation.vllm.eplb_moves import (
     balancedness,
     bytes_of_expert,
     layer_moves,
-    received_from,
+    partners_of,
 )
 from penstock.instrumentation.vllm.eplb_rebalance import DRAINED, STOPPED, Rebalance, Who
 
@@ -148,9 +148,9 @@ def move_begins(rebalance: Rebalance, call: Mapping[str, Any]) -> dict[int, int]
     balance, _of_thread.balance = _of_thread.balance, None
     if balance is not None:
         rebalance.balance(*balance)
-    sources = received_from(
+    sources = partners_of(
         call["old_indices"], call["new_indices"], call["num_local_experts"], call["ep_rank"]
-    )
+    ).sources
     rebalance.layer_begins(call["layer_idx"], sources)
     return sources
 
