@@ -219,7 +219,7 @@ def _take_over(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _move_to_workspace(model_state: Any, *args: Any, **kwargs: Any) -> Any:
-        layer, rebalance = None, None
+        layer, rebalance = -1, None
         with _GUARD:
             # The call takes it away.
             layer = model_state.pending_result.layer_idx
