@@ -45,6 +45,13 @@ def filled(harness: AdminHarness) -> AdminHarness:
                 {"reason": 2, "peer": {"address": PEER}, "count": 3, "oldest_start_time_unix_nano": TIME}
             ],
             leases={"count": 1, "blocks": 7, "oldest_start_time_unix_nano": TIME},
+            eplb={
+                "enabled": True,
+                "asynchronous": True,
+                "step_interval": 3000,
+                "window_size": 1000,
+                "communicator": "nixl",
+            },
             hooks=[
                 {"name": "scheduler", "installed": True},
                 {"name": "eplb", "installed": False, "reason": "no such method"},
@@ -135,6 +142,7 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
         f"3 for remote_kv from {PEER}, the oldest since ",
         f"2 kv with {PEER}, the oldest since ",
         "Leases: 1 of 7 blocks, the oldest from ",
+        "Expert balancing: asynchronous, every 3000 steps, by the load of the last 1000, by nixl",
         f"{PEER}: 1 ok, 1 failed; handshake/refused 1, last ",
         "hook eplb is not installed: no such method",
         "1 of 2 hooks installed",

@@ -421,6 +421,33 @@ def test_a_rebalance():
     assert first.attributes[names.PAUSE_SECONDS] == 0.005
 
 
+def test_two_rebalances_of_one_step():
+    """A drained one and the one that follows it are two spans."""
+    first, second = (
+        event("eplb_rebalance", start_time_unix_nano=TIME + n * MS, duration_nano=MS, step=3000)
+        for n in (0, 1)
+    )
+    spans = spans_of([(DECODE_WORKER, first), (DECODE_WORKER, second)])[names.EPLB_REBALANCE]
+    assert len({span.span_id for span in spans}) == 2
+
+
+def test_a_layer_that_failed():
+    """One failed rebalance is one failed span of that name; its layer is another."""
+    failure = event(
+        "transfer_failure",
+        channel=common_pb2.CHANNEL_EPLB,
+        mode=common_pb2.FAILURE_MODE_TRANSFER,
+        peer={"address": "rank:1"},
+        item="7",
+    )
+    rebalance = event("eplb_rebalance", result=common_pb2.TRANSFER_RESULT_ERROR, step=3000)
+    found = spans_of([(DECODE_WORKER, failure), (DECODE_WORKER, rebalance)])
+    whole, layer = only(found, names.EPLB_REBALANCE), only(found, names.EPLB_LAYER)
+    assert whole.error
+    assert layer.error
+    assert layer.attributes[names.LAYER] == 7
+
+
 def test_layers_of_a_rebalance():
     """Each layer that received experts is a span below its rank's; one that was left alone is none."""
     rebalance = event(

@@ -6,7 +6,6 @@ import warnings
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 from penstock.instrumentation import constants as c
@@ -17,114 +16,16 @@ from penstock.instrumentation.vllm.eplb import EplbHook
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     from vllm.distributed.eplb import async_worker, eplb_state, rebalance_execute
-    from vllm.distributed.eplb.eplb_communicator import EplbCommunicator
     from vllm.distributed.eplb.policy import DefaultEplbPolicy
 
+from tests.support.eplb_state import NEW, move
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.support.recorder import Recorder
 
 EplbState = eplb_state.EplbState
-OLD, NEW = np.array([[0, 1, 2, 3]] * 2), np.array([[0, 2, 1, 3]] * 2)
-
-
-class Loopback(EplbCommunicator):
-    """Moves nothing; ends as *failure* says."""
-
-    failure: BaseException | None = None
-
-    def add_send(self, tensors: Any, dst_rank: int, expert_id: int) -> None:
-        """Take a send."""
-
-    def add_recv(self, tensors: Any, src_rank: int, expert_id: int) -> None:
-        """Take a receive."""
-
-    def execute(self) -> None:
-        """Fail, or do nothing."""
-        if self.failure is not None:
-            raise self.failure
-
-
-def _rearrange(state: Any, is_profile: bool = False, **_options: Any) -> None:
-    """Do what vLLM's does with the maps it computed: move each layer."""
-    if is_profile:
-        return
-    (model,) = state.model_states.values()
-    if state.is_async:
-        model.rebalanced = True
-        return
-    load = torch.tensor([[9, 1, 1, 1]] * 2)
-    state.policy.rebalance_experts(load, 4, 1, 1, 2, torch.from_numpy(OLD))
-    for layer in range(2):
-        _move(model, layer)
-
-
-def _move(model: Any, layer: int, stream: Any = None) -> Any:
-    return rebalance_execute.move_to_buffer(
-        num_local_experts=2,
-        old_indices=OLD[layer],
-        new_indices=NEW[layer],
-        expert_weights=[torch.zeros(2, 5)],
-        expert_weights_buffers=[torch.zeros(2, 5)],
-        stream=stream,
-        ep_rank=0,
-        communicator=model.communicator,
-        layer_idx=layer,
-    )
-
-
-@pytest.fixture
-def make_state(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Build an ``EplbState`` of two layers on rank 0 of 2, without the group that vLLM's own parts talk over."""
-    del recorder
-    monkeypatch.setattr(EplbState, "rearrange", _rearrange)
-    _signature_of_vllms(monkeypatch)
-
-    def step(state: Any, is_dummy: bool = False, is_profile: bool = False, log_stats: bool = False) -> None:
-        del is_dummy, log_stats
-        state.next_step(is_profile)
-
-    monkeypatch.setattr(EplbState, "step", step)
-    monkeypatch.setattr(eplb_state, "move_from_buffer", lambda **_: None)
-    monkeypatch.setattr(eplb_state, "_commit_eplb_maps_for_layer", lambda *_, **__: None)
-    hook = EplbHook()
-    hook.install()
-
-    def make(*, asynchronous: bool = False) -> Any:
-        config = SimpleNamespace(
-            rank=3,
-            data_parallel_index=1,
-            eplb_config=SimpleNamespace(
-                use_async=asynchronous, step_interval=3000, window_size=1000, communicator="torch_gloo"
-            ),
-        )
-        state = EplbState(config, torch.device("cpu"))
-        state.is_async = asynchronous
-        model = SimpleNamespace(
-            communicator=Loopback(),
-            model_name="moe",
-            model=SimpleNamespace(num_moe_layers=2, expert_weights=[[], []]),
-            expert_buffer=[],
-            rebalanced=False,
-            pending_result=None,
-        )
-        state.model_states["moe"] = model
-        state.next_step = lambda _profile: state.rearrange()
-        return state
-
-    yield make
-    hook.uninstall()
-
-
-def _signature_of_vllms(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rearrange(
-        self: Any, is_profile: bool = False, rank_mapping: Any = None, use_last_expert_load: bool = False
-    ) -> None:
-        del rank_mapping, use_last_expert_load
-        _rearrange(self, is_profile)
-
-    monkeypatch.setattr(EplbState, "rearrange", rearrange)
 
 
 def _places() -> list[Any]:
@@ -198,7 +99,7 @@ def test_an_asynchronous_rebalance(make_state: Callable[..., Any], recorder: Rec
     state.step()
     assert recorder.events == []
     for layer in range(2):
-        metadata = _move(model, layer, stream=torch.Stream(device="cpu"))
+        metadata = move(model, layer, stream=torch.Stream(device="cpu"))
         assert len(recorder.transfers) == layer  # its stream is not through
         (flying,) = recorder.snapshot().in_flight
         assert (flying.channel, flying.peer.address) == (c.CHANNEL_EPLB, "rank:1")
@@ -227,7 +128,7 @@ def test_a_rank_that_leaves(make_state: Callable[..., Any], recorder: Recorder) 
     state = make_state(asynchronous=True)
     (model,) = state.model_states.values()
     state.step()
-    _move(model, 0)
+    move(model, 0)
     model.rebalanced = False
     state.next_step = lambda _profile: None
     state.step()
@@ -306,7 +207,7 @@ def test_a_profile_run_is_no_rebalance(make_state: Callable[..., Any], recorder:
     """Nor is a step in which nothing moves."""
     state = make_state()
     (model,) = state.model_states.values()
-    state.next_step = lambda profile: _move(model, 0) if profile else None
+    state.next_step = lambda profile: move(model, 0) if profile else None
     state.step(is_profile=True)
     state.step()
     state.rearrange(is_profile=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.vllm.eplb_moves import (
     IDS_MAX,
@@ -19,7 +20,7 @@ from penstock.instrumentation.vllm.eplb_moves import (
     balancedness,
     bytes_of_expert,
     layer_moves,
-    received_from,
+    partners_of,
 )
 
 with warnings.catch_warnings():
@@ -50,17 +51,21 @@ class Posts(EplbCommunicator):
 
 @st.composite
 def maps(draw: st.DrawFn) -> tuple[int, np.ndarray, np.ndarray]:
-    """Draw ranks and two maps in which every expert is somewhere, as vLLM's policies make them."""
+    """Draw ranks and two maps: of every expert, as vLLM's policies make them, or with rows that hold none (elastic)."""
     ranks = draw(st.integers(1, 5))
     rows = draw(st.integers(1, 5))
     slots = ranks * rows
     experts = draw(st.integers(1, slots))
+    elastic = draw(st.booleans())
 
     def one() -> np.ndarray:
         spare = draw(
             st.lists(st.integers(0, experts - 1), min_size=slots - experts, max_size=slots - experts)
         )
-        return np.array(draw(st.permutations([*range(experts), *spare])))
+        held = np.array(draw(st.permutations([*range(experts), *spare])))
+        empty = draw(st.sets(st.integers(0, slots - 1)) if elastic else st.just(set()))
+        held[list(empty)] = NO_EXPERT
+        return held
 
     return ranks, one(), one()
 
@@ -88,20 +93,22 @@ def test_all_ranks_as_vllm_moves_them(drawn: tuple[int, np.ndarray, np.ndarray],
             layer_idx=7,
             enable_migration_batching=batching,
         )
-        sources = received_from(old, new, rows, rank)
-        assert sources == {
-            source: sum(1 for other, _ in posts.receives if other == source) for source, _ in posts.receives
-        }
-        moves = layer_moves(7, metadata, new, rank, bytes_of_expert(weights), sources)
-        assert moves.unchanged + moves.local + moves.remote == rows
-        assert moves.recv_count == len(posts.receives) == sum(sources.values())
-        assert sorted(moves.expert_ids) == sorted(expert for _, expert in posts.receives)
-        assert moves.bytes == moves.recv_count * (3 * 4 + 2 * 8) == sum(moves.sources.values())
+        partners = partners_of(old, new, rows, rank)
+        assert partners.sources == Counter(source for source, _ in posts.receives)
+        assert partners.targets == Counter(target for target, _ in posts.sends)
+        moves = layer_moves(7, metadata, new, rank, bytes_of_expert(weights), partners.sources)
         mine_before, mine_after = old.reshape(ranks, rows)[rank], new.reshape(ranks, rows)[rank]
-        assert moves.unchanged == int((mine_before == mine_after).sum())
-        assert moves.remote == sum(expert not in mine_before for expert in mine_after)
+        held = mine_after != NO_EXPERT
+        assert moves.unchanged + moves.local + moves.remote == held.sum()
+        assert set(moves.expert_ids) == set(mine_after[held]) - set(mine_before)
+        assert moves.recv_count == len(moves.expert_ids)
+        # One that no rank holds is received from none.
+        assert {expert for _, expert in posts.receives} == {e for e in moves.expert_ids if e in old}
+        assert moves.bytes == len(posts.receives) * (3 * 4 + 2 * 8) == sum(moves.sources.values())
+        assert moves.unchanged == int(((mine_before == mine_after) & held).sum())
+        assert moves.remote == sum(expert not in mine_before for expert in mine_after[held])
         assert [mine_after[row] for row in moves.dst_rows] == list(moves.expert_ids)
-        received |= {(source, rank): count for source, count in sources.items()}
+        received |= {(source, rank): count for source, count in partners.sources.items()}
         for target, _ in posts.sends:
             sent[rank, target] = sent.get((rank, target), 0) + 1
     assert received == sent
@@ -122,7 +129,7 @@ def test_rows_that_hold_no_expert_are_not_counted() -> None:
             ep_rank=rank,
             communicator=Posts(),
         )
-        moved.append(layer_moves(0, metadata, new, rank, 4, received_from(old, new, 2, rank)))
+        moved.append(layer_moves(0, metadata, new, rank, 4, partners_of(old, new, 2, rank).sources))
     assert [(m.unchanged, m.local, m.remote, m.sources) for m in moved] == [(1, 0, 0, {}), (0, 0, 1, {0: 4})]
 
 
@@ -142,9 +149,12 @@ def test_balancedness_is_vllms(drawn: tuple[int, np.ndarray, np.ndarray], layers
     """Mean over highest load of the ranks, as vLLM computes it from the tokens that each row got."""
     ranks, _, experts = drawn
     logical = int(experts.max()) + 1
+    assume(logical)
     load = np.array([[random.randrange(0, 50) for _ in range(logical)] for _ in range(layers)], dtype=float)
-    copies = np.bincount(experts, minlength=logical)
-    by_row = load[:, experts] / copies[experts]
+    held = experts != NO_EXPERT
+    copies = np.bincount(experts[held], minlength=logical)
+    by_row = np.zeros((layers, len(experts)))
+    by_row[:, held] = load[:, experts[held]] / copies[experts[held]]
     average, highest = _compute_eplb_load_stats(
         torch.from_numpy(by_row).reshape(layers, ranks, -1).sum(dim=-1)
     )

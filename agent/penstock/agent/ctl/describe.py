@@ -17,6 +17,7 @@ from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
+from penstock.proto.v1 import snapshot_pb2 as snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,8 @@ def description(
     if item.leases.count:
         oldest = words.ago(item.leases.oldest_start_time_unix_nano, now)
         yield f"Leases: {item.leases.count} of {item.leases.blocks} blocks, the oldest from {oldest}"
+    if item.eplb.enabled:
+        yield f"Expert balancing: {_eplb(item.eplb)}"
     yield from _section("Peers", (_peer(peer, now) for peer in peers))
     yield from _section("Processes", (line for source in item.sources for line in _source(source, now)))
 
@@ -139,6 +142,12 @@ def _in_flight(item: admin.Engine, now: float) -> Iterator[str]:
         since = words.ago(entry.oldest_start_time_unix_nano, now)
         channel = label(common.Channel, entry.channel)
         yield f"{entry.count} {channel} with {entry.peer.address or 'unknown'}, the oldest since {since}"
+
+
+def _eplb(facts: snapshots.EplbFacts) -> str:
+    how = "asynchronous" if facts.asynchronous else "synchronous"
+    by = f", by {facts.communicator}" if facts.communicator else ""
+    return f"{how}, every {facts.step_interval} steps, by the load of the last {facts.window_size}{by}"
 
 
 def _peer(peer: admin.PeerSummary, now: float) -> str:

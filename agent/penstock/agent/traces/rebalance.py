@@ -21,7 +21,8 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
     failed = rebalance.result == common_pb2.TRANSFER_RESULT_ERROR
     layers = rebalance.layers
     text = ": ".join(filter(None, (rebalance.error_class, rebalance.error_text)))
-    key = (*trace_key, event.component, event.rank)
+    # Elastic expert parallelism may rebalance twice in one step.
+    key = (*trace_key, event.component, event.rank, start)
     whole = Span(
         trace_id=ids.trace_id("\0".join(map(str, trace_key))),
         span_id=ids.span_id(*key),

@@ -104,6 +104,9 @@ def _failure(entry: EventEntry) -> Span | None:
     if event.request_id or failure.handshake_id:
         return None
     name = parts.of_failure(failure.channel, failure.mode)
+    layer = failure.item if failure.channel == common_pb2.CHANNEL_EPLB else ""
+    if layer:
+        name = names.EPLB_LAYER  # the rebalance has a span of its own
     key = (
         name,
         entry.source.epoch,
@@ -132,6 +135,7 @@ def _failure(entry: EventEntry) -> Span | None:
                 **parts.cause_attributes(Cause(failure.mode, failure.error_type, failure.peer)),
                 names.ERROR_CLASS: failure.error_class,
                 names.UPSTREAM_TYPE: failure.upstream_type,
+                names.LAYER: int(layer) if layer.isdecimal() and len(layer) < 10 else None,
                 names.REHEARSAL: parts.rehearsal([entry]),
             }
         ),

@@ -35,6 +35,10 @@ _MOVE = (
     "layer_idx",
 )
 
+_MODEL = ("communicator", "model", "model_name", "pending_result", "rebalanced")
+_METADATA = ("is_unchanged", "is_received_locally", "recv_count", "recv_expert_ids", "recv_dst_rows")
+_CONFIG = ("communicator", "step_interval", "use_async", "window_size")
+
 # On an EplbState: its observer.
 _OBSERVER = "_penstock"
 
@@ -50,22 +54,27 @@ class EplbHook:
 
     def requires(self) -> Iterable[Requirement]:
         """Return what is wrapped and what is read."""
+        from vllm.config.parallel import EPLBConfig
         from vllm.distributed.eplb import async_worker, eplb_state, rebalance_execute
         from vllm.distributed.eplb.policy import AbstractEplbPolicy
 
         state = eplb_state.EplbState
         return [
+            Requirement(state, "__init__", ("parallel_config",)),
             Requirement(state, "add_model"),
             Requirement(state, "step", ("is_profile",)),
             Requirement(state, "rearrange", ("is_profile", "rank_mapping", "use_last_expert_load")),
             Requirement(state, "drain_async"),
+            Requirement(eplb_state, "EplbModelState", _MODEL),
             Requirement(eplb_state, "_move_to_workspace", ("model_state",)),
             Requirement(async_worker, "transfer_run_periodically", ("state",)),
-            Requirement(async_worker, "AsyncEplbLayerResult"),
+            Requirement(async_worker, "AsyncEplbLayerResult", ("layer_idx",)),
             Requirement(rebalance_execute, "move_to_buffer", _MOVE),
+            Requirement(rebalance_execute, "TransferMetadata", _METADATA),
             Requirement(
                 AbstractEplbPolicy, "rebalance_experts", ("weight", "num_ranks", "old_global_expert_indices")
             ),
+            *(Requirement(EPLBConfig, name) for name in _CONFIG),
         ]
 
     def install(self) -> None:
@@ -87,8 +96,9 @@ class EplbHook:
             patch(policy, "rebalance_experts", _policy(policy.rebalance_experts))
 
     def uninstall(self) -> None:
-        """Put everything back."""
+        """Put everything back; what is under way is not told any more."""
         self._patch.undo()
+        runtime.snapshots.remove("eplb")
 
 
 def _observer(state: Any) -> EplbObserver:
@@ -113,26 +123,37 @@ def _observed(original: Callable[..., Any]) -> Callable[..., Any]:
     return add_model
 
 
+def _forget(state: Any) -> None:
+    """Let go of what is under way: hooks have become passive in the middle of it."""
+    found: EplbObserver | None = vars(state).get(_OBSERVER)
+    if found is not None:
+        found.abandon()
+
+
 def _step(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def step(state: Any, *args: Any, **kwargs: Any) -> Any:
         observer: EplbObserver | None = None
-        if runtime.active:
-            with _GUARD:
-                if not signature.bind(state, *args, **kwargs).arguments.get("is_profile", False):
-                    observer = _observer(state)
-                    observer.in_step = True
+        with _GUARD:
+            if not runtime.active:
+                _forget(state)
+            elif not signature.bind(state, *args, **kwargs).arguments.get("is_profile", False):
+                observer = _observer(state)
+                observer.step_begins()
         if observer is None:
             return original(state, *args, **kwargs)
         began = time.monotonic_ns()
         try:
             return original(state, *args, **kwargs)
-        finally:
-            observer.in_step = False
+        except BaseException as error:
             with _GUARD:
-                observer.step_ended(state, began)
+                observer.failed(began, error)
+            raise
+        finally:
+            with _GUARD:
+                observer.step_ended(state)
 
     return step
 
@@ -143,14 +164,15 @@ def _rearrange(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def rearrange(state: Any, *args: Any, **kwargs: Any) -> Any:
         observer: EplbObserver | None = None
-        if runtime.active:
-            with _GUARD:
-                call = signature.bind(state, *args, **kwargs).arguments
-                if not call.get("is_profile", False):
-                    found = _observer(state)
-                    elastic = call.get("rank_mapping") is not None or call.get("use_last_expert_load", False)
-                    found.rebalance_begins(state, elastic=bool(elastic))
-                    observer = found
+        with _GUARD:
+            call = signature.bind(state, *args, **kwargs).arguments
+            if not runtime.active:
+                _forget(state)
+            elif not call.get("is_profile", False):
+                found = _observer(state)
+                elastic = call.get("rank_mapping") is not None or call.get("use_last_expert_load", False)
+                found.rebalance_begins(state, elastic=bool(elastic))
+                observer = found
         if observer is None:
             return original(state, *args, **kwargs)
         began = time.monotonic_ns()
@@ -158,10 +180,10 @@ def _rearrange(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(state, *args, **kwargs)
         except BaseException as error:
             with _GUARD:
-                observer.rearranged(state, began, error)
+                observer.failed(began, error)
             raise
         with _GUARD:
-            observer.rearranged(state, began, None)
+            observer.rearranged(state, began)
         return result
 
     return rearrange
@@ -170,11 +192,23 @@ def _rearrange(original: Callable[..., Any]) -> Callable[..., Any]:
 def _drain(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def drain_async(state: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(state, *args, **kwargs)
-        observer: EplbObserver | None = vars(state).get(_OBSERVER)
-        if observer is not None:
+        observer: EplbObserver | None = None
+        with _GUARD:
+            if not runtime.active:
+                _forget(state)
+            else:
+                observer = _observer(state)
+        if observer is None:
+            return original(state, *args, **kwargs)
+        began = time.monotonic_ns()
+        try:
+            result = original(state, *args, **kwargs)
+        except BaseException as error:
             with _GUARD:
-                observer.drained()
+                observer.failed(began, error)
+            raise
+        with _GUARD:
+            observer.drained(began)
         return result
 
     return drain_async
@@ -185,14 +219,15 @@ def _take_over(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _move_to_workspace(model_state: Any, *args: Any, **kwargs: Any) -> Any:
-        layer, rebalance = None, None
+        layer, rebalance = -1, None
         with _GUARD:
+            # The call takes it away.
             layer = model_state.pending_result.layer_idx
             rebalance = rebalance_of(model_state.communicator)
         result = original(model_state, *args, **kwargs)
         if rebalance is not None:
             with _GUARD:
-                rebalance.complete = layer == model_state.model.num_moe_layers - 1
+                rebalance.layer_placed(layer)
         return result
 
     return _move_to_workspace
@@ -204,9 +239,9 @@ def _thread(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return original(state, *args, **kwargs)
         except BaseException as error:
-            observer: EplbObserver | None = vars(state).get(_OBSERVER)
-            if observer is not None:
-                with _GUARD:
+            with _GUARD:
+                observer: EplbObserver | None = vars(state).get(_OBSERVER)
+                if observer is not None and runtime.active:
                     observer.thread_failed(error)
             raise
 
@@ -227,13 +262,14 @@ def _result(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _move(original: Callable[..., Any]) -> Callable[..., Any]:
+    from penstock.instrumentation.vllm.eplb_moves import NOBODY
     from penstock.instrumentation.vllm.eplb_observer import move_begins, move_ended, rebalance_of
 
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def move_to_buffer(*args: Any, **kwargs: Any) -> Any:
-        rebalance, call, sources = None, {}, {}
+        rebalance, call, partners = None, {}, NOBODY
         if runtime.active:
             with _GUARD:
                 bound = signature.bind(*args, **kwargs)
@@ -241,17 +277,19 @@ def _move(original: Callable[..., Any]) -> Callable[..., Any]:
                 call = bound.arguments
                 rebalance = rebalance_of(call["communicator"])
                 if rebalance is not None:
-                    sources = move_begins(rebalance, call)
+                    partners = move_begins(rebalance, call)
         if rebalance is None:
             return original(*args, **kwargs)
         try:
             metadata = original(*args, **kwargs)
         except BaseException as error:
             with _GUARD:
-                rebalance.layer_failed(error)
+                if runtime.active:
+                    rebalance.layer_failed(error)
             raise
         with _GUARD:
-            move_ended(rebalance, call, metadata, sources)
+            if runtime.active:
+                move_ended(rebalance, call, metadata, partners)
         return metadata
 
     return move_to_buffer

@@ -35,8 +35,8 @@ class LayerMoves:
         recv_count: experts received, each once.
         expert_ids: the received experts, at most :data:`IDS_MAX`.
         dst_rows: the row each was received into.
-        bytes: received from other ranks.
-        sources: bytes by source rank; empty where the maps do not tell.
+        bytes: received from other ranks; an expert that no rank holds is received from none.
+        sources: bytes by source rank.
 
     """
 
@@ -95,39 +95,65 @@ def layer_moves(
         count,
         tuple(metadata.recv_expert_ids[: min(count, IDS_MAX)].tolist()),
         tuple(metadata.recv_dst_rows[: min(count, IDS_MAX)].tolist()),
-        count * expert_bytes,
+        sum(sources.values()) * expert_bytes,
         {source: experts * expert_bytes for source, experts in sources.items()},
     )
 
 
-def received_from(old: np.ndarray, new: np.ndarray, rows: int, rank: int) -> dict[int, int]:
-    """Return how many experts *rank* receives from each other rank: vLLM's own assignment of senders to receivers.
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """The ranks that one layer's transfer is with: experts by rank, received (*sources*) and sent (*targets*)."""
+
+    sources: dict[int, int]
+    targets: dict[int, int]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Every one of them, in order."""
+        return tuple(sorted({*self.sources, *self.targets}))
+
+
+NOBODY: Final = Partners({}, {})
+
+
+def partners_of(old: np.ndarray, new: np.ndarray, rows: int, rank: int) -> Partners:
+    """Return how many experts *rank* receives from and sends to each other rank: vLLM's own assignment.
 
     The ranks that hold an expert share those that need it: as many each as go evenly, in the order of the ranks, and of the
-    rest one each (``move_to_buffer`` and ``schedule_migration_batches``).
+    rest one each (``move_to_buffer`` and ``schedule_migration_batches``). On the thread of the forward pass: no loop over experts.
 
     Args:
         old: experts before, shape (ranks x rows).
         new: experts after.
         rows: of one rank.
-        rank: the receiver.
+        rank: whose partners.
 
     """
     before, after = old.reshape(-1, rows), new.reshape(-1, rows)
-    wanted = set(after[rank].tolist()) - set(before[rank].tolist()) - {NO_EXPERT}
-    counts: dict[int, int] = {}
-    for expert in wanted:
-        holds = (before == expert).any(axis=1)
-        senders = np.flatnonzero(holds)
-        if not len(senders):
-            continue
-        receivers = np.flatnonzero((after == expert).any(axis=1) & ~holds)
-        position = int(np.searchsorted(receivers, rank))
-        each = len(receivers) // len(senders)
-        even = each * len(senders)
-        source = int(senders[position // each if position < even else position - even])
-        counts[source] = counts.get(source, 0) + 1
-    return counts
+    experts = int(max(old.max(), new.max())) + 1
+    # One column more, where index -1 leads: rows that hold no expert.
+    holds, needs = np.zeros((2, len(before), experts + 1), dtype=bool)
+    ranks = np.arange(len(before))[:, None]
+    holds[ranks, before] = True
+    needs[ranks, after] = True
+    needs &= ~holds
+    moving = np.flatnonzero(
+        (needs[rank] | holds[rank])[:-1] & needs[:, :-1].any(axis=0) & holds[:, :-1].any(axis=0)
+    )
+    holds, needs = holds[:, moving], needs[:, moving]
+    each = needs.sum(axis=0) // holds.sum(axis=0)
+    even = each * holds.sum(axis=0)
+    # Of each expert: the n-th receiver's sender.
+    position = needs.cumsum(axis=0) - 1
+    sender = np.where(position < even, position // np.maximum(each, 1), position - even)
+    order = np.argsort(~holds, axis=0, kind="stable")
+    source = np.take_along_axis(order, np.where(needs, sender, 0), axis=0)
+    return Partners(_counts(source[rank][needs[rank]]), _counts(np.nonzero(needs & (source == rank))[0]))
+
+
+def _counts(ranks: np.ndarray) -> dict[int, int]:
+    found, counts = np.unique(ranks, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
 def balancedness(load: np.ndarray, experts: np.ndarray, ranks: int) -> float | None:
@@ -136,7 +162,7 @@ def balancedness(load: np.ndarray, experts: np.ndarray, ranks: int) -> float | N
     Args:
         load: tokens of each logical expert, shape (layers, logical experts).
         experts: the logical expert of each row, shape (layers, ranks x rows); the copies of an expert share its load evenly.
-        ranks: of the expert-parallel group.
+        ranks: that the rows belong to.
 
     """
     layers = len(load)

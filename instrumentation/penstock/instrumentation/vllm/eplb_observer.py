@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,17 +14,21 @@ from penstock.instrumentation.vllm.eplb_moves import (
     balancedness,
     bytes_of_expert,
     layer_moves,
-    received_from,
+    partners_of,
 )
-from penstock.instrumentation.vllm.eplb_rebalance import DRAINED, STOPPED, Rebalance, Who
+from penstock.instrumentation.vllm.eplb_rebalance import DRAINED, NOT_BEGUN, STOPPED, Rebalance, Who
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.instrumentation.vllm.eplb_moves import Partners
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 # On a communicator: the rebalance that it moves experts for.
 _REBALANCE = "_penstock_rebalance"
+
+# Those that wait on the host until experts are received; NCCL's calls return before the device is through.
+_WAITS = frozenset({"NixlEplbCommunicator", "TorchDistGlooStagedEplbCommunicator"})
 
 
 class _OfThread(threading.local):
@@ -43,72 +48,88 @@ _of_thread = _OfThread()
 
 
 class EplbObserver:
-    """Told by the hooks about one ``EplbState``; on the forward pass's thread where nothing else is said.
-
-    Attributes:
-        in_step: whether the forward pass's thread is inside ``EplbState.step`` now.
-
-    """
+    """Told by the hooks about one ``EplbState``; on the forward pass's thread where nothing else is said."""
 
     def __init__(self, state: Any) -> None:
         """Observe *state*, and say who this worker is if no other hook has."""
         self._config = state.parallel_config
         self._open: dict[int, tuple[Any, Rebalance]] = {}
         self._steps = 0
-        self.in_step = False
+        self._step_began: int | None = None
         runtime.snapshots.add("eplb", self.fill)
         _identify(state.parallel_config)
         runtime.start()
+
+    def step_begins(self) -> None:
+        """Note that ``step`` begins."""
+        self._step_began = time.monotonic_ns()
 
     def rebalance_begins(self, state: Any, *, elastic: bool) -> None:
         """Note that the experts of all models of *state* are about to be rearranged."""
         trigger = c.EPLB_TRIGGER_OTHER
         if elastic:
             trigger = c.EPLB_TRIGGER_ELASTIC
-        elif self.in_step:
+        elif self._step_began is not None:
             trigger = c.EPLB_TRIGGER_INTERVAL
+        # One that has taken longer than the interval ends in the step in which the next begins.
+        if self._step_began is not None:
+            self._pause(self._step_began)
         self._end_all(STOPPED)
         _of_thread.balance = None
         for model in state.model_states.values():
             communicator = model.communicator
             who = Who(self._config.rank, type(communicator).__name__, str(model.model_name))
-            rebalance = Rebalance(who, trigger, bool(state.is_async), self._steps)
+            layers = int(model.model.num_moe_layers)
+            rebalance = Rebalance(who, trigger, bool(state.is_async), self._steps, layers)
             self._open[id(model)] = (model, rebalance)
             setattr(communicator, _REBALANCE, rebalance)
 
-    def rearranged(self, state: Any, began: int, error: BaseException | None) -> None:
+    def rearranged(self, state: Any, began: int) -> None:
         """Note that ``rearrange`` is over; in the asynchronous mode the layers follow."""
-        if not self.in_step:
+        if self._step_began is None:
             self._pause(began)
-        if error is not None:
-            for _, rebalance in self._open.values():
-                rebalance.layer_failed(error)
-        elif state.is_async:
-            return
-        if not self.in_step:
-            self._end_all()
+            if not state.is_async:
+                self._end_all()
 
-    def step_ended(self, state: Any, began: int) -> None:
-        """Note that ``step`` is over: what it took is the pause of every rebalance that was open in it."""
+    def step_ended(self, state: Any) -> None:
+        """Note that ``step`` is over: what it took is the pause of the rebalances that were open in it."""
+        began, self._step_began = self._step_began, None
         self._steps += 1
-        if not self._open:
+        if began is None or not self._open:
             return
         self._pause(began)
         for key, (model, rebalance) in list(self._open.items()):
-            if rebalance.error is not None or not state.is_async:
+            if rebalance.closed or not state.is_async:
                 self._end(key)
             elif not model.rebalanced:
-                self._end(key, "" if rebalance.complete else STOPPED)
+                self._end(key, STOPPED)
 
-    def drained(self) -> None:
-        """Note that what was under way has been thrown away."""
+    def failed(self, began: int, error: BaseException) -> None:
+        """Note that a call of vLLM's, which began at *began*, ended with *error*: so have the rebalances. Told once."""
+        if not self._open:
+            return
+        self._pause(began)
+        _blame([rebalance for _, rebalance in self._open.values()], error)
+        self._end_all(NOT_BEGUN)
+
+    def drained(self, began: int) -> None:
+        """Note that what was under way has been thrown away, in a call that began at *began*."""
+        self._pause(began)
         self._end_all(DRAINED)
 
     def thread_failed(self, error: BaseException) -> None:
         """Note that the thread that receives layers has ended; vLLM logs that and goes on without it. On that thread."""
-        for _, rebalance in list(self._open.values()):
-            rebalance.layer_failed(error)
-            rebalance.close()
+        undone = [rebalance for model, rebalance in list(self._open.values()) if model.rebalanced]
+        _blame(undone, error)
+        for rebalance in undone:
+            rebalance.close(NOT_BEGUN)
+
+    def abandon(self) -> None:
+        """Forget what is under way: while hooks are passive nobody sees its end."""
+        for model, rebalance in self._open.values():
+            _detach(model, rebalance)
+        self._open.clear()
+        self._step_began = None
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add what EPLB is set to, and the layers that are being received; on the exporter's thread."""
@@ -122,9 +143,18 @@ class EplbObserver:
         for _, rebalance in list(self._open.values()):
             rebalance.fill(snapshot)
 
-    def _pause(self, began: int) -> None:
-        for _, rebalance in self._open.values():
-            rebalance.held_up(began)
+    def _pause(self, since: int) -> None:
+        """Divide what this thread has spent since *since*: each rebalance has the time up to its last layer, the last one the rest."""
+        rebalances = [rebalance for _, rebalance in self._open.values()]
+        if not rebalances:
+            return
+        done = max(since, min(rebalance.began for rebalance in rebalances))
+        moved = sorted((each for each in rebalances if each.moved_ns > done), key=lambda each: each.moved_ns)
+        for rebalance in moved:
+            rebalance.pause_ns += rebalance.moved_ns - done
+            done = rebalance.moved_ns
+        last = moved[-1] if moved else next((each for each in rebalances if not each.complete), rebalances[0])
+        last.pause_ns += time.monotonic_ns() - done
 
     def _end_all(self, reason: str = "") -> None:
         for key in list(self._open):
@@ -132,9 +162,19 @@ class EplbObserver:
 
     def _end(self, key: int, reason: str = "") -> None:
         model, rebalance = self._open.pop(key)
-        if getattr(model.communicator, _REBALANCE, None) is rebalance:
-            setattr(model.communicator, _REBALANCE, None)
-        rebalance.close(reason)
+        _detach(model, rebalance)
+        rebalance.close("" if rebalance.complete else reason)
+
+
+def _blame(rebalances: list[Rebalance], error: BaseException) -> None:
+    """Tell *error* on the one of *rebalances*, in vLLM's order, that was under way, unless a layer of one has failed by it."""
+    if rebalances and not any(rebalance.error is not None for rebalance in rebalances):
+        next((each for each in rebalances if not each.complete), rebalances[-1]).failed(error)
+
+
+def _detach(model: Any, rebalance: Rebalance) -> None:
+    if rebalance_of(model.communicator) is rebalance:
+        setattr(model.communicator, _REBALANCE, None)
 
 
 def rebalance_of(communicator: Any) -> Rebalance | None:
@@ -143,37 +183,38 @@ def rebalance_of(communicator: Any) -> Rebalance | None:
     return found
 
 
-def move_begins(rebalance: Rebalance, call: Mapping[str, Any]) -> dict[int, int]:
-    """Note that a layer is about to be received; *call*: the arguments of ``move_to_buffer``. Returns experts by source rank."""
+def move_begins(rebalance: Rebalance, call: Mapping[str, Any]) -> Partners:
+    """Note that a layer is about to be moved; *call*: the arguments of ``move_to_buffer``. Returns whom with."""
     balance, _of_thread.balance = _of_thread.balance, None
     if balance is not None:
         rebalance.balance(*balance)
-    sources = received_from(
+    partners = partners_of(
         call["old_indices"], call["new_indices"], call["num_local_experts"], call["ep_rank"]
     )
-    rebalance.layer_begins(call["layer_idx"], sources)
-    return sources
+    rebalance.layer_begins(call["layer_idx"], partners)
+    return partners
 
 
-def move_ended(rebalance: Rebalance, call: Mapping[str, Any], metadata: Any, sources: dict[int, int]) -> None:
+def move_ended(rebalance: Rebalance, call: Mapping[str, Any], metadata: Any, partners: Partners) -> None:
     """Note what ``move_to_buffer`` has moved: *metadata* is what it returned."""
-    moves = layer_moves(
-        call["layer_idx"],
-        metadata,
-        call["new_indices"],
-        call["ep_rank"],
-        bytes_of_expert(call["expert_weights"]),
-        sources,
+    layer, weights = call["layer_idx"], call["expert_weights"]
+    size = bytes_of_expert(weights)
+    rebalance.layer_moved(
+        layer_moves(layer, metadata, call["new_indices"], call["ep_rank"], size, partners.sources)
     )
-    in_stream = call["stream"] is not None
-    _of_thread.moving = rebalance if in_stream else None
-    rebalance.layer_moved(moves, ready=not in_stream)
+    if call["stream"] is not None:
+        _of_thread.moving = rebalance
+        return
+    _of_thread.moving = None
+    on_host = all(weight.device.type == "cpu" for weight in weights)
+    rebalance.layer_ready(timed=on_host or rebalance.who.communicator in _WAITS)
+    rebalance.layer_placed(layer)
 
 
 def result_ready() -> None:
     """Note that the move which went on in this thread's stream has ended."""
     rebalance, _of_thread.moving = _of_thread.moving, None
-    if rebalance is not None:
+    if rebalance is not None and runtime.active:
         rebalance.layer_ready()
 
 
@@ -184,7 +225,8 @@ def policy_ran(load: Any, ranks: int, old: Any, new: Any) -> None:
         tokens = load.numpy().astype(np.float64)
         before = None
         if old is not None and old.device.type == "cpu":
-            before = balancedness(tokens, old.numpy(), ranks)
+            # A change of the ranks leaves each its rows, and another number of ranks.
+            before = balancedness(tokens, old.numpy(), old.shape[1] // (new.shape[1] // ranks))
         _of_thread.balance = before, balancedness(tokens, new.numpy(), ranks)
 
 
