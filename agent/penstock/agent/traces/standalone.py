@@ -18,6 +18,10 @@ KINDS = frozenset(("handshake", "policy_applied", "eplb_rebalance", "transfer_fa
 """Events that may have spans of their own."""
 
 
+# Of a layer's number that may be one.
+_LAYER_DIGITS = 9
+
+
 def standalone_spans(entry: EventEntry) -> tuple[Span, ...]:
     """Build the spans of an event that has a trace of its own, parents first; empty for all others."""
     match entry.event.WhichOneof("body"):
@@ -135,7 +139,7 @@ def _failure(entry: EventEntry) -> Span | None:
                 **parts.cause_attributes(Cause(failure.mode, failure.error_type, failure.peer)),
                 names.ERROR_CLASS: failure.error_class,
                 names.UPSTREAM_TYPE: failure.upstream_type,
-                names.LAYER: int(layer) if layer.isdecimal() and len(layer) < 10 else None,
+                names.LAYER: int(layer) if layer.isdecimal() and len(layer) <= _LAYER_DIGITS else None,
                 names.REHEARSAL: parts.rehearsal([entry]),
             }
         ),
