@@ -75,19 +75,6 @@ def test_what_is_told_is_what_moved(
     assert metrics.value("penstock_guard_errors_total") == 0
 
 
-def test_rebalances_slower_than_the_interval(agent: Agent, tmp_path: Path) -> None:
-    """VLLM begins the next in the step that ends the one before; each has ended well and is told with all its layers."""
-    run_ranks(
-        agent, tmp_path / "ranks", "--asynchronous", "--steps", "60", "--interval", "4", server="overdue"
-    )
-    events = until(
-        lambda: found if len(found := rebalances(agent, "overdue")) >= RANKS * 3 else None,
-        "fewer than three rebalances are told",
-    )
-    told = [each["event"]["eplbRebalance"] for each in events]
-    assert [(each["result"], len(each["layers"])) for each in told] == [("ok", 3)] * len(told)
-
-
 def test_a_rank_that_dies_in_mid_transfer(agent: Agent, tmp_path: Path) -> None:
     """The other one tells a failed transfer from that rank, and a failed rebalance."""
     run = run_ranks(agent, tmp_path / "ranks", dies=1, server="dying")
