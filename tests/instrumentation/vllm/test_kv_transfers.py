@@ -151,6 +151,25 @@ def test_a_load_that_fails_as_a_whole(make_scheduler: MakeScheduler, recorder: R
     assert outcome.outcome == c.OUTCOME_FAILED
 
 
+def test_blocks_that_fail_before_their_load_has_ended(
+    make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """They are told, and decided about, when they fail; the transfer has failed when it has ended."""
+    scheduler = make_scheduler(own="recompute", **mover())
+    connector = worker(scheduler.vllm_config)
+    scheduler.add_request(request("r", params=WAITS))
+    run_step(scheduler, [connector])
+    connector.script.broken = {scheduler.kv_cache_manager.get_block_ids("r")[0][0]}
+    run_step(scheduler, [connector])
+    assert recorder.transfers == []
+    assert [failure.blocks for failure in recorder.take("transfer_failure", "r")] == [1]
+    assert [outcome.mode for outcome in recorder.take("load_outcome", "r")] == [c.FAILURE_MODE_LOAD]
+    connector.script.received = {"r"}
+    run_step(scheduler, [connector])
+    assert told(recorder) == [("r", "ToyMover", 0, RECEIVE, ERROR, "unknown")]
+    assert len(recorder.take("transfer_failure")) == 1
+
+
 def test_blocks_that_nobody_waits_for_any_more(pair: tuple[Any, Any], recorder: Recorder) -> None:
     """They are told without a request."""
     scheduler, connector = pair

@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Open:
-    """A load that has begun: *tokens* behind *local* ones.
-
-    *broken* are the blocks that each rank did not load.
-    """
+    """A load that has begun: *tokens* behind *local* ones; *spoiled* are the ranks that did not load all blocks."""
 
     local: int
     tokens: int
-    broken: dict[int, int] = field(default_factory=dict)
+    spoiled: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """How many blocks a connector did not load; 0 is not known."""
+
+    connector: str
+    blocks: int = 0
 
 
 class KvTransfers:
@@ -53,46 +58,73 @@ class KvTransfers:
         self._open.pop(request_id, None)
 
     def reported(self, reports: Iterable[WorkerReport]) -> list[LoadFailure]:
-        """Emit what the workers say has ended in this step; return the loads that failed."""
+        """Emit what the workers say has ended or failed in this step; return the loads that failed."""
         failed: list[LoadFailure] = []
         loaded: list[str] = []
         for report in reports:
-            unclaimed = [broken for each in report.broken if (broken := self._claim(each)) is not None]
+            broken: dict[tuple[str, int], _Broken] = {}
+            for each in report.broken:
+                self._claim(each, broken)
             for move in report.moves:
-                failed.extend(self._move(move))
+                failed.extend(self._move(move, broken.pop((move.request_id, move.rank), None)))
                 if move.loads and not move.waits:
                     loaded.append(move.request_id)
-            for broken in unclaimed:
-                self._unclaimed(broken)
+            # Blocks may fail steps before their load has ended.
+            for (request_id, rank), blocks in broken.items():
+                failed.extend(self._failed(request_id, rank, blocks))
         for request_id in loaded:
             self.ended(request_id)
         return failed
 
-    def _move(self, move: KvMove) -> Iterator[LoadFailure]:
+    def _move(self, move: KvMove, broken: _Broken | None) -> Iterator[LoadFailure]:
         record = self._observer.record(move.request_id)
-        peer = peer_at(move.place, record.peer if record is not None and move.loads else None)
         load = self._open.get(move.request_id) if move.loads else None
-        broken = load.broken.get(move.rank, 0) if load is not None else 0
-        told = move._replace(failed=move.failed or bool(broken))
+        spoiled = load is not None and move.rank in load.spoiled
+        peer = peer_at(move.place, record.peer if record is not None and move.loads else None)
+        told = move._replace(failed=move.failed or spoiled)
         kv_observer.emit(told, peer.address, peer.engine_id)
         if record is not None:
             record.connector = move.connector
-        if not told.failed:
-            return
-        fields = _failure_fields(move.connector, move.direction) | {
-            "peer": peer.fields(),
-            "start_time_unix_nano": move.start_ns,
-            "remote_request_id": record.remote_request_id if record is not None and not move.place else "",
-            "attempt": record.present_attempt if record is not None else 1,
-        }
-        if broken:
-            fields["blocks"] = broken
-        _emit(fields, move.rank, move.request_id)
-        if move.loads:
-            yield LoadFailure(move.request_id, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER, peer, move.rank)
+        if broken is not None:
+            yield from self._failed(move.request_id, move.rank, broken, move)
+        elif move.failed:
+            yield from self._failed(move.request_id, move.rank, _Broken(move.connector), move)
 
-    def _claim(self, broken: BrokenBlocks) -> BrokenBlocks | None:
-        """Note on each load how many of its blocks are *broken*; return those that belong to none, or None."""
+    def _failed(
+        self, request_id: str, rank: int, broken: _Broken, move: KvMove | None = None
+    ) -> Iterator[LoadFailure]:
+        """Emit a load that failed on a rank; *move* if it has ended there."""
+        record = self._observer.record(request_id)
+        place = move.place if move is not None else ""
+        peer = peer_at(place, record.peer if record is not None else None)
+        if record is not None:
+            record.connector = broken.connector
+        fields = {
+            "channel": c.CHANNEL_KV,
+            "connector": broken.connector,
+            "direction": c.DIRECTION_RECEIVE,
+            "mode": c.FAILURE_MODE_LOAD,
+            "error_type": c.ERROR_TYPE_OTHER,
+            "peer": peer.fields(),
+            "start_time_unix_nano": move.start_ns if move is not None else 0,
+            "remote_request_id": record.remote_request_id if record is not None and not place else "",
+            "attempt": record.present_attempt if record is not None else int(bool(request_id)),
+        }
+        if broken.blocks:
+            fields["blocks"] = broken.blocks
+        if runtime.active:
+            runtime.emit_event(
+                "transfer_failure",
+                fields,
+                component=c.COMPONENT_WORKER,
+                rank=rank,
+                request_id=request_id,
+            )
+        if request_id:
+            yield LoadFailure(request_id, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER, peer, rank)
+
+    def _claim(self, broken: BrokenBlocks, claims: dict[tuple[str, int], _Broken]) -> None:
+        """Add to *claims* how many of the blocks each load has to do without, under "" those that belong to none."""
         left = set(broken.blocks)
         sizes = rewind.block_sizes(self._scheduler)
         for request_id, load in self._open.items():
@@ -104,31 +136,9 @@ class KvTransfers:
                 end = -(-(load.local + load.tokens) // size)
                 own |= broken.blocks.intersection(blocks[load.local // size : end])
             if own:
-                load.broken[broken.rank] = load.broken.get(broken.rank, 0) + len(own)
+                load.spoiled.add(broken.rank)
+                claims[request_id, broken.rank] = _Broken(broken.connector, len(own))
                 left -= own
-        return broken._replace(blocks=frozenset(left)) if left else None
-
-    def _unclaimed(self, broken: BrokenBlocks) -> None:
-        """Tell of blocks that no load here waits for any more: their request has left."""
-        fields = _failure_fields(broken.connector, c.DIRECTION_RECEIVE) | {
-            "peer": peer_at("", None).fields(),
-            "blocks": len(broken.blocks),
-        }
-        _emit(fields, broken.rank, "")
-
-
-def _failure_fields(connector: str, direction: int) -> dict[str, Any]:
-    return {
-        "channel": c.CHANNEL_KV,
-        "connector": connector,
-        "direction": direction,
-        "mode": c.FAILURE_MODE_LOAD,
-        "error_type": c.ERROR_TYPE_OTHER,
-    }
-
-
-def _emit(fields: dict[str, Any], rank: int, request_id: str) -> None:
-    if runtime.active:
-        runtime.emit_event(
-            "transfer_failure", fields, component=c.COMPONENT_WORKER, rank=rank, request_id=request_id
-        )
+        if left:
+            # Their request has left.
+            claims["", broken.rank] = _Broken(broken.connector, len(left))
