@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.vllm.zmq_ec import fair_share, keepalive, server, wire
 from penstock.instrumentation.vllm.zmq_ec.fair_share import FairShare
@@ -21,7 +21,8 @@ class Payload:
     """Something on its way."""
 
 
-@given(gaps=st.lists(st.floats(0, 2), max_size=50))
+@settings(deadline=None)
+@given(gaps=st.lists(st.floats(0, 2), max_size=10))
 def test_nobody_gets_more_than_the_rate(gaps: list[float]) -> None:
     """Over any time; and who stays below it gets all."""
     share, now, granted = FairShare(), 0.0, 0
@@ -34,19 +35,34 @@ def test_nobody_gets_more_than_the_rate(gaps: list[float]) -> None:
 
 
 def test_items_on_their_way() -> None:
-    """So many, and as much as one likes of each; what has arrived makes room."""
+    """So many, and as much as one likes of each; what has arrived makes room. None is too many while they are young."""
     share = FairShare()
     share.too_fast("a", 0.0)
     underway = [Payload() for _ in range(fair_share.ITEMS_MAX)]
     for number, payload in enumerate(underway):
-        assert not share.has_enough("a", f"i{number}")
-        share.sent("a", f"i{number}", payload)
-    assert share.has_enough("a", "more")
-    assert not share.has_enough("a", "i0")
-    assert not share.has_enough("b", "more")
+        assert not share.has_enough("a", f"i{number}", 9.0)
+        share.sent("a", f"i{number}", payload, 0.1 * number)
+    late = fair_share.PATIENCE + 0.01
+    assert not share.has_enough("a", "more", late - 0.02)
+    assert share.has_enough("a", "more", late)
+    assert not share.has_enough("a", "i0", late)
+    assert not share.has_enough("b", "more", late)
     underway.pop(0)
     del payload
-    assert not share.has_enough("a", "more")
+    assert not share.has_enough("a", "more", 9.0)
+
+
+def test_chunks_on_their_way() -> None:
+    """However few items they are of."""
+    share = FairShare()
+    share.too_fast("a", 0.0)
+    underway = [Payload() for _ in range(fair_share.CHUNKS_MAX)]
+    for payload in underway:
+        share.sent("a", "i", payload, 0.0)
+    assert share.has_enough("a", "i", fair_share.PATIENCE)
+    underway.clear()
+    del payload
+    assert not share.has_enough("a", "i", fair_share.PATIENCE)
 
 
 def test_who_is_remembered() -> None:
@@ -75,8 +91,9 @@ def _crc(producer: Any, item: str) -> int:
     return int(found.crc)
 
 
-def test_one_that_does_not_read_cannot_keep_the_cache(dealer: Any) -> None:
-    """It asks for a part of each of twenty items and takes none: twelve are refused, and can be evicted."""
+def test_one_that_does_not_read_cannot_keep_the_cache(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for a part of each of twenty items and takes none: most are refused, and can be evicted."""
+    monkeypatch.setattr(fair_share, "PATIENCE", 0.0)
     with publisher(capacity=64 << 20) as producer:
         for number in range(20):
             producer.save(f"i{number}", tensor(2048, seed=number))

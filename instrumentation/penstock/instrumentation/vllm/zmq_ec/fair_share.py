@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -19,6 +19,10 @@ ITEMS_MAX: Final = 8
 
 CHUNKS_MAX: Final = 32
 """Chunks that are on their way to one consumer. A consumer of ours asks for half of that at a time."""
+
+PATIENCE: Final = 1.0
+"""Seconds that the oldest of these must have been on its way before one is too many: memory that was sent is let go of a
+little later, by a thread of pyzmq's, and who takes what it asked for is never refused."""
 
 
 class FairShare:
@@ -37,24 +41,30 @@ class FairShare:
         self._peers.move_to_end(peer)
         return share.too_fast(now)
 
-    def has_enough(self, peer: Hashable, item: str) -> bool:
+    def has_enough(self, peer: Hashable, item: str, now: float) -> bool:
         """Tell whether so much is on its way to *peer* that *item* must not be added."""
         share = self._peers.get(peer)
-        return share is not None and share.has_enough(item)
+        return share is not None and share.has_enough(item, now)
 
-    def sent(self, peer: Hashable, item: str, payload: Any) -> None:
+    def sent(self, peer: Hashable, item: str, payload: Any, now: float) -> None:
         """Note that *payload*, a part of *item*, is on its way until nobody holds it any more."""
         share = self._peers.get(peer)
         if share is not None:
-            share.underway.append((weakref.ref(payload), item))
+            share.underway.append(_Underway(weakref.ref(payload), item, now))
 
     def __len__(self) -> int:
         return len(self._peers)
 
 
+class _Underway(NamedTuple):
+    payload: weakref.ref[Any]
+    item: str
+    since: float
+
+
 class _Share:
     def __init__(self, now: float) -> None:
-        self.underway: deque[tuple[weakref.ref[Any], str]] = deque()
+        self.underway: deque[_Underway] = deque()
         self._tokens = RATE
         self._filled = now
 
@@ -66,10 +76,12 @@ class _Share:
         self._tokens -= 1
         return False
 
-    def has_enough(self, item: str) -> bool:
-        while self.underway and self.underway[0][0]() is None:  # they leave in order
+    def has_enough(self, item: str, now: float) -> bool:
+        while self.underway and self.underway[0].payload() is None:  # they leave in order
             self.underway.popleft()
+        if not self.underway or now - self.underway[0].since < PATIENCE:
+            return False
         if len(self.underway) >= CHUNKS_MAX:
             return True
-        items = {each for _, each in self.underway}
+        items = {each.item for each in self.underway}
         return item not in items and len(items) >= ITEMS_MAX

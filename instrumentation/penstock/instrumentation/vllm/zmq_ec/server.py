@@ -160,11 +160,12 @@ class Server:
             self._dropped("malformed", _host_of(frames[-1]))
             return
         identity, request = frames[0].bytes, frames[1]
-        if self._shares.too_fast(identity, time.monotonic()):
+        now = time.monotonic()
+        if self._shares.too_fast(identity, now):
             self._undelivered.cut(request, "too_fast")
             return
         reply = self._responder.answer(request.bytes)
-        if reply.item and self._shares.has_enough(identity, reply.item):
+        if reply.item and self._shares.has_enough(identity, reply.item, now):
             reply = self._responder.busy(reply)
         try:
             self._send(identity, reply)
@@ -173,7 +174,7 @@ class Server:
             self._dropped("slow_peer" if error.errno == zmq.EAGAIN else "peer_gone", _host_of(request))
             return
         if reply.item:
-            self._shares.sent(identity, reply.item, reply.frames[-1])
+            self._shares.sent(identity, reply.item, reply.frames[-1], now)
             self._note(identity, reply, _host_of(request))
 
     def _send(self, identity: bytes, reply: Reply) -> None:
