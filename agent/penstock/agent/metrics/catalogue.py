@@ -585,6 +585,12 @@ PRUNED: Final = Metric(
     ("exported",),
     per_engine=False,
 )
+AUDIT_TRIMMED: Final = Metric(
+    "penstock_agent_audit_trimmed_entries_total",
+    Kind.COUNTER,
+    "Oldest entries of the policies' audit log that were deleted to stay within its limit; the log says so, too.",
+    per_engine=False,
+)
 COLLECTOR_SUCCESS: Final = Metric(
     "penstock_agent_collector_success",
     Kind.GAUGE,

@@ -85,6 +85,7 @@ class AgentMetrics:
         started: unix seconds; now if not given.
         state: returns the metrics of the state directory.
         poisoned: returns the batches that could not be counted.
+        audit_trimmed: returns the entries that the audit log has lost to its limit.
 
     Attributes:
         commit: durations of commits.
@@ -108,6 +109,7 @@ class AgentMetrics:
         started: float | None = None,
         state: Callable[[], Iterable[Family]] = tuple,
         poisoned: Callable[[], int] = lambda: 0,
+        audit_trimmed: Callable[[], int] = lambda: 0,
     ) -> None:
         self.engines_expected = engines_expected
         self.commit = Latency(c.COMMIT_DURATION)
@@ -124,6 +126,7 @@ class AgentMetrics:
         self._exporting = exporting
         self._state = state
         self._poisoned = poisoned
+        self._audit_trimmed = audit_trimmed
 
     def families(self) -> list[Family]:
         """Return all of them as they are now."""
@@ -140,6 +143,7 @@ class AgentMetrics:
             *self._spans(),
             *self._resources(),
             *self._state(),
+            Family(c.AUDIT_TRIMMED, [Sample((), self._audit_trimmed())]),
             *_policy_files(self._policy_files()),
         ]
 
