@@ -175,6 +175,7 @@ class Daemon:
             own.ack.observe,
             admission=Admission(fold.known(), self._config.memory_limit),
             count_refused=own.refused.count,
+            count_broken=own.count_broken_stream,
         )
         admin = await self._serve_admin(
             AgentContext(

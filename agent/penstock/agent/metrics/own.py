@@ -92,6 +92,7 @@ class AgentMetrics:
         ack: durations from a batch's arrival to its acknowledgement.
         export: durations of span exports.
         refused: messages and streams of engines that were not taken.
+        broken_streams: streams of engines that broke off; counted on the loop.
 
     """
 
@@ -116,6 +117,7 @@ class AgentMetrics:
         self.ack = Latency(c.ACK_DURATION)
         self.export = Latency(c.EXPORT_DURATION)
         self.refused = Refusals()
+        self.broken_streams = 0
         self._state_created = state_created_unix_nano / NANO
         self._process = process
         self._build = build
@@ -128,6 +130,10 @@ class AgentMetrics:
         self._poisoned = poisoned
         self._audit_trimmed = audit_trimmed
 
+    def count_broken_stream(self) -> None:
+        """Add one."""
+        self.broken_streams += 1
+
     def families(self) -> list[Family]:
         """Return all of them as they are now."""
         return [
@@ -135,6 +141,7 @@ class AgentMetrics:
             Family(c.COMMIT_QUEUE, [Sample((), self._commit_queue())]),
             Family(c.EXPORT_BACKLOG, [Sample((), self._export_backlog())]),
             Family(c.REFUSED_MESSAGES, self.refused.samples()),
+            Family(c.BROKEN_STREAMS, [Sample((), self.broken_streams)]),
             *self._durations(),
             Family(
                 c.POISONED,
