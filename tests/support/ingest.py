@@ -12,6 +12,7 @@ from penstock.agent.addresses import UnixAddress
 from penstock.agent.ingest import IngestService, LossWatch
 from penstock.agent.journal import Journal
 from penstock.agent.listen import GrpcServer
+from penstock.agent.metrics import AgentMetrics
 from penstock.agent.registry import Registry
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class IngestHarness:
     Attributes:
         committed: (batch id, source, batch) of each commit.
         acks: durations from arrival to acknowledgement.
+        metrics: the agent's own.
 
     """
 
@@ -82,7 +84,16 @@ class IngestHarness:
         self.journal.on_commit(lambda _, source, batch: self.registry.committed(source.epoch, batch))
         self.reader = self.journal.reader()
         self.losses = LossWatch(self.journal, self.reader, self._grace)
-        self.service = IngestService(self.journal, self.registry, self.pauses, self.losses, self.acks.append)
+        self.metrics = AgentMetrics(0)
+        self.service = IngestService(
+            self.journal,
+            self.registry,
+            self.pauses,
+            self.losses,
+            self.acks.append,
+            count_refused=self.metrics.refused.count,
+            count_broken=self.metrics.count_broken_stream,
+        )
         self.server = GrpcServer(UnixAddress(self._directory / "ingest.sock"), "--listen", 0o660)
         self.server.server.add_generic_rpc_handlers((self.service.handler(),))
         await self.server.start()

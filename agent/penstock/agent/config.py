@@ -22,6 +22,8 @@ ENVIRONMENT_PREFIX = "PENSTOCK_AGENT_"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
+# Enough for what happens in a day of trouble.
+_MIN_AUDIT = 100
 _MIN_MEMORY = 128 * MIB
 _BYTES = {"MiB": MIB, "GiB": MIB << 10, "TiB": MIB << 20}
 
@@ -67,6 +69,8 @@ class Config:
     policy_file: Path | None
     state_limit: int
     memory_limit: int
+    audit_entries: int
+    audit_bytes: int
     drain_deadline: float
     source_grace: float
     log_format: str
@@ -127,6 +131,13 @@ def parse_count(text: str) -> int:
     """Parse a number that is not negative."""
     if not text.isascii() or not text.isdigit():
         raise ValueError("expected a whole number, 0 or more")
+    return int(text)
+
+
+def parse_many(text: str) -> int:
+    """Parse a number of audit entries."""
+    if parse_count(text) < _MIN_AUDIT:
+        raise ValueError(f"expected a whole number, {_MIN_AUDIT} or more")
     return int(text)
 
 
@@ -203,6 +214,18 @@ OPTIONS: tuple[Option, ...] = (
         "512MiB",
         at_least(_MIN_MEMORY),
         "Above so much resident memory nothing is taken from engines, which keep it for later.",
+    ),
+    Option(
+        "audit-entries",
+        "50000",
+        parse_many,
+        "How many changes the audit log of policies keeps; then the oldest go, and it says so.",
+    ),
+    Option(
+        "audit-bytes",
+        "16MiB",
+        at_least(MIB),
+        "How much disk the audit log may take; never more than a sixteenth of --state-limit.",
     ),
     Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
     Option("source-grace", "10s", parse_duration, "How long a source may be away before it counts as lost."),

@@ -34,6 +34,7 @@ from penstock.agent.policy import (
     PolicyStore,
 )
 from penstock.agent.policy.files import FileSource
+from penstock.agent.policy.trimming import AuditLimit
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
 from penstock.agent.statedir import StateDirectory
@@ -159,6 +160,7 @@ class Daemon:
             exporting=lambda: exporter.status(),  # noqa: PLW0108  (it does not exist yet)
             state=StateMetrics(place, journal, self._condition).families,
             poisoned=lambda: keeper.poisoned,
+            audit_trimmed=lambda: policies.database.audit_trimmed,
         )
         journal.observe_commits(own.commit.observe)
         exporter = self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
@@ -173,6 +175,7 @@ class Daemon:
             own.ack.observe,
             admission=Admission(fold.known(), self._config.memory_limit),
             count_refused=own.refused.count,
+            count_broken=own.count_broken_stream,
         )
         admin = await self._serve_admin(
             AgentContext(
@@ -230,7 +233,9 @@ class Daemon:
         return replayed
 
     async def _open_policies(self, place: StateDirectory) -> _Policies:
-        database = PolicyDatabase.open(place.path)
+        # Beside it there is its copy, and for a moment another one.
+        size = min(self._config.audit_bytes, place.limit // 16)
+        database = PolicyDatabase.open(place.path, AuditLimit(self._config.audit_entries, size))
         self._parts.callback(database.close)
         store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
         files = await self._follow_files(store)

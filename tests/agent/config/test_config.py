@@ -32,6 +32,7 @@ def test_defaults_are_those_of_the_design():
     assert (config.log_format, config.log_level, config.engines_expected) == ("json", "info", 0)
     assert (config.state_limit, config.on_fatal) == (1 << 30, "exit")
     assert config.memory_limit == 512 << 20
+    assert (config.audit_entries, config.audit_bytes) == (50_000, 16 << 20)
 
 
 def test_a_flag_wins_over_a_variable_and_that_over_the_file(tmp_path):
@@ -83,6 +84,7 @@ def test_the_admin_service_over_tcp_has_certificates_and_a_list(tmp_path):
         ({"policy-file": "a\0b"}, {}, "", "is wrong: expected a path"),
         ({"state-dir": ""}, {}, "", "--state-dir '' is wrong: expected the path of a directory"),
         ({"state-limit": "31MiB"}, {}, "", "--state-limit '31MiB' is wrong: expected 32MiB or more, a number with MiB, GiB or TiB, like 1GiB"),
+        ({"audit-entries": "99"}, {}, "", "--audit-entries '99' is wrong: expected a whole number, 100 or more"),
         ({"memory-limit": "64MiB"}, {}, "", "--memory-limit '64MiB' is wrong: expected 128MiB or more, a number with MiB, GiB or TiB"),
         ({"state-limit": "1G"}, {}, "", "--state-limit '1G' is wrong: expected 32MiB or more"),
         ({"on-fatal": "panic"}, {}, "", "--on-fatal 'panic' is wrong: expected one of exit, idle"),

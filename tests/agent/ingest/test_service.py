@@ -98,6 +98,29 @@ def test_a_message_that_is_wrong_ends_the_stream(ingest, batch, code):
 
 
 @pytest.mark.parametrize(
+    ("end", "refused", "broken"),
+    [
+        (lambda engine: engine.goodbye(), 0, 0),
+        (lambda engine: engine.disconnect(), 0, 1),
+        (lambda engine: (engine.send(Batch(epoch=engine.epoch, seq=9)), engine.failure()), 1, 0),
+        # gRPC ends the call by itself, and tells the handler no more than that it is over.
+        (lambda engine: (engine.send(Batch(strings=["x" * (3 << 20)])), engine.failure()), 0, 1),
+    ],
+    ids=["goodbye", "gone", "refused", "refused by gRPC"],
+)
+def test_each_end_of_a_stream_is_counted_once(ingest, end, refused, broken):
+    """What gRPC refuses shows among the streams that broke off."""
+    with FakeEngine(ingest.address) as engine:
+        engine.publish(transfer_failure("r"))
+        end(engine)
+        wait_until(
+            lambda: not ingest.call(ingest.registry.get, engine.epoch).connected, "the stream has ended"
+        )
+        assert sum(sample.value for sample in ingest.metrics.refused.samples()) == refused
+        assert ingest.metrics.broken_streams == broken
+
+
+@pytest.mark.parametrize(
     ("first", "code"),
     [
         (b"", grpc.StatusCode.FAILED_PRECONDITION),

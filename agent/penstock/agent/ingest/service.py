@@ -87,6 +87,8 @@ class IngestService:
         journal: where batches are committed before they are acknowledged.
         observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
         count_refused: takes the reason, in a word, why a message or a stream was not taken.
+        count_broken: called for each stream that ended without a goodbye, an error of ours or a wish of ours: its
+            sender is gone, or gRPC refused a message itself, which looks the same from here.
 
     Attributes:
         refused: messages that broke the contract.
@@ -103,6 +105,7 @@ class IngestService:
         *,
         admission: Admission | None = None,
         count_refused: Callable[[str], None] = lambda _: None,
+        count_broken: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
         self._registry = registry
@@ -112,6 +115,7 @@ class IngestService:
         self.refused = Refusals()
         self._admission = admission or Admission()
         self._count_refused = count_refused
+        self._count_broken = count_broken
         self._hand = Hand(IN_HAND_BYTES)
         self._streams: dict[int, Stream] = {}
         self._telling: set[asyncio.Task[None]] = set()
@@ -146,6 +150,9 @@ class IngestService:
             stream = await self._enter(context)
             try:
                 await self._serve(stream)
+            except (PenstockError, TimeoutError):
+                stream.refused = True
+                raise
             finally:
                 self._leave(stream)
         except PenstockError as error:
@@ -217,6 +224,8 @@ class IngestService:
 
     def _leave(self, stream: Stream) -> None:
         epoch = stream.source.epoch
+        if not (stream.goodbye or stream.refused or stream.ending):
+            self._count_broken()
         if self._streams.get(epoch) is not stream:
             return
         del self._streams[epoch]

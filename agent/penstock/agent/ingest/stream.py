@@ -31,6 +31,7 @@ class Stream:
         context: the call.
         ending: set when the agent wants it to end.
         goodbye: the source said that nothing follows.
+        refused: it was ended with an error of its own.
         turn: held while an acknowledgement is written: gRPC takes one message at a time.
 
     """
@@ -40,6 +41,7 @@ class Stream:
     paused: bool = False
     ending: Ending | None = None
     goodbye: bool = False
+    refused: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     # The handler's task while it waits for the next message.
     _reader: asyncio.Task[object] | None = None

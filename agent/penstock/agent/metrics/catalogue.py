@@ -481,8 +481,15 @@ REFUSED_MESSAGES: Final = Metric(
     "penstock_agent_refused_messages_total",
     Kind.COUNTER,
     "Messages and streams of engines that were not taken: invalid, out_of_order, journal (full), memory, streams, "
-    "engines, sources (too many new ones), silent; what gRPC itself refuses is not among them.",
+    "engines, sources (too many new ones), silent.",
     ("reason",),
+    per_engine=False,
+)
+BROKEN_STREAMS: Final = Metric(
+    "penstock_agent_broken_streams_total",
+    Kind.COUNTER,
+    "Engines' streams that broke off: their process or connection ended, or gRPC itself refused a message (above 2 MiB), "
+    "which it does not tell the agent apart from that.",
     per_engine=False,
 )
 SPANS: Final = Metric(
@@ -583,6 +590,12 @@ PRUNED: Final = Metric(
     "Batches that were deleted to stay within the limit; those with exported=false had traces to deliver. "
     "All are in the counters.",
     ("exported",),
+    per_engine=False,
+)
+AUDIT_TRIMMED: Final = Metric(
+    "penstock_agent_audit_trimmed_entries_total",
+    Kind.COUNTER,
+    "Oldest entries of the policies' audit log that were deleted to stay within its limit; the log says so, too.",
     per_engine=False,
 )
 COLLECTOR_SUCCESS: Final = Metric(

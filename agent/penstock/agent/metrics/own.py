@@ -85,12 +85,14 @@ class AgentMetrics:
         started: unix seconds; now if not given.
         state: returns the metrics of the state directory.
         poisoned: returns the batches that could not be counted.
+        audit_trimmed: returns the entries that the audit log has lost to its limit.
 
     Attributes:
         commit: durations of commits.
         ack: durations from a batch's arrival to its acknowledgement.
         export: durations of span exports.
         refused: messages and streams of engines that were not taken.
+        broken_streams: streams of engines that broke off; counted on the loop.
 
     """
 
@@ -108,12 +110,14 @@ class AgentMetrics:
         started: float | None = None,
         state: Callable[[], Iterable[Family]] = tuple,
         poisoned: Callable[[], int] = lambda: 0,
+        audit_trimmed: Callable[[], int] = lambda: 0,
     ) -> None:
         self.engines_expected = engines_expected
         self.commit = Latency(c.COMMIT_DURATION)
         self.ack = Latency(c.ACK_DURATION)
         self.export = Latency(c.EXPORT_DURATION)
         self.refused = Refusals()
+        self.broken_streams = 0
         self._state_created = state_created_unix_nano / NANO
         self._process = process
         self._build = build
@@ -124,6 +128,11 @@ class AgentMetrics:
         self._exporting = exporting
         self._state = state
         self._poisoned = poisoned
+        self._audit_trimmed = audit_trimmed
+
+    def count_broken_stream(self) -> None:
+        """Add one."""
+        self.broken_streams += 1
 
     def families(self) -> list[Family]:
         """Return all of them as they are now."""
@@ -132,6 +141,7 @@ class AgentMetrics:
             Family(c.COMMIT_QUEUE, [Sample((), self._commit_queue())]),
             Family(c.EXPORT_BACKLOG, [Sample((), self._export_backlog())]),
             Family(c.REFUSED_MESSAGES, self.refused.samples()),
+            Family(c.BROKEN_STREAMS, [Sample((), self.broken_streams)]),
             *self._durations(),
             Family(
                 c.POISONED,
@@ -140,6 +150,7 @@ class AgentMetrics:
             *self._spans(),
             *self._resources(),
             *self._state(),
+            Family(c.AUDIT_TRIMMED, [Sample((), self._audit_trimmed())]),
             *_policy_files(self._policy_files()),
         ]
 

@@ -32,7 +32,8 @@ class Change:
     Attributes:
         author: what agentctl says over the unix socket, ``tls:NAME (agentctl's word)`` over TCP, ``file:NAME``.
         action: ``apply``, ``delete``, ``rollback``, ``import``, ``release`` (a file gives up its name), ``pause``,
-            ``resume``, ``quarantine-add``, ``quarantine-lift``, ``drill-start`` or ``drill-stop``.
+            ``resume``, ``quarantine-add``, ``quarantine-lift``, ``drill-start``, ``drill-stop``, ``recover`` (of the
+            database) or ``trim`` (of the log itself).
         name: of the policy; for a pause, which engines; for an order, which peer or drill.
         old_generation: 0 where there was none before.
         old_manifest: canonical JSON, also of an order; empty for none.
@@ -98,14 +99,24 @@ def entries(connection: sqlite3.Connection, name: str, limit: int) -> list[Audit
 
 
 def manifest_of(connection: sqlite3.Connection, name: str, generation: int) -> str:
-    """Return the manifest that was generation *generation* of *name*; empty if there was none."""
+    """Return the manifest that was generation *generation* of *name*; empty if there was none, or the log has lost it."""
     row = connection.execute(_CONTENT, (name, generation)).fetchone()
+    if row is None:
+        row = connection.execute(
+            "SELECT manifest FROM policy WHERE name = ? AND generation = ?", (name, generation)
+        ).fetchone()
     return str(row[0]) if row else ""
 
 
 def last_generation(connection: sqlite3.Connection, name: str) -> int:
-    """Return the highest generation that *name* ever had; 0 if it never was."""
-    return int(connection.execute(_LAST, (name,)).fetchone()[0] or 0)
+    """Return the highest generation that *name* ever had; 0 if it never was.
+
+    Of a name that the log has lost, which was deleted, the highest that any such had: none comes twice.
+    """
+    known = connection.execute(_LAST, (name,)).fetchone()[0]
+    present = connection.execute("SELECT max(generation) FROM policy WHERE name = ?", (name,)).fetchone()[0]
+    lost = connection.execute("SELECT highest_deleted FROM audit_extent").fetchone()[0]
+    return max(known or 0, present or 0) or int(lost)
 
 
 def previous_generation(connection: sqlite3.Connection, name: str, before: int) -> int:

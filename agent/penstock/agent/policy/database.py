@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.policy import audit
+from penstock.agent.policy import audit, trimming
+from penstock.agent.policy.trimming import AuditLimit
 from penstock.agent.setaside import is_damage, set_aside
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 FILE_NAME = "policy.db"
-_SCHEMA_VERSION = 1
+_DEFAULT_AUDIT = AuditLimit()
+_SCHEMA_VERSION = 2
+_TABLES = ("counter", "policy", "audit", "pause", "timed_order")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS counter (one INTEGER PRIMARY KEY CHECK (one = 1), generation INTEGER NOT NULL);
 INSERT OR IGNORE INTO counter VALUES (1, 0);
@@ -50,11 +53,6 @@ CREATE TABLE IF NOT EXISTS audit (
 CREATE INDEX IF NOT EXISTS audit_by_name ON audit (name, new_generation);
 CREATE TRIGGER IF NOT EXISTS audit_is_not_edited BEFORE UPDATE ON audit
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
-CREATE TRIGGER IF NOT EXISTS audit_is_not_erased BEFORE DELETE ON audit
-  BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
-CREATE TRIGGER IF NOT EXISTS audit_is_not_replaced BEFORE INSERT ON audit
-  WHEN EXISTS (SELECT 1 FROM audit WHERE id = NEW.id)
-  BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
 CREATE TABLE IF NOT EXISTS pause (
   server TEXT NOT NULL,
   engine TEXT NOT NULL,
@@ -74,19 +72,28 @@ class PolicyDatabase:
 
     Attributes:
         recovered: a sentence, if the database was damaged or gone at the start, about what was done; else empty.
+        audit_trimmed: how many entries of the audit log were ever deleted because it was at its limit.
 
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, recovered: str = "") -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: Path,
+        recovered: str = "",
+        audit_limit: AuditLimit = _DEFAULT_AUDIT,
+    ) -> None:
         self._connection = connection
+        self._audit_limit = audit_limit
+        self.audit_trimmed, _ = trimming.trimmed(connection)
         self._lock = threading.Lock()
         self._copy = _copy_of(path)
         self._copied = False
         self.recovered = recovered
 
     @classmethod
-    def open(cls, state_dir: Path) -> PolicyDatabase:
-        """Open ``policy.db`` below *state_dir*, or create it.
+    def open(cls, state_dir: Path, audit_limit: AuditLimit = _DEFAULT_AUDIT) -> PolicyDatabase:
+        """Open ``policy.db`` below *state_dir*, or create it; its audit log keeps within *audit_limit*.
 
         A damaged one is set aside, and the copy that :meth:`copy` wrote takes its place: policies must not vanish
         because of a bad disk. The audit log says so.
@@ -98,7 +105,7 @@ class PolicyDatabase:
         path = state_dir / FILE_NAME
         try:
             recovered = _recover(path)
-            database = cls(_open(path), path, recovered)
+            database = cls(_open(path), path, recovered, audit_limit)
         except (sqlite3.Error, OSError) as error:
             raise StateError(f"{path} cannot be used ({error}); see to --state-dir") from error
         if recovered:
@@ -119,8 +126,10 @@ class PolicyDatabase:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
+                trimming.trim(self._connection, self._audit_limit, time.time_ns())
+                count, _ = trimming.trimmed(self._connection)
                 self._connection.execute("COMMIT")
-                self._copied = False
+                self._copied, self.audit_trimmed = False, count
             except sqlite3.Error as error:
                 self._roll_back()
                 raise StateError(
@@ -248,8 +257,9 @@ def _damage(path: Path) -> str:
             (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if verdict != "ok":
                 return str(verdict)
-            if 0 < connection.execute("PRAGMA user_version").fetchone()[0] <= _SCHEMA_VERSION:
-                for table in ("counter", "policy", "audit", "pause", "timed_order"):
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if 0 < version <= _SCHEMA_VERSION:
+                for table in (*_TABLES, *(("audit_extent",) if version > 1 else ())):
                     connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  (constants)
     except sqlite3.DatabaseError as error:
         if is_damage(error) or "no such table" in str(error):
@@ -269,7 +279,7 @@ def _open(path: Path) -> sqlite3.Connection:
         # An acknowledged change survives the loss of power, too.
         connection.execute("PRAGMA synchronous = FULL")
         connection.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
+            f"BEGIN IMMEDIATE; {_SCHEMA} {trimming.SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
         )
     except BaseException:
         connection.close()

@@ -21,7 +21,7 @@ from penstock.agent.errors import (
     OwnedError,
     StateError,
 )
-from penstock.agent.policy import audit
+from penstock.agent.policy import audit, trimming
 from penstock.agent.policy.completion import to_completion
 from penstock.agent.policy.model import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
 from penstock.agent.policy.notice import Listeners
@@ -209,6 +209,13 @@ class PolicyStore(Store):
                 raise NotFoundError(f"there never was a policy {name!r}; 'agentctl get audit' lists changes")
             wanted = generation or audit.previous_generation(connection, name, last)
             text = audit.manifest_of(connection, name, wanted)
+            _, lost_to = trimming.trimmed(connection)
+        if not text and lost_to:
+            which = f"its generation {generation}" if generation else "a generation before the present one"
+            raise NotFoundError(
+                f"the audit log does not hold {which} of policy {name!r}; its entries to number {lost_to} were deleted"
+                f" when it was full. 'agentctl get audit {name}' lists what is left, 'agentctl apply' takes a file"
+            )
         if not text:
             which = f"generation {generation}" if generation else "generation before the present one"
             raise NotFoundError(f"policy {name!r} has no {which}; 'agentctl get audit {name}' lists them")
