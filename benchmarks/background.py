@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 NOTES: Final = (
     (
         "*Encoding*: 512 entries to the bytes that are sent, each time. *Beside a hot loop*: the main thread computes all the time (pure Python, which holds the "
-        "interpreter's lock) and emits so many entries a second, each the end of a request or a transfer, while the exporter sends them to a live agent every 50 ms; "
-        "the peer makes as many spans, with a batch processor that exports to a live OTLP server every 50 ms. *Main thread*: the share that the loop loses, emits included. "
+        "interpreter's lock) and emits so many entries a second, each the end of a request or a transfer, while the exporter sends them to a live agent every 200 ms; "
+        "the peer makes as many spans, with a batch processor that exports to a live OTLP server every 200 ms. *Main thread*: the share that the loop loses, emits included. "
         "*CPU in the background*: of all other threads of the process until all is acknowledged, by entry."
     ),
 )
@@ -37,10 +37,9 @@ BATCH: Final = 512
 _SPAN: Final = "opentelemetry-sdk span"
 _SAMPLE, _EVENT = "encoding of a sample", "encoding of an event"
 _RATES: Final = (1_000, 10_000)
-_SLICE, _QUICK_SLICE = 0.5, 0.3
-_ROUNDS, _QUICK_ROUNDS = 24, 8
+_SLICE, _QUICK_SLICE = 1.0, 0.5
+_ROUNDS, _QUICK_ROUNDS = 15, 8
 _ENCODINGS, _QUICK_ENCODINGS = 100, 30
-_DELAY: Final = 0.05
 _UNIT: Final = 2_000
 _BURST: Final = 32
 _NS: Final = 1e9
@@ -187,6 +186,7 @@ def _unit() -> int:
 
 @contextmanager
 def _ways() -> Iterator[tuple[Way, Way]]:
+    from penstock.instrumentation.collector import ROUND
     from penstock.instrumentation.runtime import Runtime
     from penstock.instrumentation.settings import Settings
 
@@ -194,7 +194,7 @@ def _ways() -> Iterator[tuple[Way, Way]]:
         runtime = Runtime()
         runtime.configure(Settings(endpoint=agent.listen))
         runtime.identify(process="engine-core", key="0", role="decode", model="tiny")
-        traces = provider(grpc_exporter(peer), queue=1 << 16, batch=BATCH, delay=_DELAY)
+        traces = provider(grpc_exporter(peer), queue=1 << 16, batch=BATCH, delay=ROUND)
         tracer = traces.get_tracer("benchmark")
 
         def emit(number: int) -> None:

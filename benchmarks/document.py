@@ -81,7 +81,6 @@ def limit(budget: Budget | None, unit: str) -> str:
     if budget is None:
         return ""
     sign = "≤" if budget.at_most else "≥"
-    # A ratio's limit tells by its digits how exact it wants to be.
     return (
         f"{sign} {number(budget.limit)} {unit}" if budget.of == "value" else f"ratio {sign} {budget.limit:g}"
     )

@@ -1,7 +1,8 @@
 """What engines send, as the bytes of full batches: three mixes of entries.
 
-`engine` has the proportions of a real pair of engines, prefill and decode over NIXL, without trouble: of each request two ends, a wait's
-start and end, the lease that prefill gave and the transfer. Counted in the log of ``demo``'s servers.
+`engine` is what a pair of engines, prefill and decode over NIXL with one rank each, emits about a request without trouble, by its hooks: prefill
+the request's end and its lease's, decode a wait's start and end, the request's end, and one transfer. So of six entries five are events. With more
+ranks there are more transfers, one from each: with four, five events and four samples.
 """
 
 from __future__ import annotations

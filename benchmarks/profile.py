@@ -234,14 +234,16 @@ def main() -> None:
     # Whoever ends us, the engines have to go too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="penstock-profile-") as place:
-        for name in options.subjects:
-            subjects[name](
-                Path(place), options.seconds, lambda text: print(text, file=sys.stderr, flush=True)
-            )
-        if options.keep:
-            options.keep.mkdir(parents=True, exist_ok=True)
-            for file in Path(place).glob("*.txt"):
-                shutil.copy(file, options.keep)
+        try:
+            for name in options.subjects:
+                subjects[name](
+                    Path(place), options.seconds, lambda text: print(text, file=sys.stderr, flush=True)
+                )
+        finally:
+            if options.keep:
+                options.keep.mkdir(parents=True, exist_ok=True)
+                for file in Path(place).glob("*.txt"):
+                    shutil.copy(file, options.keep)
 
 
 if __name__ == "__main__":

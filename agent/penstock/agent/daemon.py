@@ -33,7 +33,6 @@ from penstock.agent.policy import (
     PolicyFeedService,
     PolicyStore,
 )
-from penstock.agent.policy.files import FileSource
 from penstock.agent.policy.trimming import AuditLimit
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.agent.config import Config
+    from penstock.agent.policy.files import FileSource
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 _log = structlog.get_logger(__name__)
@@ -244,6 +244,9 @@ class Daemon:
     async def _follow_files(self, store: PolicyStore) -> FileSource | None:
         """Have the files' policies in the store before the first engine asks."""
         if self._config.policy_file is not None:
+            # Imported here: an agent without a file needs no YAML.
+            from penstock.agent.policy.files import FileSource  # noqa: PLC0415
+
             files = FileSource(self._config.policy_file, store)
             self._parts.push_async_callback(files.stop)
             await files.start()

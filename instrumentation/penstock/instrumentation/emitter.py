@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.records import EventRecord, ProbeRecord, TransferRecord
 
 CAPACITY: Final = 16_384
-"""Entries of each kind that wait for the exporter, which is rung at each 512; 50 ms of it would be 327,000 a second."""
+"""Entries of each kind that wait for the exporter. It is rung at 512: the rest is for what comes until it gets the interpreter."""
 
 QUEUE_FULL: Final = "queue_full"
 """The reason of a drop for want of room here."""

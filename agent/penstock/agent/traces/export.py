@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.traces.backend import Backend
-from penstock.agent.traces.delivery import Delivery
 from penstock.agent.traces.state import ExportStatus, Limits
 from penstock.agent.traces.walk import Walk
 
@@ -25,7 +23,8 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Journal, Reader
     from penstock.agent.model import Source
-    from penstock.agent.traces.delivery import OnExported
+    from penstock.agent.traces.backend import Backend
+    from penstock.agent.traces.delivery import Delivery, OnExported
     from penstock.agent.traces.settings import ExportSettings
 
 _log = structlog.get_logger(__name__)
@@ -73,12 +72,15 @@ class TraceExporter:
         self._limits = limits or Limits()
         self._stopping = threading.Event()
         self._deadline = 0.0
-        self._backend = Backend(settings) if settings.endpoint else None
-        self._delivery = (
-            Delivery(self._backend, self._stopping, on_exported, observe)
-            if self._backend is not None
-            else None
-        )
+        self._backend: Backend | None = None
+        self._delivery: Delivery | None = None
+        if settings.endpoint:
+            # Imported here: an agent without an endpoint needs nothing of OpenTelemetry's SDK.
+            from penstock.agent.traces.backend import Backend  # noqa: PLC0415
+            from penstock.agent.traces.delivery import Delivery  # noqa: PLC0415
+
+            self._backend = Backend(settings)
+            self._delivery = Delivery(self._backend, self._stopping, on_exported, observe)
         self._saved: tuple[int, int] | None = None
         self._status = ExportStatus(endpoint=settings.shown)
         self._thread = threading.Thread(target=self._run, name="penstock-traces", daemon=True)
