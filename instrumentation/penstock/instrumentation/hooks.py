@@ -5,6 +5,7 @@ A hook that does not fit this vLLM version is left out with a reason; the rest w
 
 from __future__ import annotations
 
+import dis
 import inspect
 import threading
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Hook(Protocol):
 
 
 class Need(Protocol):
-    """Something that a hook needs of the host: :class:`Requirement` or :class:`Extension`."""
+    """Something that a hook needs of the host: :class:`Requirement`, :class:`Extension` or :class:`State`."""
 
     def unmet(self) -> str:
         """Return why it is not met, in a few words; empty if it is."""
@@ -122,6 +123,30 @@ class Extension:
             for name, method in vars(each).items()
             if inspect.isfunction(method) and not name.startswith(("__", "_penstock"))
         }
+
+
+@dataclass(frozen=True)
+class State:
+    """Attributes that objects of a class have from their constructor on.
+
+    Read off the constructors' code, because a class does not know its objects' attributes.
+    """
+
+    owner: type
+    attributes: tuple[str, ...]
+
+    def unmet(self) -> str:
+        """Return which are not set; empty if all are."""
+        constructors = (vars(each).get("__init__") for each in self.owner.__mro__)
+        known = {
+            step.argval
+            for each in constructors
+            if inspect.isfunction(each)
+            for step in dis.get_instructions(each)
+            if step.opname == "STORE_ATTR"
+        }
+        missing = [name for name in self.attributes if name not in known and not hasattr(self.owner, name)]
+        return f"{self.owner.__qualname__} has no {', '.join(missing)}" if missing else ""
 
 
 def _refused(ours: Callable[..., Any], theirs: Any) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.constants import COMPONENT_SCHEDULER
 from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Extension, HookRegistry, HookState, Requirement
+from penstock.instrumentation.hooks import Extension, HookRegistry, HookState, Requirement, State
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:
@@ -147,6 +147,37 @@ def test_an_extension_in_parts() -> None:
         def fixed(self, request: Any, *args: Any, **kwargs: Any) -> None: ...
 
     assert Extension(Front, type("Host", (), {"fixed": _longer})).unmet() == ""
+
+
+class Constructed:
+    """Something that has state."""
+
+    of_class = 1
+
+    def __init__(self) -> None:
+        self.own: Any = object()
+
+
+class Derived(Constructed):
+    """Something that has more of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = getattr(self.own.lost, "gone", 0)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        (("own", "more", "of_class"), ""),
+        ((), ""),
+        (("own", "gone", "lost"), "Derived has no gone, lost"),
+    ],
+)
+def test_state(attributes: tuple[str, ...], reason: str) -> None:
+    """What a constructor sets is there, that of a base included; the rest is named."""
+    assert State(Derived, attributes).unmet() == reason
+    assert not State(object, ()).unmet()
 
 
 def test_install_is_idempotent(registry: HookRegistry) -> None:

@@ -77,7 +77,8 @@ class ClientErrorHook:
         self._patch = Patch()
 
     def requires(self) -> Iterable[Requirement]:
-        """Return the methods that are patched."""
+        """Return the methods that are patched, and the error that they raise."""
+        from vllm import exceptions
         from vllm.entrypoints.generate.base.serving import GenerateBaseServing
         from vllm.v1.engine.output_processor import RequestState
 
@@ -85,6 +86,7 @@ class ClientErrorHook:
             Requirement(
                 RequestState, "_new_completion_output", ("token_ids", "finish_reason", "stop_reason")
             ),
+            Requirement(exceptions, "RetryableRequestError"),
             Requirement(GenerateBaseServing, "_raise_if_error", ("finish_reason", "request_id")),
             Requirement(GenerateBaseServing, "_convert_generation_error_to_streaming_response", ("e",)),
         ]

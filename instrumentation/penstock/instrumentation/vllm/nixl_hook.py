@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
-from penstock.instrumentation.hooks import Extension, Requirement, registry
+from penstock.instrumentation.hooks import Extension, Requirement, State, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.nixl import NixlWorkerMixin
 from penstock.instrumentation.vllm.nixl_agent import NixlAgentMixin
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.hooks import Need
+
+
+# What the snapshot reads, on another thread; what else is read may be missing (NixlWorkerMixin).
+_STATE = ("_remote_agents", "_engine_clock_offset", "_engine_last_active", "_invalid_remote_engines")
 
 
 class NixlHook:
@@ -50,6 +54,7 @@ class NixlHook:
             Requirement(agent, "get_xfer_telemetry", ("handle",)),
             Requirement(agent, "release_xfer_handle", ("handle",)),
             Requirement(agent, "get_new_notifs"),
+            State(worker, _STATE),
             Extension(NixlWorkerMixin, worker),
             Extension(NixlAgentMixin, agent),
         ]

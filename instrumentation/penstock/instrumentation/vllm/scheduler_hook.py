@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Extension, Requirement, registry
+from penstock.instrumentation.hooks import Extension, Requirement, State, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.patch import Patch
 from penstock.instrumentation.vllm.subclass import instrumented
@@ -37,6 +37,16 @@ _METHODS = (
     ("_free_blocks", ("request",)),
 )
 
+# What the ways back of failed loads act upon (kv_failures.py, rewind.py).
+_STATE = (
+    "encoder_cache_mismatch_reqs",
+    "kv_cache_manager",
+    "prev_step_scheduled_req_ids",
+    "recompute_kv_load_failures",
+    "requests",
+    "running",
+)
+
 
 class SchedulerHook:
     """What the mixin needs of one scheduler class; reported when vLLM resolves that class."""
@@ -53,6 +63,7 @@ class SchedulerHook:
         from penstock.instrumentation.vllm.scheduler import SchedulerMixin
 
         yield from (Requirement(self._class, name, parameters) for name, parameters in _METHODS)
+        yield State(self._class, _STATE)
         yield Extension(SchedulerMixin, self._class)
 
     def install(self) -> None:
