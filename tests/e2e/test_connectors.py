@@ -73,7 +73,7 @@ def test_agentctl(tried: Trial) -> None:
 
 
 def test_a_file_that_is_cut_short(tried: Trial) -> None:
-    """The engine ends, as it does without us; the agent knows which request it was, and why."""
+    """The exception ends the engine; the agent knows which request it was, and why."""
     for file in tried.store.rglob("*"):
         if file.suffix in {".safetensors", ""} and file.is_file() and file.stat().st_size:
             os.truncate(file, file.stat().st_size // 2 if file.suffix else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,14 @@ import pytest
 import torch
 from penstock.instrumentation import constants as c
 
+from tests.support import schedulers
 from tests.support.connector_trial import example, offloading
 from tests.support.schedulers import BLOCK, BLOCKS, request
 from tests.support.toy_mover import run_step, worker
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # vLLM's own
+    from vllm.v1.kv_cache_interface import KVCacheTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,3 +160,44 @@ def test_offloading_connector_that_cannot_load(
     assert told(recorder)[1:] == [("second", "OffloadingConnector", RECEIVE, ERROR, "host")]
     (failure,) = recorder.take("transfer_failure", "second")
     assert (failure.mode, failure.error_class) == (c.FAILURE_MODE_EXCEPTION, "AssertionError")
+
+
+class _Done:
+    """An event of a stream without anything in it."""
+
+    def record(self, stream: object = None) -> None:
+        """Mark nothing."""
+
+    def query(self) -> bool:
+        """Say that all is done."""
+        return True
+
+
+class _Copies:
+    """Stands in for the copies between an accelerator and memory, which need CUDA streams."""
+
+    def launch_copy(self, src: Any, dst: Any, *, event_idx: int, events_list: list[Any], **_: Any) -> None:
+        """Be done at once."""
+        assert len(src) == len(dst)
+        events_list.append((event_idx, _Done()))
+
+
+def test_simple_cpu_offload_connector(
+    make_scheduler: MakeScheduler, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step's saves are one transfer without a request; a load is one of its request."""
+    page = torch.rand(SHAPE[1:]).nbytes
+    placed = KVCacheTensor(
+        size=BLOCKS * page, layers=["layer"], layer_stride=BLOCKS * page, block_stride=page
+    )
+    cache = replace(schedulers.kv_cache_config(), kv_cache_tensors=[placed])
+    monkeypatch.setattr(schedulers, "kv_cache_config", lambda **_: cache)
+    scheduler = make_scheduler(kv_connector="SimpleCPUOffloadConnector", kv_role="kv_both")
+    connector = worker(scheduler.vllm_config)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    connector.worker_handler._backend = _Copies()
+    connector.worker_handler._store_compute_done = _Done()
+    serve(scheduler, connector, "first")
+    serve(scheduler, connector, "second")
+    name = "SimpleCPUOffloadConnector"
+    assert told(recorder) == [("", name, SEND, OK, "host"), ("second", name, RECEIVE, OK, "host")]
