@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import shutil
 import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +19,7 @@ from tests.support.batches import PEER, transfer_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from click.testing import Result
 
@@ -80,3 +86,74 @@ def test_the_script_is_one_that_the_shell_can_read(shell: str) -> None:
     program = shutil.which(shell)
     if program is not None:
         subprocess.run([program, "-n"], input=result.stdout, text=True, check=True)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Return an environment with an ``agentctl`` of this source on its path, and an empty home."""
+    program = tmp_path / "agentctl"
+    program.write_text(f"#!{sys.executable}\nfrom penstock.agent.ctl.main import main\nmain()\n")
+    program.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    return {**os.environ, "HOME": str(tmp_path), "PATH": path, "TERM": "dumb", "ZDOTDIR": str(tmp_path)}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes(environment: dict[str, str]) -> None:
+    """The script, read by fish itself, asks agentctl and offers what it answers."""
+    said = subprocess.run(
+        ["fish", "--no-config", "-c", "agentctl completion fish | source; complete -C 'agentctl get pe'"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert said.stderr == ""
+    assert [line.split("\t")[0] for line in said.stdout.splitlines()] == ["peers"]
+
+
+class Terminal:
+    """A shell at a terminal, as a person has it."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self._pid, self._file = pty.fork()
+        if not self._pid:
+            os.execvpe(command[0], command, environment)
+        self._said = ""
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self._file, text.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has said *text*; forget what came before."""
+        end = time.monotonic() + 60
+        while text not in self._said:
+            assert time.monotonic() < end, self._said
+            if select.select([self._file], [], [], 1.0)[0]:
+                self._said += os.read(self._file, 4096).decode(errors="replace")
+        self._said = self._said.partition(text)[2]
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self._file)
+        os.waitpid(self._pid, 0)
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes(environment: dict[str, str]) -> None:
+    """The script, read by zsh itself, asks agentctl when the Tab key is pressed."""
+    terminal = Terminal(["zsh", "-f", "-i"], environment)
+    try:
+        terminal.type(
+            "PS1='% '; autoload -Uz compinit && compinit -u -D && source <(agentctl completion zsh) && echo rea''dy\n"
+        )
+        terminal.wait_for("ready")
+        terminal.type("agentctl get pe")
+        terminal.wait_for("get pe")
+        terminal.type("\t")
+        terminal.wait_for("ers")
+    finally:
+        terminal.type("\x03exit\n")
+        terminal.close()
