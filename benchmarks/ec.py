@@ -9,6 +9,7 @@ where libzmq put them, without checksum: what the transport alone costs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import shutil
@@ -292,8 +293,12 @@ def measure(run: Run) -> Section:
         for made in (worker, zmq_ec):
             made.shutdown()
     finally:
-        pipe.send(None)
+        with contextlib.suppress(OSError):  # it has ended
+            pipe.send(None)
         child.join(10)
+        if child.is_alive():
+            child.terminate()
+            child.join()
         shutil.rmtree(directory)
     return Section(AREA, TITLE, _NOTES, rows)
 

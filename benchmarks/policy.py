@@ -58,6 +58,7 @@ PUSH_BYTES, ANSWER_BYTES = 220, 40
 _METHOD = "/benchmark.Echo/Watch"
 _MS = 1e3
 _DEADLINE = 60
+_PATIENCE = 20
 
 
 def engines(endpoint: str, peer: str, first: int, count: int) -> None:
@@ -161,9 +162,18 @@ def processes(endpoint: str, peer: str, streams: int) -> Iterator[None]:
                 [sys.executable, "-m", "benchmarks.policy", endpoint, peer, str(first), str(count)],
                 stdin=subprocess.PIPE,
             )
-            ended.callback(child.wait, 20)
-            ended.callback(child.stdin.close)  # type: ignore[union-attr]
+            ended.callback(_end, child)
         yield
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdin is not None
+    child.stdin.close()
+    try:
+        child.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def change(stub: AdminStub, tokens: int) -> tuple[float, list[float]]:

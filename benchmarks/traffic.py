@@ -60,8 +60,9 @@ class Seen:
     took: float = 0.0
 
     def gap(self, percent: int) -> float:
-        """Return a percentile of the gaps, in milliseconds."""
-        return statistics.quantiles(self.gaps, n=100, method="inclusive")[percent - 1] * 1e3
+        """Return a percentile of the gaps, in milliseconds; where all came together, the longest time that counts as that."""
+        gaps = self.gaps if len(self.gaps) > 1 else [_TOGETHER, _TOGETHER]
+        return statistics.quantiles(gaps, n=100, method="inclusive")[percent - 1] * 1e3
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from aiohttp import web
 
-from benchmarks.traffic import Load, Route, drive, meanwhile
+from benchmarks.traffic import Load, Route, Seen, drive, meanwhile
 
 
 class Streams:
@@ -136,3 +136,9 @@ def test_traffic_goes_on_while_something_else_is_done():
     with serving(count) as url:
         meanwhile(Route(url), LOAD, work)
     assert len(streams.bodies) % LOAD.requests == 0
+
+
+def test_gaps_of_answers_that_came_at_once():
+    """A client that was starved has seen none; that is no error, and no zero to divide by."""
+    assert Seen().gap(50) == Seen().gap(99) == pytest.approx(0.1)
+    assert Seen(gaps=[0.001, 0.003]).gap(50) == pytest.approx(2.0)

@@ -44,7 +44,8 @@ from tests.support.stories import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LIMITS = Limits(grace_nano=50 * MS)
+# Long enough for two commits on a busy machine: what a story tells is to be one request.
+LIMITS = Limits(grace_nano=250 * MS)
 # Request, lease; request, load, deferral, handshake.
 GOOD_SPANS = 6
 STOP_SECONDS = 5.0
