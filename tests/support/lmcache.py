@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 CHUNK = 128
 """Tokens of what is saved and loaded as one; a multiple of vLLM's block."""
 
-# How an engine asks for what it is about to load.
-_LOAD = b"prepare_retrieve"
+# How an engine asks for what it is about to load, on the wire: the ZeroMQ frame with the number of prepare_retrieve,
+# and the flags of the one behind it.
+_LOAD = b"\x01\x01\x12\x03"
 
 # How long an engine waits for an answer.
 _ANSWER_SECONDS = 10.0

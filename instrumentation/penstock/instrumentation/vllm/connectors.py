@@ -88,7 +88,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         return host.update_state_after_alloc(request, blocks, num_external_tokens, *args, **kwargs)
 
     def get_external_cache_hit_sources(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note where a load comes from; vLLM asks once it has begun."""
+        """Note where a load comes from; vLLM asks once it has begun, in versions that have the question."""
         host: Any = super()
         sources = host.get_external_cache_hit_sources(request, *args, **kwargs)
         step = self._penstock_step
@@ -189,7 +189,6 @@ class KvConnectorHook:
             Requirement(
                 KVConnectorBase_V1, "update_state_after_alloc", ("request", "blocks", "num_external_tokens")
             ),
-            Requirement(KVConnectorBase_V1, "get_external_cache_hit_sources", ("request",)),
             Requirement(KVConnectorBase_V1, "request_finished", ("request",)),
             Requirement(KVConnectorBase_V1, "build_connector_meta", ("scheduler_output",)),
             Requirement(KVConnectorBase_V1, "update_connector_output", ("connector_output",)),
