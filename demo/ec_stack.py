@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from demo.servers import ServerSpec
 
 # On a busy machine an encoder may take its time to answer, and its death to end its connections.
-PATIENCE = {"probe_timeout": 5.0, "idle_timeout": 20.0}
+PATIENCE = {"probe_timeout": 20.0, "idle_timeout": 20.0}
 
 
 def environment(endpoint: str, name: str, role: str) -> dict[str, str]:

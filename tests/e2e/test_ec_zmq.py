@@ -256,58 +256,6 @@ def test_random_trouble_on_the_link(ec: ZmqBench) -> None:
     assert soak.counts["rounds"] == 5
 
 
-@both
-def test_an_item_that_was_evicted_meanwhile(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
-    """The encoder answers the probe, and has let go of the picture when it is asked for it."""
-    request = ask()
-    ec.reach()
-    (expected,) = _encoded(ec, request)
-    ec.enforce(ecLoadFailure={"action": "recompute"})
-
-    ec.link.hold(0)
-    try:
-        sent = senders.submit(ec.send, request)
-        until(lambda: ec.link.held, "The encoder does not answer")
-        ec.evict_all()
-    finally:
-        ec.link.bring_up()
-
-    assert sent.result().tokens == expected
-    outcome = ec.outcome(request)
-    assert (outcome.outcome, outcome.mode) == (c.OUTCOME_RECOMPUTED, c.FAILURE_MODE_TRANSFER)
-    assert (outcome.error_type, outcome.peer.address) == (c.ERROR_TYPE_EVICTED, ec.peer)
-    assert {each.transfer_failure.error_type for each in ec.events("transfer_failure", request.name)} == {
-        c.ERROR_TYPE_EVICTED
-    }
-
-
-@pytest.mark.parametrize("served", [ASYNC_FORK_TP2], indirect=True, ids=["async-fork-tp2"])
-def test_a_request_without_media(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
-    """Loaded, it is answered as any other; lost or found nowhere, it fails with an error that can be retried, and nobody else does."""
-    loaded, lost, nowhere, stranger = ask(), ask(), ask(), ask(0)
-    expected = _encoded(ec, loaded, stranger)
-    ec.encode(lost)
-    ec.enforce(ecLoadFailure={"action": "recompute"})
-    ec.reach()
-
-    answer = ec.send_bare(loaded)
-    with ec.held(lost, senders, bare=True) as sent:
-        ec.link.take_down()
-        beside = ec.send(stranger)
-        failed = sent.result()
-    ec.reach()
-    unknown = ec.send_bare(nowhere)
-
-    assert tuple(answer.body["choices"][0]["token_ids"]) == expected[0]
-    assert beside.tokens == expected[1]
-    for each, why in ((failed, "the media is not on this engine"), (unknown, "nor encoded here")):
-        assert each.status == 503, each.text
-        message = each.body["error"]["message"]
-        assert all(part in message for part in ("EC load failure", why, "can be retried")), message
-    for each in (lost, nowhere):
-        assert ec.outcome(each).outcome == c.OUTCOME_FAILED
-
-
 def test_the_demo(stack: EcStack) -> None:
     """What `make demo-ec` does, step by step; the encoder is killed twice and replaced once."""
     good = good_request(stack)

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 INTO_THE_FIRST, INTO_THE_SECOND = 1000, 6000
 
 
-# Serve requests of tokens, too; what vLLM's cache of processed media would not take.
-TOKENS_IN = ("--enable-scale-out", "--mm-processor-cache-gb", "0")
-
-
 class HostCache(NamedTuple):
     """An encoder's memory for outputs: *settings* of its connector, with which it holds fewer than *items*."""
 
@@ -39,7 +35,7 @@ class HostCache(NamedTuple):
     items: int
 
 
-SMALL_HOST_CACHE = HostCache({"host_cache_bytes": 1 << 17}, 20)
+SMALL_HOST_CACHE = HostCache({"host_cache_bytes": 1 << 18}, 36)
 
 
 class ZmqBench(EcBench):
@@ -83,13 +79,13 @@ class ZmqBench(EcBench):
 
     @contextmanager
     def held(
-        self, request: Ask, senders: Executor, *, after: int = INTO_THE_FIRST, bare: bool = False
+        self, request: Ask, senders: Executor, *, after: int = INTO_THE_FIRST
     ) -> Iterator[Future[Answer]]:
         """Send *request*, whose pictures are encoded; the link stands still in the midst of its transfer meanwhile."""
         self.reach()
         self.link.hold(after)
         try:
-            sent = senders.submit(self.send_bare if bare else self.send, request)
+            sent = senders.submit(self.send, request)
             until(lambda: self.link.held, "No transfer has begun")
             yield sent
         finally:
@@ -117,7 +113,7 @@ def zmq_bench(stack: EcStack, variant: Variant | None, *, logs: Path) -> Iterato
             producers=[link.address],
             extra={"load_failure": "fail", **PATIENCE},
             module=variant.module,
-            args=(*variant.args, *TOKENS_IN),
+            args=variant.args,
             env={**variant.env, **environment(stack.agent.endpoint, variant.name, "both")},
         )
         server = Server(spec, model=tiny_vision_model(ROOT / ".cache" / "models"), logs=logs)
