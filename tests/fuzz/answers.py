@@ -57,10 +57,15 @@ class Answers:
         self._reader = SharedReader(database)
         self._now = now
         self._directory = tempfile.TemporaryDirectory(prefix="ps-fuzz-")
-        policies = PolicyDatabase.open(Path(self._directory.name))
+        policies = self._policies = PolicyDatabase.open(Path(self._directory.name))
         store, pauses, orders = PolicyStore(policies), Pauses(policies), OrderBook(policies)
         self._parts: dict[str, Any] = {"store": store, "feed": PolicyFeed(store, pauses, orders)}
         self._converter = SpanConverter()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._policies.close()
+        self._directory.cleanup()
 
     def about_log(self, batch: Batch) -> None:
         """Ask about what the log holds; *batch* is a part of it."""

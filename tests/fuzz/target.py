@@ -38,6 +38,11 @@ class Target:
         migrate(self._database)
         self._answers = Answers(self._database, TIME / 1e9)
 
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._answers.close()
+        self._database.close()
+
     def take(self, body: bytes) -> bool:
         """Take one message as the service does; returns False if it is refused, which is as good."""
         try:

@@ -14,6 +14,8 @@ from penstock.proto.v1.snapshot_pb2 import Snapshot
 from tests.fuzz.target import EPOCH, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 KINDS = [each.name for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name != "source_lost"]
@@ -52,9 +54,11 @@ def _value(field: FieldDescriptor, extreme: str, depth: int) -> object:
 
 
 @pytest.fixture(scope="module")
-def target() -> Target:
+def target() -> Iterator[Target]:
     """Build what is behind the door once."""
-    return Target()
+    built = Target()
+    yield built
+    built.close()
 
 
 @pytest.mark.parametrize("extreme", EXTREMES)

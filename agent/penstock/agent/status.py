@@ -18,6 +18,7 @@ from penstock.agent.errors import (
     OwnedError,
     PenstockError,
     StateError,
+    UncountableError,
     UnwritableError,
 )
 
@@ -35,6 +36,7 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     OwnedError: grpc.StatusCode.PERMISSION_DENIED,
     StateError: grpc.StatusCode.INTERNAL,
+    UncountableError: grpc.StatusCode.INTERNAL,
     UnwritableError: grpc.StatusCode.INTERNAL,
 }
 
