@@ -1,7 +1,7 @@
 """How the agent's cost grows with the number of sources: ``python -m benchmarks.scale``.
 
 For each number of sources a new agent is started, and simulated engine processes (real gRPC, one stream each, one batch
-in flight, a batch every 50 ms at most, a snapshot every second, as the engine's exporter does) send it
+in flight, a batch every 200 ms at most, a snapshot every second, as the engine's exporter does) send it
 
 1. 2,000 events a second in all, a wait's start, its end and the request's end for each request, for some seconds;
 2. as many full batches as it acknowledges, of what real engines send (:mod:`benchmarks.mixes`).
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1.events_pb2 import Event
 
-ROUND = 0.05
+ROUND = 0.2
 PEERS = 8
 _METHOD = "/penstock.v1.Ingest/Publish"
 _MIB = 1 << 20
