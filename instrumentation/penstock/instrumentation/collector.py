@@ -42,13 +42,14 @@ class Collector:
         self.flush_at = NEVER
         self.taken = 0
 
-    def collect(self, now: float, *, free: bool, accounts: bool) -> list[Sealed]:
+    def collect(self, now: float, *, free: bool, accounts: bool, hurry: bool = False) -> list[Sealed]:
         """Return what is to be sent, oldest first, and set the mark at which the emitter rings again.
 
         Args:
             now: monotonic seconds.
             free: nothing is in flight or waiting, so a batch that is not full may go. An agent that is
                 away gets full batches only, and nobody wakes for less.
+            hurry: what waits may go before its time.
             accounts: report drops and guard errors even if there is no entry to send with them.
 
         """
@@ -59,7 +60,7 @@ class Collector:
         sealed: list[Sealed] = []
         if (
             longest >= BATCH_ENTRIES
-            or (free and now >= self.flush_at)
+            or (free and (now >= self.flush_at or (hurry and longest)))
             or (accounts and free and (emitter.drops or guard.counts))
         ):
             sealed = self.seal()

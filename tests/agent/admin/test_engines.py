@@ -263,11 +263,11 @@ def test_a_watch_of_a_request_yields_what_a_listing_does(harness: AdminHarness) 
 def test_a_journal_that_cannot_be_read_is_a_sentence(harness: AdminHarness) -> None:
     """Not the name of an exception."""
     with contextlib.closing(sqlite3.connect(harness.journal.path)) as database:
-        database.execute("DROP TABLE events")
+        database.execute("DROP TABLE kinds")
     with pytest.raises(grpc.RpcError) as caught:
         harness.stub.ListEvents(admin.ListEventsRequest())
     assert caught.value.code() is grpc.StatusCode.INTERNAL
-    assert caught.value.details().endswith("journal.db' cannot be used: no such table: events")
+    assert caught.value.details().endswith("journal.db' cannot be used: no such table: kinds")
 
 
 def test_an_engine_that_refuses_says_why(harness: AdminHarness) -> None:

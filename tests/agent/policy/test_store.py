@@ -208,7 +208,7 @@ def test_a_database_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     connection = sqlite3.connect(newer / FILE_NAME)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StateError, match=r"has version 99 but this agent knows 1; run a newer agent"):
+    with pytest.raises(StateError, match=r"has version 99 but this agent knows 2; run a newer agent"):
         PolicyDatabase.open(newer)
 
 

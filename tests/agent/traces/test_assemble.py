@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.traces import assemble, ids, names
+from penstock.agent.traces import assemble, ids, names, standalone
 from penstock.agent.traces.assemble import Assembler
 from penstock.agent.traces.recall import recall
 from penstock.agent.traces.spans import SampleEntry
@@ -345,14 +345,16 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
     log = Log()
     bad = closed("bad-aaaaaaaa")
     log.add(DECODE_CORE, closed("first-cccccccc"), bad, closed("last-bbbbbbbb"))
-    original = getattr(assemble, part)
+    module = standalone if part == "standalone_spans" else assemble
+    original = getattr(module, part)
 
     def broken(about, *args, **kwargs):
         if "bad" in (about.request_id if part == "request_spans" else about.event.request_id):
             raise OverflowError("boom")
         return original(about, *args, **kwargs)
 
-    monkeypatch.setattr(assemble, part, broken)
+    monkeypatch.setattr(module, part, broken)
+    monkeypatch.setattr(standalone, "KINDS", {*standalone.KINDS, "request_closed"})
     errors = []
     assembler = Assembler(SOURCES.get, on_error=errors.append)
     finished = assembler.apply(log.batches[0]) + assembler.advance(log.now + 10 * GRACE)

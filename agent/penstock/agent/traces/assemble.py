@@ -105,6 +105,8 @@ class Assembler:
         # A heap: the oldest closing first.
         self._due: list[_Due] = []
         self._closings = 0
+        # The newest closing batch of what is finished.
+        self._handed_out = 0
         self._remembered = Remembering(self._limits.max_remembered, self._limits.max_remembered_bytes)
         self._holding = Holding()
         # What was finished without its grace: when that is over, its oldest closing batch, its oldest batch.
@@ -221,7 +223,8 @@ class Assembler:
     def _push(self, item: _Request | Span, logged: LoggedBatch, earlier: Remembered | None = None) -> None:
         clock, closed_at = self._clock, logged.id
         if earlier is not None and earlier.open_at:
-            clock, closed_at = clock - earlier.open_for_nano, earlier.open_at
+            # Where the memory had no room for a grace, younger closings are out already: the order stays.
+            clock, closed_at = clock - earlier.open_for_nano, max(earlier.open_at, self._handed_out)
         self._closings += 1
         heapq.heappush(self._due, _Due(clock, closed_at, self._closings, logged.received_unix_nano, item))
 
@@ -285,6 +288,7 @@ class Assembler:
         finished = []
         while self._due and self._due[0].clock + self._limits.grace_nano <= clock:
             due = heapq.heappop(self._due)
+            self._handed_out = max(self._handed_out, due.closed_at)
             if isinstance(due.item, _Request):
                 del self._requests[due.item.key]
                 self._holding.release(due.item.batches)
