@@ -11,14 +11,12 @@ COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-help: ## Show what there is.
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
-
 setup: ## Build .venv (agent, instrumentation, tools, vLLM for CPU, NIXL); nothing if it is up to date.
 	@scripts/setup.sh
 
 setup-compat: setup ## Build .venv-compat: the Python code of vLLM 0.33 (VLLM=x.y.z for another) over .venv; nothing if it is up to date.
 	@scripts/setup-compat.sh
+
 setup-connectors: setup ## Mooncake and LMCache, for the tests of vLLM's connectors to them; beside .venv, not in it.
 	@PENSTOCK_VENV=$(VENV) scripts/setup-connectors.sh
 
@@ -45,6 +43,7 @@ test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
 
 test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
+
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
 	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py
 
