@@ -166,6 +166,9 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="with --quick: store the ratios")
     parser.add_argument("--be", choices=AREAS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    # Whoever ends us, what an area has started has to go too; a shell's background job would ignore SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     if options.be:
         # What libraries print (vLLM logs to standard output) is not the answer.
         with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answer:
@@ -176,8 +179,6 @@ def main() -> int:
     wrong = sorted(set(options.areas) - set(known))
     if wrong:
         parser.error(f"no such area: {', '.join(wrong)}; there are {', '.join(known)}")
-    # Whoever ends us, what the area has started has to go too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     areas = options.areas or known
     try:
         return quick(areas, update=options.update) if options.quick else full(areas)

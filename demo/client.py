@@ -125,16 +125,33 @@ def chat(
         OSError: the server does not answer, or not within *timeout* seconds.
 
     """
-    body: dict[str, Any] = {
+    body = chat_body(parts, max_tokens)
+    if ec_transfer_params is not None:
+        body["ec_transfer_params"] = dict(ec_transfer_params)
+    return _send("POST", f"{url}/v1/chat/completions", json.dumps(body).encode(), headers or {}, timeout)
+
+
+def chat_body(parts: Sequence[str | Picture], max_tokens: int) -> dict[str, Any]:
+    """Return a greedy chat request of texts and pictures, in their order."""
+    return {
         "messages": [{"role": "user", "content": [_part(part) for part in parts]}],
         "max_tokens": max_tokens,
         "temperature": 0,
         "ignore_eos": True,
         "return_token_ids": True,
     }
-    if ec_transfer_params is not None:
-        body["ec_transfer_params"] = dict(ec_transfer_params)
-    return _send("POST", f"{url}/v1/chat/completions", json.dumps(body).encode(), headers or {}, timeout)
+
+
+def post_json(
+    url: str, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None, timeout: float = 60.0
+) -> Answer:
+    """POST *body* to *url*.
+
+    Raises:
+        OSError: nobody answers there.
+
+    """
+    return _send("POST", url, json.dumps(body).encode(), headers or {}, timeout)
 
 
 def _part(part: str | Picture) -> dict[str, Any]:

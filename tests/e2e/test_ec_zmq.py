@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import pytest
@@ -254,6 +255,54 @@ def test_random_trouble_on_the_link(ec: ZmqBench) -> None:
     soak.run(5)
     assert not soak.wrong
     assert soak.counts["rounds"] == 5
+
+
+@both
+def test_an_item_that_was_evicted_meanwhile(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
+    """The encoder answers the probe, and has let go of the picture when it is asked for it."""
+    request = ask()
+    ec.reach()
+    (expected,) = _encoded(ec, request)
+    ec.enforce(ecLoadFailure={"action": "recompute"})
+
+    ec.link.hold(0)
+    try:
+        sent = senders.submit(ec.send, request)
+        until(lambda: ec.link.held, "The encoder does not answer")
+        ec.evict_all()
+    finally:
+        ec.link.bring_up()
+
+    assert sent.result().tokens == expected
+    outcome = ec.outcome(request)
+    assert (outcome.outcome, outcome.mode) == (c.OUTCOME_RECOMPUTED, c.FAILURE_MODE_TRANSFER)
+    assert (outcome.error_type, outcome.peer.address) == (c.ERROR_TYPE_EVICTED, ec.peer)
+    assert {each.transfer_failure.error_type for each in ec.events("transfer_failure", request.name)} == {
+        c.ERROR_TYPE_EVICTED
+    }
+
+
+@pytest.mark.parametrize("served", [ASYNC_FORK_TP2], indirect=True, ids=["async-fork-tp2"])
+def test_a_request_without_media(ec: ZmqBench, senders: ThreadPoolExecutor) -> None:
+    """It fails with an error that can be retried, and nobody else does; with its media it is answered.
+
+    What the encoder has does not help: vLLM's requests of tokens do not say which places of a picture are embeddings, so
+    for this model they ask for another number of rows (docs/upstream.md).
+    """
+    request, stranger = ask(), ask(0)
+    expected = _encoded(ec, request, stranger)
+    ec.enforce(ecLoadFailure={"action": "recompute"})
+
+    bare = senders.submit(ec.send_bare, request)
+    beside = ec.send(stranger)
+    failed = bare.result()
+
+    assert failed.status == HTTPStatus.SERVICE_UNAVAILABLE, failed.text
+    message = failed.body["error"]["message"]
+    assert all(part in message for part in ("EC load failure", "nor encoded here", "can be retried")), message
+    assert ec.outcome(request).outcome == c.OUTCOME_FAILED
+    assert beside.tokens == expected[1]
+    assert ec.send(request.again()).tokens == expected[0]
 
 
 def test_the_demo(stack: EcStack) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from demo.client import chat
+from demo.client import chat, chat_body, post_json
 from demo.ec_servers import forget_all
 from demo.picture import Picture
 from tests.support.bench import AgentBench, new_name
@@ -84,6 +85,20 @@ class EcBench(AgentBench):
             max_tokens=max_tokens,
             headers={"X-Request-Id": request.name},
             timeout=timeout,
+        )
+
+    def send_bare(self, request: Ask, *, max_tokens: int = TOKENS) -> Answer:
+        """Send *request* as a router does that keeps the media to itself: tokens, and the names of the pictures."""
+        rendered = post_json(
+            f"{self.engine.url}/v1/chat/completions/render", chat_body(request.parts, max_tokens)
+        )
+        assert rendered.status == HTTPStatus.OK, rendered.text
+        features = {key: rendered.body["features"][key] for key in ("mm_hashes", "mm_placeholders")}
+        sampling = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+        return post_json(
+            f"{self.engine.url}/inference/v1/generate",
+            {"token_ids": rendered.body["token_ids"], "features": features, "sampling_params": sampling},
+            headers={"X-Request-Id": request.name},
         )
 
     def empty(self) -> None:

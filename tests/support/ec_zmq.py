@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 INTO_THE_FIRST, INTO_THE_SECOND = 1000, 6000
 
 
+# Serve requests of tokens, too; what vLLM's cache of processed media would not take.
+TOKENS_IN = ("--enable-scale-out", "--mm-processor-cache-gb", "0")
+
+
 class HostCache(NamedTuple):
     """An encoder's memory for outputs: *settings* of its connector, with which it holds fewer than *items*."""
 
@@ -113,7 +117,7 @@ def zmq_bench(stack: EcStack, variant: Variant | None, *, logs: Path) -> Iterato
             producers=[link.address],
             extra={"load_failure": "fail", **PATIENCE},
             module=variant.module,
-            args=variant.args,
+            args=(*variant.args, *TOKENS_IN),
             env={**variant.env, **environment(stack.agent.endpoint, variant.name, "both")},
         )
         server = Server(spec, model=tiny_vision_model(ROOT / ".cache" / "models"), logs=logs)
