@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
-from penstock.instrumentation.hooks import Requirement, registry
+from penstock.instrumentation.hooks import Extension, Requirement, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import kv_dialects
 from penstock.instrumentation.vllm.kv_moves import place_of
@@ -15,6 +15,8 @@ from penstock.instrumentation.vllm.subclass import Swaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from penstock.instrumentation.hooks import Need
 
 
 class KvWorkerHook:
@@ -26,7 +28,7 @@ class KvWorkerHook:
     def __init__(self) -> None:
         self.swaps = Swaps()
 
-    def requires(self) -> Iterable[Requirement]:
+    def requires(self) -> Iterable[Need]:
         """Return the methods that the mixin extends."""
         from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
@@ -38,6 +40,7 @@ class KvWorkerHook:
             Requirement(KVConnectorBase_V1, "get_transfer_results", ("finished_req_ids",)),
             Requirement(KVConnectorBase_V1, "get_block_ids_with_load_errors"),
             Requirement(KVConnectorBase_V1, "build_connector_worker_meta"),
+            Extension(KvWorkerMixin, KVConnectorBase_V1),
         ]
 
     def install(self) -> None:

@@ -15,6 +15,7 @@ from penstock.instrumentation.fitness import Answer, Verdict
 from penstock.instrumentation.hooks import misfit
 from penstock.instrumentation.vllm.client_error import ClientErrorHook
 from penstock.instrumentation.vllm.install import hooks
+from penstock.instrumentation.vllm.kv_hook import KvWorkerHook
 from penstock.instrumentation.vllm.nixl_hook import NixlHook
 from penstock.instrumentation.vllm.scheduler_hook import SchedulerHook
 
@@ -48,6 +49,7 @@ def survey(disabled: Collection[str] = ()) -> list[Answer]:
             _answer("nixl", c.COMPONENT_WORKER, functools.partial(_nixl, name), disabled, name)
             for name in NIXL_WORKERS
         ),
+        _answer("kv_worker", c.COMPONENT_WORKER, functools.partial(misfit, KvWorkerHook()), disabled),
         _answer("client_error", c.COMPONENT_FRONTEND, functools.partial(misfit, ClientErrorHook()), disabled),
     ]
 
