@@ -186,6 +186,7 @@ class EcControl:
     def scheduled(self, output: Any) -> None:
         """Note who computes on what is loaded in the step that was just scheduled, and let the workers drop what was bad."""
         self._tracking.scheduled(output)
+        self._tracking.keep_media(output)
         self._failures.release(output)
 
     def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
