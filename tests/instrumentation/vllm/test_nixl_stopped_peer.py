@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -38,6 +39,11 @@ class Remote:
     def address(self) -> str:
         """The peer's address as others see it."""
         return f"{HOST}:{self.port}"
+
+    def stop(self) -> None:
+        """SIGSTOP, and wait until none of its threads runs any more: the signal takes its time."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
 
 @contextmanager
@@ -79,7 +85,7 @@ def test_stopped_peer(pair: tuple[Remote, Engine], recorder: Recorder) -> None:
     """Blocks of a read that is given up stay as long as the peer may answer, which it does when it comes back."""
     peer, decode = pair
     decode.cache[1:4] = 7.0
-    peer.process.send_signal(signal.SIGSTOP)
+    peer.stop()
     decode.read("r1", peer, local=(1, 2, 3))
     for _ in range(20):
         assert not decode.cancel("r1")[0].finished_recving
@@ -99,7 +105,7 @@ def test_a_released_handle_proves_nothing(pair: tuple[Remote, Engine]) -> None:
     If this fails, NIXL stops a transfer before it releases it, and a load in flight can be cancelled (docs/upstream.md).
     """
     peer, decode = pair
-    peer.process.send_signal(signal.SIGSTOP)
+    peer.stop()
     decode.read("r1", peer, local=(1, 2, 3))
     (handle,) = decode.worker._recving_transfers.pop("r1")
     assert decode.worker.nixl_wrapper.check_xfer_state(handle) == "PROC"
@@ -114,7 +120,7 @@ def test_a_released_handle_proves_nothing(pair: tuple[Remote, Engine]) -> None:
 def test_killed_peer(pair: tuple[Remote, Engine], recorder: Recorder) -> None:
     """A peer that dies during a read is one failure with its class, and nothing else of that request."""
     peer, decode = pair
-    peer.process.send_signal(signal.SIGSTOP)
+    peer.stop()
     decode.read("r1", peer)
     assert not decode.step()[0].finished_recving
     peer.process.kill()
