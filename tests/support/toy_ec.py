@@ -205,17 +205,21 @@ class ToyEcEngine(ToyEngine):
         self.bad = bad
         self._inputs: dict[str, list[int]] = {}
         self._requests: dict[str, Any] = {}
+        # What the worker was given with a request; vLLM leaves out media that lie in the cached prefix, and the V1 runner gets
+        # nothing new when it is resumed.
+        self._features: dict[str, list[Any]] = {}
 
     def _execute(self, scheduled: Any) -> Any:
         self._update(scheduled)
         for new in scheduled.scheduled_new_reqs:
-            self._requests[new.req_id] = self.scheduler.requests[new.req_id]
+            request = self._requests[new.req_id] = self.scheduler.requests[new.req_id]
+            self._features[new.req_id] = request.mm_features if self.keeps_held else new.mm_features
         for item in scheduled.free_encoder_mm_hashes:
             self.cache.pop(item, None)
         report = self._load_items(scheduled.ec_connector_metadata)
         for request_id, indexes in scheduled.scheduled_encoder_inputs.items():
             for index in indexes:
-                feature = self._requests[request_id].mm_features[index]
+                feature = self._features[request_id][index]
                 assert feature.data is not None, (
                     f"{request_id} is to encode {feature.identifier} without media"
                 )
