@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.internal import encoder, wire_format
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from penstock.agent.contents import Contents
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest import limits
 from penstock.agent.ingest.limits import check_batch, check_hello, parse
@@ -77,7 +78,7 @@ REFUSED = [
 def test_what_is_within_the_limits_is_taken(batch):
     """At each limit, and values that only a newer engine knows."""
     body = batch.SerializeToString()
-    check_batch(parse(body), len(body))
+    check_batch(Contents(parse(body), body), body)
 
 
 @pytest.mark.parametrize(("batch", "sentence"), REFUSED)
@@ -85,7 +86,7 @@ def test_what_is_beyond_a_limit_is_refused_with_a_sentence(batch, sentence):
     """It names the field, its value and the limit."""
     body = batch.SerializeToString()
     with pytest.raises(ContractError) as caught:
-        check_batch(parse(body), len(body))
+        check_batch(Contents(parse(body), body), body)
     assert sentence in str(caught.value)
 
 
@@ -100,6 +101,7 @@ def test_what_is_beyond_a_limit_is_refused_with_a_sentence(batch, sentence):
         (Hello(schema_version=1, process="api", labels={"a": "x" * 1025}), "hello.labels has a text of 1025"),
         (Hello(schema_version=1, process="api", labels={"x" * 1025: "a"}), "hello.labels has a text of 1025"),
         (Hello(schema_version=1, process="x" * 5000), "hello.process has a text of 5000"),
+        (Hello(schema_version=1, process="api", labels={str(n): "x" * 200 for n in range(50)}), "at most 8192 are taken; give the engine fewer or shorter labels"),
     ],
 )  # fmt: skip
 def test_a_hello_is_checked(hello, sentence):
@@ -190,7 +192,7 @@ def test_any_bytes_are_parsed_or_refused(body):
         assert count_entries(body, Batch.DESCRIPTOR, 50) <= 50
     with suppress(ContractError):
         batch = parse(body)
-        check_batch(batch, len(body))
+        check_batch(Contents(batch, body), body)
         assert batch.epoch
 
 
@@ -205,5 +207,30 @@ def test_a_message_that_was_cut_or_changed_is_parsed_or_refused(data):
     cut = bytes(body[: data.draw(st.integers(0, len(body)))])
     with suppress(ContractError):
         batch = parse(cut)
-        check_batch(batch, len(cut))
+        check_batch(Contents(batch, cut), cut)
         assert all(index < len(batch.strings) for index in batch.transfers.peer)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([1, 900, limits.MAX_NAME, limits.MAX_NAME + 1, limits.MAX_TEXT, limits.MAX_TEXT + 1]),
+        max_size=6,
+    ),
+    st.sampled_from(["request_id", "error_text"]),
+    st.sampled_from("aü"),
+)
+def test_a_text_that_is_too_long_is_found_wherever_it_is(lengths, field, letter):
+    """Among events of all sizes: exactly those batches are refused that hold one, in characters and not in bytes."""
+    events = []
+    for length in lengths:
+        entry = transfer_failure("r", error_text="x")
+        setattr(entry if field == "request_id" else entry.transfer_failure, field, letter * length)
+        events.append(entry)
+    batch = Batch(epoch=1, seq=1, events=events)
+    body = batch.SerializeToString()
+    if max(lengths, default=0) <= limits.MAX_TEXT:
+        check_batch(Contents(batch, body), body)
+    else:
+        with pytest.raises(ContractError, match=f"has a text of {limits.MAX_TEXT + 1} characters"):
+            check_batch(Contents(batch, body), body)

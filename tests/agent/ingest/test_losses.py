@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -108,6 +109,23 @@ def test_a_loss_is_written_when_the_disk_has_room_again(hasty, monkeypatch):
         return await append(source, batch, body)
 
     monkeypatch.setattr(hasty.journal, "append", full_once)
+    with FakeEngine(hasty.address):
+        pass
+    wait_until(lambda: own_batches(hasty), "the loss is in the log")
+    assert next(failures, None) is None
+
+
+def test_a_loss_is_written_when_the_log_can_be_read_again(hasty, monkeypatch):
+    """A disk that fails a read ends neither the wait nor the watch."""
+    monkeypatch.setattr(losses, "_RETRY_SECONDS", 0.01)
+    is_open, failures = hasty.reader.is_open, iter([True, False])
+
+    def broken_once(epoch: int) -> bool:
+        if next(failures):
+            raise sqlite3.OperationalError("disk I/O error")
+        return is_open(epoch)
+
+    monkeypatch.setattr(hasty.reader, "is_open", broken_once)
     with FakeEngine(hasty.address):
         pass
     wait_until(lambda: own_batches(hasty), "the loss is in the log")

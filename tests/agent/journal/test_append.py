@@ -55,7 +55,7 @@ async def test_appends_that_come_together_are_committed_together(journal, source
 async def test_commits_are_announced_once_each_in_the_order_of_the_log(journal, log):
     """Duplicates are not; and the callback has run when append returns."""
     heard = []
-    journal.on_commit(lambda batch_id, _, batch: heard.append((batch_id, batch.seq)))
+    journal.on_commit(lambda batch_id, _, contents: heard.append((batch_id, contents.batch.seq)))
     await log(1)
     assert heard == [(1, 1)]
     await log(1)
@@ -181,6 +181,27 @@ async def test_open_deferrals_follow_the_events(journal, source, log):
         assert len(reader.open_deferrals(source.epoch, limit=1)[0]) == 1
         await log(3, goodbye=Goodbye(reason="exit"))
         assert reader.open_deferrals(source.epoch) == ([], 0)
+
+
+@pytest.mark.parametrize("waiting", [0, 3, 300])
+async def test_many_waits_that_end_at_once(source, log, journal, waiting):
+    """Whether few or many others are open: what ended is gone, of this source only, and the others wait on."""
+    other = Source(epoch=9, key=source.key, process="engine-core")
+    mine = ("a", "b", "c")
+    await log(1, *map(deferral_start, mine))
+    await log(1, *map(deferral_start, (*mine, *(f"w{n}" for n in range(waiting)))), source=other)
+    here = [f"h{n}" for n in range(80)]
+    await log(
+        2,
+        *(say(name) for name in here for say in (deferral_start, deferral_end)),
+        *(event("request_closed", name) for name in here),
+        deferral_end("a"),
+        deferral_end("c", reason=DEFERRAL_REASON_GRAMMAR),
+        event("request_closed", "b"),
+    )
+    with journal.reader() as reader:
+        assert [item.start.request_id for item in reader.open_deferrals(source.epoch)[0]] == ["c"]
+        assert reader.open_deferrals(other.epoch)[1] == len(mine) + waiting
 
 
 @pytest.mark.parametrize(("process", "closed"), [("agent", True), ("engine-core", False)])

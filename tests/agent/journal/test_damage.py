@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.errors import FullError
-from penstock.agent.journal import Journal
+from penstock.agent.journal import Journal, schema
 from penstock.agent.journal.reserve import Reserve
 from penstock.agent.setaside import damaged, is_damage, trim
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -67,7 +67,14 @@ def without_a_table(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "harm",
-    [foreign, cut, lambda path: overwrite(path, 0), lambda path: overwrite(path, 100), without_a_table],
+    [
+        foreign,
+        cut,
+        lambda path: os.truncate(path, 0),
+        lambda path: overwrite(path, 0),
+        lambda path: overwrite(path, 100),
+        without_a_table,
+    ],
 )
 async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
     """With all its files; what was in it is counted as lost by a new beginning, not by a smaller number."""
@@ -87,12 +94,22 @@ async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
     assert damaged(tmp_path) == {"journal": 1, "policy": 0}
 
 
+async def test_a_first_start_that_was_interrupted_is_no_damage(tmp_path, source):
+    """Nor is one after the journal of another pod was archived: the file is there, and nothing in it yet."""
+    (tmp_path / "journal.db").touch()
+    await write(tmp_path, source, pod_uid="a")
+    (tmp_path / "journal.db").rename(tmp_path / "journal-1.db")
+    schema._make_private(tmp_path / "journal.db")
+    await (Journal.open(tmp_path, pod_uid="b")).close()
+    assert damaged(tmp_path) == {"journal": 0, "policy": 0}
+
+
 async def test_damage_that_shows_late(tmp_path, source):
     """A start does not look at every page: what is met later ends the taking in, and the next start begins anew."""
     await write(tmp_path, source, 200)
     path = tmp_path / "journal.db"
     database = sqlite3.connect(path)
-    (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'requests'").fetchone()
+    (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'kinds'").fetchone()
     database.close()
     overwrite(path, (root - 1) * 4096, root * 4096)
     journal = Journal.open(tmp_path)

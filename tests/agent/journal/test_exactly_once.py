@@ -41,7 +41,7 @@ class Model:
         """Begin a life of the journal."""
         self.journal = Journal.open(self.directory)
         self.journal.on_commit(
-            lambda number, source, batch: self.announced.append((number, source.epoch, batch.seq))
+            lambda number, source, contents: self.announced.append((number, source.epoch, contents.batch.seq))
         )
 
     async def send(self, group: list[tuple[int, int]]) -> None:
@@ -90,7 +90,7 @@ class Model:
                 assert numbers[source.epoch] == list(range(1, watermark + 1))
                 for seq in range(1, watermark + 2):
                     assert len(reader.request_batches(f"{source.key.engine}-{seq}")) == (seq <= watermark)
-            assert len(reader.events(limit=10_000)) == len(rows)
+            assert len(list(reader.scan(limit=10_000))) == len(rows)
 
 
 @settings(max_examples=25, deadline=None)

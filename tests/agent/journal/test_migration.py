@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from penstock.agent.journal import Journal, schema
@@ -16,9 +17,6 @@ from penstock.agent.policy import database as policies
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.batches import deferral_start
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 BATCHES = 500
@@ -74,7 +72,7 @@ def upgrade(path: Path, steps: int) -> int:
 async def test_killed_in_the_middle_of_an_upgrade(tmp_path):
     """At many places: each leaves a version complete, and nothing of the next one."""
     seen = set()
-    for number, steps in enumerate((1, 4, 16, 24, 32, 40, 48, 64, 300, 600, 1_000_000)):
+    for number, steps in enumerate((1, 4, 16, 24, 32, 40, 48, 64, 300, 600, 900, 1_000, 1_000_000)):
         path = old_database(tmp_path / str(number))
         code = upgrade(path, steps)
         assert code in (0, -signal.SIGKILL)
@@ -83,7 +81,8 @@ async def test_killed_in_the_middle_of_an_upgrade(tmp_path):
         columns = {row[1] for row in database.execute("PRAGMA table_info(sources)")}
         tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         assert ("last_batch" in columns, "pruned" in tables) == (version >= 2,) * 2
-        assert ("kinds" in tables, "events" in tables) == (version == 3, version < 3)
+        assert ("kinds" in tables, "events" in tables) == (version >= 3, version < 3)
+        assert ("runs" in tables, "requests" in tables) == (version >= 4, version < 4)
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         database.close()
         seen.add((code, version))
@@ -92,10 +91,35 @@ async def test_killed_in_the_middle_of_an_upgrade(tmp_path):
         with journal.reader() as reader:
             assert (reader.first(), reader.last()) == (1, BATCHES)
             assert len(reader.request_batches("r")) == BATCHES
-            assert len(reader.events(kinds=["deferral_start"], limit=2 * BATCHES)) == BATCHES
+            assert len(list(reader.scan(kinds=["deferral_start"], limit=2 * BATCHES))) == BATCHES
         assert await journal.append(SOURCE, Batch(epoch=7, seq=BATCHES + 1), b"") == BATCHES + 1
         await journal.close()
-    assert {(-signal.SIGKILL, 1), (-signal.SIGKILL, 2), (0, 3)} <= seen
+    assert {(-signal.SIGKILL, 1), (-signal.SIGKILL, 2), (-signal.SIGKILL, 3), (0, 4)} <= seen
+
+
+def test_an_upgrade_sorts_beside_the_database(tmp_path):
+    """The root of a container may be read-only, and have no /tmp."""
+    database = schema.connect(tmp_path / "journal.db")
+    schema.migrate(database, schema.MIGRATIONS[:3])
+    database.execute("BEGIN")
+    database.executemany(
+        "INSERT INTO requests VALUES (?, ?)", ((key, key * 7 % 1000 + 1) for key in range(150_000))
+    )
+    database.execute("COMMIT")
+    seen = set()
+
+    def look() -> int:
+        for link in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                seen.add(str(link.readlink()))
+        return 0
+
+    database.set_progress_handler(look, 20_000)
+    schema.migrate(database)
+    assert database.execute("SELECT count(*), sum(length(keys)) FROM recent").fetchone() == (1000, 600_000)
+    database.close()
+    places = {Path(name).parent for name in seen if "etilqs_" in name}
+    assert places == {tmp_path}
 
 
 @pytest.mark.parametrize("module", [schema, policies])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.agent.contents import Contents
+from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal import reader as reading
+from penstock.agent.journal.allowance import Allowance
 from penstock.agent.journal.connect import signed, unsigned
 from penstock.agent.journal.index import kind_rows, request_ids, request_key
-from penstock.agent.kinds import with_kinds
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -32,7 +36,7 @@ def test_a_batch_is_found_by_every_id_that_it_names():
         ],
     )
     batch.probes.request_id.append(0)
-    assert request_ids(batch, with_kinds(batch)) == {
+    assert request_ids(Contents(batch)) == {
         "sampled", "own", "remote", "closed", "external", "prefill", "w1", "w2", "newer"
     }  # fmt: skip
 
@@ -40,13 +44,13 @@ def test_a_batch_is_found_by_every_id_that_it_names():
 def test_a_time_that_sqlite_cannot_hold_is_cut():
     """The wire's time is unsigned; a nonsensical one must not stop the log."""
     batch = Batch(events=[Event(time_unix_nano=2**64 - 1), transfer_failure("r")])
-    assert kind_rows(with_kinds(batch)) == [(0, 2**63 - 1), (16, TIME)]
+    assert kind_rows(Contents(batch)) == [(0, 2**63 - 1), (16, TIME)]
 
 
 def test_a_kind_has_one_row_with_the_newest_time():
     """However many events of it are in the batch, in whatever order; a time of 0 is one, too."""
     batch = Batch(events=[transfer_failure("r", time_ns=time) for time in (5, 7, 6)] + [Event()])
-    assert kind_rows(with_kinds(batch)) == [(16, 7), (0, 0)]
+    assert kind_rows(Contents(batch)) == [(16, 7), (0, 0)]
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -68,7 +72,7 @@ async def test_batches_are_paged_in_order(journal, log):
 async def test_an_empty_log_has_no_positions(journal):
     """0 stands for none."""
     with journal.reader() as reader:
-        assert (reader.first(), reader.last(), reader.batches(0), reader.events()) == (0, 0, [], [])
+        assert (reader.first(), reader.last(), reader.batches(0), list(reader.scan())) == (0, 0, [], [])
         assert reader.source(1) is None
 
 
@@ -77,26 +81,24 @@ async def test_events_newest_first_by_kind_time_and_request(journal, log):
     await log(1, transfer_failure("a", time_ns=10), deferral_start("b", time_ns=20))
     await log(2, transfer_failure("b", time_ns=30), transfer_failure("c", remote_request_id="a", time_ns=40))
     with journal.reader() as reader:
-        assert pairs(reader.events()) == [(2, 1), (2, 0), (1, 1), (1, 0)]
-        assert pairs(reader.events(limit=3)) == [(2, 1), (2, 0), (1, 1)]
-        assert pairs(reader.events(kinds=["deferral_start"])) == [(1, 1)]
-        assert pairs(reader.events(kinds=["transfer_failure"], limit=2)) == [(2, 1), (2, 0)]
-        assert pairs(reader.events(since_unix_nano=30)) == [(2, 1), (2, 0)]
-        assert pairs(reader.events(request_id="a")) == [(2, 1), (1, 0)]
-        assert pairs(reader.events(request_id="a", limit=1)) == [(2, 1)]
-        assert pairs(reader.events(request_id="b", kinds=["transfer_failure"], since_unix_nano=25)) == [
-            (2, 0)
-        ]
+        assert pairs(reader.scan()) == [(2, 1), (2, 0), (1, 1), (1, 0)]
+        assert pairs(reader.scan(limit=3)) == [(2, 1), (2, 0), (1, 1)]
+        assert pairs(reader.scan(kinds=["deferral_start"])) == [(1, 1)]
+        assert pairs(reader.scan(kinds=["transfer_failure"], limit=2)) == [(2, 1), (2, 0)]
+        assert pairs(reader.scan(since_unix_nano=30)) == [(2, 1), (2, 0)]
+        assert pairs(reader.scan(request_id="a")) == [(2, 1), (1, 0)]
+        assert pairs(reader.scan(request_id="a", limit=1)) == [(2, 1)]
+        assert pairs(reader.scan(request_id="b", kinds=["transfer_failure"], since_unix_nano=25)) == [(2, 0)]
         with pytest.raises(KeyError, match="explosion"):
-            reader.events(kinds=["explosion"])
+            list(reader.scan(kinds=["explosion"]))
 
 
 async def test_events_of_a_newer_engine_are_found_too(journal, log):
     """An event whose body is not known has no kind, but a place."""
     await log(1, Event(time_unix_nano=1, request_id="r"))
     with journal.reader() as reader:
-        assert pairs(reader.events()) == [(1, 0)]
-        assert pairs(reader.events(request_id="r")) == [(1, 0)]
+        assert pairs(reader.scan()) == [(1, 0)]
+        assert pairs(reader.scan(request_id="r")) == [(1, 0)]
 
 
 async def test_requests_are_found_by_prefix(journal, log):
@@ -131,7 +133,67 @@ async def test_requests_whose_hashes_are_the_same_are_told_apart(journal, log):
     with journal.reader() as reader:
         assert [logged.id for logged in reader.request_batches("plumless")] == [1, 2]
         assert [logged.id for logged in reader.request_batches("buckeroo")] == [2, 3]
-        assert pairs(reader.events(request_id="buckeroo")) == [(3, 0), (2, 0)]
+        assert pairs(reader.scan(request_id="buckeroo")) == [(3, 0), (2, 0)]
+
+
+async def test_what_is_read_of_a_request_is_bounded(journal, log):
+    """The newest batches, up to the one that goes beyond; the allowance knows whether there was more."""
+    for seq in range(1, 5):
+        await log(seq, transfer_failure("r"), transfer_failure("buckeroo"))
+    with journal.reader() as reader:
+        size = len(reader.batches(0)[0].body)
+        for left, found in ((1, [4]), (2 * size, [3, 4]), (4 * size, [1, 2, 3, 4])):
+            allowance = Allowance(left)
+            assert [logged.id for logged in reader.request_batches("r", allowance=allowance)] == found
+            assert allowance.cut is (len(found) < 4)
+        # One whose id only has the same hash costs as much.
+        allowance = Allowance(2 * size)
+        assert reader.request_batches("plumless", allowance=allowance) == []
+        assert allowance.cut
+
+
+@pytest.mark.parametrize("request_id", ["", "r"])
+async def test_what_a_scan_reads_is_bounded(journal, log, request_id):
+    """By kind, and by request; what is not asked for is not read, so an end that comes by itself is no cut."""
+    for seq in range(1, 4):
+        await log(seq, transfer_failure("r"))
+    with journal.reader() as reader:
+        size = len(reader.batches(0)[0].body)
+        allowance = Allowance(2 * size)
+        assert pairs(reader.scan(request_id=request_id, allowance=allowance)) == [(3, 0), (2, 0)]
+        assert allowance.cut
+        allowance = Allowance(3 * size)
+        assert len(pairs(reader.scan(request_id=request_id, allowance=allowance))) == 3
+        assert not allowance.cut
+
+
+async def test_a_step_of_a_question_has_its_time(journal, log):
+    """What it finds in a batch takes time, however small the batch is."""
+    for seq in range(1, 4):
+        await log(seq, transfer_failure("r"))
+    seconds = iter([0.0, 1.0, 1.9, 2.0])
+    allowance = Allowance(seconds=2.0, clock=lambda: next(seconds))
+    with journal.reader() as reader:
+        assert pairs(reader.scan(allowance=allowance)) == [(3, 0), (2, 0)]
+    assert allowance.cut
+
+
+async def test_nothing_is_read_once_the_agent_stops(journal, log):
+    """A question in the middle of the log must not hold up its end."""
+    for seq in range(1, 4):
+        await log(seq, transfer_failure("r"))
+    stopping = threading.Event()
+    with journal.reader(stopping.is_set) as reader:
+        found = reader.scan()
+        next(found)
+        stopping.set()
+        for question in (
+            lambda: next(found),
+            lambda: reader.request_batches("r"),
+            lambda: reader.find_requests("r"),
+        ):
+            with pytest.raises(ImpossibleError, match="the agent is stopping"):
+                question()
 
 
 async def test_a_reader_sees_what_is_committed_when_it_asks(journal, log):
@@ -150,6 +212,6 @@ async def test_a_scan_reads_no_further_than_it_is_asked(journal, log):
         found = reader.scan(kinds=["deferral_start", "transfer_failure"], limit=100)
         assert pairs([next(found), next(found), next(found)]) == [(4, 1), (4, 0), (3, 1)]
         everything = list(reader.scan(limit=100))
-        assert pairs(everything) == pairs(reader.events(limit=100))
+        assert pairs(everything) == pairs(reader.scan(limit=100))
         assert len(list(reader.scan(limit=3))) == 3
     found.close()

@@ -6,10 +6,11 @@ A message that fails is refused with INVALID_ARGUMENT and must not be sent again
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from google.protobuf.message import DecodeError, Message
 from penstock.agent.errors import ContractError
+from penstock.agent.ingest.outline import event_sizes
 from penstock.agent.ingest.scan import count_entries
 from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.proto import SCHEMA_VERSION
@@ -18,11 +19,9 @@ from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
+    from penstock.agent.contents import Columns, Contents, Samples
     from penstock.proto.v1.ingest_pb2 import Hello
-    from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
     from penstock.proto.v1.snapshot_pb2 import Snapshot
-
-    Samples: TypeAlias = TransferSamples | ProbeSamples
 
 MAX_MESSAGE_BYTES = 1 << 20
 # Strings and submessages of one message, at all depths.
@@ -35,6 +34,9 @@ MAX_COUNTS = 512
 # Of each list of a snapshot.
 MAX_SNAPSHOT_ROWS = 8_192
 MAX_LABELS = 64
+# The log keeps one for each source, longer than its batches: with 16 times as much for each of those that may come at
+# once, the smallest of all state directories would be full of them.
+MAX_HELLO_BYTES = 8 << 10
 # In characters: ids, peers, connectors, labels ...
 MAX_NAME = 1_024
 # ... and texts inside events and snapshots (the sender cuts an exception's at 1 KiB).
@@ -44,7 +46,6 @@ MAX_TEXT = 4_096
 _SCAN_ABOVE_BYTES = 256 << 10
 
 _SCALARS = str | bytes | int | float
-_SAMPLES: tuple[Literal["transfers", "probes"], ...] = ("transfers", "probes")
 _INDICES = frozenset({"connector", "peer", "peer_engine_id", "request_id"})
 
 
@@ -67,19 +68,20 @@ def parse(body: bytes) -> Batch:
         raise ContractError("the message is not a penstock.v1.Batch") from error
 
 
-def check_batch(batch: Batch, size: int) -> None:
-    """Check all but the Hello of a message of *size* bytes that :func:`parse` returned.
+def check_batch(contents: Contents, body: bytes) -> None:
+    """Check all but the Hello of what :func:`parse` returned for *body*.
 
     Raises:
         ContractError: it names the field, its value and the limit.
 
     """
+    batch = contents.batch
     if batch.epoch == 0:
         raise ContractError("epoch is 0; draw a random one at the start of the process")
     if batch.seq == 0:
         _check_unsequenced(batch)
     else:
-        _check_sequenced(batch, size)
+        _check_sequenced(contents, body)
 
 
 def _check_unsequenced(batch: Batch) -> None:
@@ -90,7 +92,8 @@ def _check_unsequenced(batch: Batch) -> None:
         _check_snapshot(batch.snapshot)
 
 
-def _check_sequenced(batch: Batch, size: int) -> None:
+def _check_sequenced(contents: Contents, body: bytes) -> None:
+    batch = contents.batch
     if batch.HasField("hello") or batch.HasField("snapshot"):
         raise ContractError(f"batch {batch.seq} holds a hello or a snapshot; those are sent with seq 0")
     _at_most("events", len(batch.events), MAX_EVENTS)
@@ -98,44 +101,49 @@ def _check_sequenced(batch: Batch, size: int) -> None:
     _at_most("drops", len(batch.drops), MAX_COUNTS)
     _at_most("guard_errors", len(batch.guard_errors), MAX_COUNTS)
     _at_most("tombstone.lost", len(batch.tombstone.lost), MAX_COUNTS)
-    for event in batch.events:
-        kind = event.WhichOneof("body")
-        if kind == "source_lost":
-            raise ContractError("events.source_lost is the agent's own; an engine must not send it")
-        if kind == "deferral_end" and event.deferral_end.ending == DEFERRAL_ENDING_ENGINE_LOST:
-            raise ContractError("events.deferral_end.ending engine_lost is the agent's own word")
-    for name in _SAMPLES:
-        if batch.HasField(name):
-            _check_samples(name, getattr(batch, name), batch.strings)
-    # No string is longer than what holds it: a small batch needs no look at each.
-    if size > MAX_NAME:
-        _check_all_texts(batch)
+    if "source_lost" in contents.groups:
+        raise ContractError("events.source_lost is the agent's own; an engine must not send it")
+    waits = contents.groups.get("deferral_end")
+    if waits is not None and DEFERRAL_ENDING_ENGINE_LOST in waits.column("ending"):
+        raise ContractError("events.deferral_end.ending engine_lost is the agent's own word")
+    if batch.HasField("transfers"):
+        _check_samples("transfers", batch.transfers, contents.transfers, contents)
+    if batch.HasField("probes"):
+        _check_samples("probes", batch.probes, contents.probes, contents)
+    # No text is longer than what holds it: a small batch needs no look at each.
+    if len(body) > MAX_NAME:
+        _check_all_texts(contents, body)
 
 
-def _check_all_texts(batch: Batch) -> None:
-    _check_texts("strings", batch.strings, MAX_NAME)
-    for event in batch.events:
-        if event.ByteSize() > MAX_NAME:
-            _check_texts("events", event)
+def _check_all_texts(contents: Contents, body: bytes) -> None:
+    batch = contents.batch
+    if max(map(len, contents.strings), default=0) > MAX_NAME:
+        _check_texts("strings", contents.strings, MAX_NAME)
+    if batch.events:
+        sizes = event_sizes(body)
+        if max(sizes) > MAX_NAME:
+            for event, size in zip(batch.events, sizes, strict=True):
+                if size > MAX_NAME:
+                    _check_texts("events", event)
     for count in (*batch.drops, *batch.guard_errors, *batch.tombstone.lost):
         _check_texts("counts", count)
 
 
-def _check_samples(name: str, samples: Samples, strings: Any) -> None:
-    columns = {field.name: getattr(samples, field.name) for field in samples.DESCRIPTOR.fields}
-    rows = len(samples.end_time_unix_nano)
+def _check_samples(name: str, samples: Samples, columns: Columns, contents: Contents) -> None:
+    rows = len(columns)
     _at_most(name, rows, MAX_SAMPLES)
-    for column, values in columns.items():
-        if len(values) != rows:
+    known = len(contents.strings)
+    for field in samples.DESCRIPTOR.fields:
+        column = field.name
+        length = len(getattr(samples, column))
+        if length != rows:
             raise ContractError(
-                f"{name}.{column} has {len(values)} entries, {name}.end_time_unix_nano {rows}; all columns are equally long"
+                f"{name}.{column} has {length} entries, {name}.end_time_unix_nano {rows}; all columns are equally long"
             )
-        if rows and column in _INDICES and max(values) >= len(strings):
-            raise ContractError(
-                f"{name}.{column} has index {max(values)}, the string table has {len(strings)} entries"
-            )
-    if rows and strings[0]:
-        raise ContractError(f"strings[0] is {strings[0][:40]!r}; it is always empty")
+        if rows and column in _INDICES and (highest := max(columns[column])) >= known:
+            raise ContractError(f"{name}.{column} has index {highest}, the string table has {known} entries")
+    if rows and contents.strings[0]:
+        raise ContractError(f"strings[0] is {contents.strings[0][:40]!r}; it is always empty")
 
 
 def _check_snapshot(snapshot: Snapshot) -> None:
@@ -167,6 +175,10 @@ def check_hello(hello: Hello) -> None:
         )
     _at_most("hello.labels", len(hello.labels), MAX_LABELS)
     _check_texts("hello", hello)
+    if hello.ByteSize() > MAX_HELLO_BYTES:
+        raise ContractError(
+            f"hello has {hello.ByteSize()} bytes, at most {MAX_HELLO_BYTES} are taken; give the engine fewer or shorter labels"
+        )
 
 
 def _check_texts(path: str, value: Any, limit: int = MAX_TEXT) -> None:

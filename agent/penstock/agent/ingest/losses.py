@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.errors import PenstockError
 from penstock.agent.journal import AGENT_PROCESS
+from penstock.agent.journal.connect import describe
 from penstock.agent.model import EngineKey, Source
 from penstock.proto import SCHEMA_VERSION, __version__
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
@@ -125,7 +126,8 @@ class LossWatch:
 
     async def _try(self, source: Source, last_seen: int) -> bool:
         try:
-            await self._lose(source, last_seen)
+            with describe(self._journal.path):
+                await self._lose(source, last_seen)
         except PenstockError as error:
             _log.warning("the loss of a source could not be written", epoch=source.epoch, error=str(error))
             return False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import structlog
+from penstock.agent.contents import Contents
 from penstock.agent.errors import ContractError, FullError, GapError, LimitError, PenstockError
 from penstock.agent.ingest.admission import Admission
 from penstock.agent.ingest.limits import check_batch, check_hello, parse
@@ -189,7 +190,7 @@ class IngestService:
         batch = parse(body)
         if not batch.HasField("hello"):
             raise GapError("the stream does not begin with a Hello; send one with seq 0 first")
-        check_batch(batch, len(body))
+        check_batch(Contents(batch, body), body)
         check_hello(batch.hello)
         source = Source.from_hello(batch.epoch, batch.hello)
         self._admission.check_source(source.key, new=self._registry.get(source.epoch) is None)
@@ -252,7 +253,8 @@ class IngestService:
         """Take one message; returns the watermark once it is committed, None if it is none to be acknowledged."""
         self._admission.check_memory(len(body))
         batch = parse(body)
-        check_batch(batch, len(body))
+        contents = Contents(batch, body)
+        check_batch(contents, body)
         epoch = stream.source.epoch
         if batch.epoch != epoch:
             raise ContractError(
@@ -263,7 +265,7 @@ class IngestService:
                 raise ContractError("a second Hello came; one stream has one")
             self._registry.snapshot(epoch, batch.snapshot)
             return None
-        watermark = await self._journal.append(stream.source, batch, body)
+        watermark = await self._journal.append(stream.source, batch, body, contents)
         stream.goodbye = stream.goodbye or batch.HasField("goodbye")
         return watermark
 

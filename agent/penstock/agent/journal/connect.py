@@ -53,6 +53,8 @@ def connect(path: Path) -> sqlite3.Connection:
         database.execute("PRAGMA auto_vacuum = INCREMENTAL")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
+        # Some builds overwrite with zeros what is deleted: every page that retention frees would be written once more.
+        database.execute("PRAGMA secure_delete = OFF")
     except BaseException:
         database.close()
         raise

@@ -5,6 +5,7 @@ Why a kind has one row in a batch and a request a hash: ``docs/decisions/0003-re
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -14,8 +15,7 @@ from penstock.proto.v1.events_pb2 import Event
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.kinds import KindAndEvent
-    from penstock.proto.v1.ingest_pb2 import Batch
+    from penstock.agent.contents import Contents
 
 _BODIES = Event.DESCRIPTOR.oneofs_by_name["body"].fields
 KIND_NUMBERS = {field.name: field.number for field in _BODIES}
@@ -34,14 +34,12 @@ class KindRow(NamedTuple):
     newest_unix_nano: int
 
 
-def kind_rows(events: Iterable[KindAndEvent]) -> list[KindRow]:
-    """Return a row for each kind that is among *events*."""
-    newest: dict[str, int] = {}
-    for kind, event in events:
-        time = event.time_unix_nano
-        if time >= newest.get(kind, 0):
-            newest[kind] = time
-    return [KindRow(KIND_NUMBERS.get(kind, 0), min(time, MAX_INTEGER)) for kind, time in newest.items()]
+def kind_rows(contents: Contents) -> list[KindRow]:
+    """Return a row for each kind that is among the events."""
+    return [
+        KindRow(KIND_NUMBERS.get(kind, 0), min(group.newest, MAX_INTEGER))
+        for kind, group in contents.groups.items()
+    ]
 
 
 def _other_ids(kind: str, event: Event) -> Iterable[str]:
@@ -63,16 +61,22 @@ def event_request_ids(event: Event) -> set[str]:
     return ids
 
 
-def request_ids(batch: Batch, events: Iterable[KindAndEvent]) -> set[str]:
-    """Return all ids of requests that *batch* names: in its *events* and its samples."""
+def request_ids(contents: Contents) -> set[str]:
+    """Return all ids of requests that a batch names: in its events and its samples."""
     ids: set[str] = set()
-    for kind, event in events:
-        ids.add(event.request_id)
-        if kind in _NAMES_OTHERS:
-            ids.update(_other_ids(kind, event))
-    strings = batch.strings
-    for column in (batch.transfers.request_id, batch.probes.request_id):
-        ids.update([strings[index] for index in set(column)])
+    for kind, group in contents.groups.items():
+        ids.update(group.request_ids)
+        # As `_other_ids`, for all events of the kind at once.
+        if kind in _NAMES_REMOTE:
+            ids.update(group.values("remote_request_id"))
+        if kind == "request_closed":
+            ids.update(group.values("external_request_id"))
+        elif kind == "handshake":
+            ids.update(chain.from_iterable(body.waiting_request_ids for body in group.bodies))
+    strings = contents.strings
+    for columns in (contents.transfers, contents.probes):
+        if len(columns):
+            ids.update(map(strings.__getitem__, set(columns["request_id"])))
     ids.discard("")
     return ids
 
@@ -82,6 +86,6 @@ def request_key(request_id: str) -> int:
     return crc32(request_id.encode())
 
 
-def request_keys(batch: Batch, events: Iterable[KindAndEvent]) -> set[int]:
-    """Return the keys of all requests that *batch* names."""
-    return {request_key(request_id) for request_id in request_ids(batch, events)}
+def request_keys(contents: Contents) -> set[int]:
+    """Return the keys of all requests that a batch names: :func:`request_key` of each."""
+    return set(map(crc32, map(str.encode, request_ids(contents))))

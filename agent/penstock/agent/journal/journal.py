@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from penstock.agent.budget import DEFAULT_LIMIT
+from penstock.agent.contents import Contents
 from penstock.agent.journal import schema
 from penstock.agent.journal.checkpoint import Checkpointer
 from penstock.agent.journal.connect import describe
 from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.requests import RequestIndex
 from penstock.agent.journal.reserve import FILE as RESERVE_FILE
 from penstock.agent.journal.reserve import Reserve
 from penstock.agent.journal.retention import Retention, Usage
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
-    OnCommit: TypeAlias = Callable[[int, Source, Batch], None]
+    OnCommit: TypeAlias = Callable[[int, Source, Contents], None]
 
 _log = structlog.get_logger(__name__)
 
@@ -36,13 +38,13 @@ _log = structlog.get_logger(__name__)
 @dataclass(slots=True)
 class _Append:
     source: Source
-    batch: Batch
+    contents: Contents
     body: bytes
     future: asyncio.Future[Appended]
     size: int
 
     def run(self, transaction: Transaction) -> Appended:
-        return transaction.append(self.source, self.batch, self.body, time.time_ns())
+        return transaction.append(self.source, self.contents.batch, self.body, time.time_ns(), self.contents)
 
 
 @dataclass(slots=True)
@@ -55,9 +57,9 @@ class _Open:
         return transaction.open_source(self.source, time.time_ns())
 
 
-def _call(callback: OnCommit, batch_id: int, source: Source, batch: Batch) -> None:
+def _call(callback: OnCommit, batch_id: int, source: Source, contents: Contents) -> None:
     try:
-        callback(batch_id, source, batch)
+        callback(batch_id, source, contents)
     except Exception:  # noqa: BLE001  (the batch is committed: its sender gets the acknowledgement in any case)
         _log.exception("a committed batch was not taken up", batch=batch_id, epoch=source.epoch)
 
@@ -82,7 +84,8 @@ class Journal:
         self.agent_epoch = int(meta["agent_epoch"])
         self._on_commit: list[OnCommit] = []
         self._fold = database.execute("SELECT batch, body FROM folds WHERE name = 'metrics'").fetchone()
-        self._retention = Retention(database, budget)
+        requests = RequestIndex(database)
+        self._retention = Retention(database, budget, requests)
         reserve = Reserve(path.with_name(RESERVE_FILE), budget.reserve)
         reserve.take()
         self._checkpointer = Checkpointer(path) if budget.checkpoints_beside else None
@@ -90,6 +93,7 @@ class Journal:
             database,
             self._done,
             retention=self._retention,
+            requests=requests,
             reserve=reserve,
             group_bytes=budget.transaction,
             damaged=self._note_damage,
@@ -138,10 +142,13 @@ class Journal:
         self._writer.put(command)
         return await command.future
 
-    async def append(self, source: Source, batch: Batch, body: bytes) -> int:
+    async def append(
+        self, source: Source, batch: Batch, body: bytes, contents: Contents | None = None
+    ) -> int:
         """Append a batch; returns the source's watermark once it is committed.
 
-        A batch at or below the watermark changes nothing. *body* is the batch as it came.
+        A batch at or below the watermark changes nothing. *body* is the batch as it came, *contents* what was
+        read of it already.
 
         Raises:
             GapError: its number is not the next one.
@@ -151,7 +158,9 @@ class Journal:
         """
         if source.epoch not in self._writer.watermarks:
             await self.open_source(source)
-        command = _Append(source, batch, body, asyncio.get_running_loop().create_future(), len(body))
+        command = _Append(
+            source, contents or Contents(batch), body, asyncio.get_running_loop().create_future(), len(body)
+        )
         self._writer.put(command)
         return (await command.future).watermark
 
@@ -169,7 +178,7 @@ class Journal:
         for command, result in pairs:
             if isinstance(command, _Append) and isinstance(result, Appended) and result.batch_id:
                 for callback in self._on_commit:
-                    _call(callback, result.batch_id, command.source, command.batch)
+                    _call(callback, result.batch_id, command.source, command.contents)
             if command.future.done():
                 continue  # Its caller was cancelled.
             if isinstance(result, Exception):
@@ -177,9 +186,9 @@ class Journal:
             else:
                 command.future.set_result(result)
 
-    def reader(self) -> Reader:
-        """Return a reader with a connection of its own."""
-        return Reader(self.path)
+    def reader(self, stopped: Callable[[], bool] = lambda: False) -> Reader:
+        """Return a reader with a connection of its own, which reads no batch any more once *stopped* returns True."""
+        return Reader(self.path, stopped)
 
     def save_fold(self, batch_id: int, blob: bytes) -> None:
         """Queue the fold's state after *batch_id*; a later call replaces one that waits."""

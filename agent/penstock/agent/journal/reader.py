@@ -9,8 +9,12 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.contents import Contents
+from penstock.agent.errors import ImpossibleError
+from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
 from penstock.agent.journal.connect import MAX_INTEGER, connect_reader, describe, signed, unsigned
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, request_ids, request_key
+from penstock.agent.journal.lookup import Lookup
 from penstock.agent.journal.packing import unpack
 from penstock.agent.journal.sources import source_from_blob
 from penstock.agent.kinds import with_kinds
@@ -19,7 +23,7 @@ from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
@@ -54,11 +58,19 @@ class SourceRow(NamedTuple):
 
 
 class Reader:
-    """Sees what is committed when a method is called. One thread at a time."""
+    """Sees what is committed when a method is called. One thread at a time.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the journal.
+        stopped: asked before each batch; once it returns True, reading one raises ImpossibleError.
+
+    """
+
+    def __init__(self, path: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+        self._stopped = stopped
         with describe(path):
             self._database = connect_reader(path)
+        self._lookup = Lookup(self._database)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -88,6 +100,8 @@ class Reader:
         """Yield what *query* finds, one in memory at a time."""
         with closing(self._database.execute(query, values)) as rows:
             for row in rows:
+                if self._stopped():
+                    raise ImpossibleError("the agent is stopping; ask again")
                 yield _logged(row)
 
     def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
@@ -127,78 +141,108 @@ class Reader:
         query = "SELECT count(*) FROM sources WHERE epoch = ? AND closed_unix_nano IS NULL"
         return self._number(query, (signed(epoch),)) > 0
 
-    def request_batches(self, request_id: str, before: int = _NO_BATCH) -> list[LoggedBatch]:
+    def batch(self, number: int) -> LoggedBatch | None:
+        """Return one batch; None if it is gone."""
+        return next(iter(list(self._batches(f"{_BATCH} WHERE id = ?", (number,)))), None)
+
+    def request_batch_ids(self, request_id: str, before: int = _NO_BATCH) -> Iterator[int]:
+        """Yield the ids of the batches before *before* that may name the request by any of its ids, the newest first.
+
+        Some are about another one, whose id has the same hash.
+        """
+        return reversed(self._lookup.batches(request_key(request_id), before))
+
+    def request_batches(
+        self, request_id: str, before: int = _NO_BATCH, allowance: Allowance | None = None
+    ) -> list[LoggedBatch]:
         """Return the batches that name the request by any of its ids (own, remote, the client's), ascending.
 
-        Those before the batch *before*. One of another request may be among them, if it holds the id as a text.
+        Those before the batch *before*, the newest if *allowance* ends: all are in memory at once. One of another
+        request may be among them, if it holds the id as a text.
         """
+        return list(self.request_batches_newest_first(request_id, before, allowance))[::-1]
+
+    def request_batches_newest_first(
+        self, request_id: str, before: int = _NO_BATCH, allowance: Allowance | None = None
+    ) -> Iterator[LoggedBatch]:
+        """Yield what :meth:`request_batches` returns, one in memory at a time."""
+        allowance = allowance or Allowance()
         text = request_id.encode()
-        named = self._batches(
-            f"{_BATCH} WHERE id IN (SELECT batch FROM requests WHERE key = ? AND batch < ?) ORDER BY id",  # noqa: S608  (a constant)
-            (request_key(request_id), before),
-        )
-        return [logged for logged in named if text in logged.body]
+        for number in self.request_batch_ids(request_id, before):
+            if allowance.ends:
+                return
+            logged = self.batch(number)
+            if logged is None:
+                continue
+            # Also for one that only has the hash: it was read.
+            allowance.take(len(logged.body))
+            if text in logged.body:
+                yield logged
 
     def find_requests(self, prefix: str, limit: int = 10) -> list[str]:
         """Return ids of requests that begin with *prefix*, sorted, at most *limit*.
 
-        The newest batches are looked through, 64 MiB of them; no further than it takes.
+        The newest batches are looked through, 64 MiB of them or two seconds; no further than it takes.
         """
         found: set[str] = set()
-        text, left = prefix.encode(), _LOOKED_THROUGH_BYTES
+        text, allowance = prefix.encode(), Allowance(_LOOKED_THROUGH_BYTES, STEP_SECONDS)
         for logged in self._batches(f"{_BATCH} ORDER BY id DESC"):
             if text in logged.body:
                 batch = Batch.FromString(logged.body)
-                found.update(
-                    name for name in request_ids(batch, with_kinds(batch)) if name.startswith(prefix)
-                )
-            left -= len(logged.body)
-            if left <= 0 or len(found) >= limit:
+                found.update(name for name in request_ids(Contents(batch)) if name.startswith(prefix))
+            allowance.take(len(logged.body))
+            if allowance.ends or len(found) >= limit:
                 break
         return sorted(found)[:limit]
 
-    def events(
+    def scan(
         self,
         *,
         kinds: Collection[str] = (),
         request_id: str = "",
         since_unix_nano: int = 0,
         limit: int = 100,
-    ) -> list[tuple[LoggedBatch, int]]:
-        """Find events, newest first: the batch and the index of the event in it.
+        allowance: Allowance | None = None,
+    ) -> Iterator[tuple[LoggedBatch, int]]:
+        """Yield events, newest first: the batch and the index of the event in it.
+
+        It reads on only as far as is asked, one batch at a time.
 
         Args:
             kinds: field names of ``Event.body``; empty for all.
             request_id: any id of a request; empty for all.
             since_unix_nano: only events of this moment or later.
             limit: at most so many.
+            allowance: of what may be read.
 
         Raises:
             KeyError: a kind that is none.
 
         """
-        if not request_id:
-            return list(self.scan(kinds=kinds, since_unix_nano=since_unix_nano, limit=limit))
         numbers = frozenset([KIND_NUMBERS[kind] for kind in kinds] or [0, *KIND_NUMBERS.values()])
-        return self._request_events(request_id, numbers, since_unix_nano, limit)
-
-    def scan(
-        self, *, kinds: Collection[str] = (), since_unix_nano: int = 0, limit: int
-    ) -> Iterator[tuple[LoggedBatch, int]]:
-        """Yield what :meth:`events` returns, reading on only as far as is asked, one batch at a time.
-
-        Raises:
-            KeyError: a kind that is none.
-
-        """
-        numbers = [KIND_NUMBERS[kind] for kind in kinds] or [0, *KIND_NUMBERS.values()]
         since_unix_nano = min(since_unix_nano, MAX_INTEGER)
+        allowance = allowance or Allowance()
+        if request_id:
+            batches = self.request_batches_newest_first(request_id, allowance=allowance)
+        else:
+            batches = self._of_kinds(numbers, since_unix_nano, limit, allowance)
+        found = (
+            (logged, pos)
+            for logged in batches
+            for pos in _places(logged, numbers, since_unix_nano, request_id)
+        )
+        yield from islice(found, limit)
+
+    def _of_kinds(
+        self, kinds: frozenset[int], since_unix_nano: int, limit: int, allowance: Allowance
+    ) -> Iterator[LoggedBatch]:
+        """Yield the batches that hold events of *kinds*, newest first."""
         # The first batch that can hold one: an event is never received before it happens, but clocks step.
         since_batch = self._number(
             "SELECT min(id) FROM batches WHERE received_unix_nano >= ?", (since_unix_nano - 60_000_000_000,)
         ) if since_unix_nano else 0  # fmt: skip
         # A cursor as it is would be closed with the merge, perhaps after its connection.
-        batches = [
+        ids = [
             map(
                 itemgetter(0),
                 self._database.execute(
@@ -207,26 +251,15 @@ class Reader:
                     (number, since_batch, since_unix_nano, limit),
                 ),
             )
-            for number in numbers
+            for number in sorted(kinds)
         ]
-        newest_first = (batch_id for batch_id, _ in groupby(heapq.merge(*batches, reverse=True)))
-        found = (
-            (logged, pos)
-            for batch_id in newest_first
-            for logged in list(self._batches(f"{_BATCH} WHERE id = ?", (batch_id,)))
-            for pos in _places(logged, frozenset(numbers), since_unix_nano)
-        )
-        yield from islice(found, limit)
-
-    def _request_events(
-        self, request_id: str, kinds: frozenset[int], since_unix_nano: int, limit: int
-    ) -> list[tuple[LoggedBatch, int]]:
-        found = (
-            (logged, pos)
-            for logged in reversed(self.request_batches(request_id))
-            for pos in _places(logged, kinds, since_unix_nano, request_id)
-        )
-        return list(islice(found, limit))
+        for number, _ in groupby(heapq.merge(*ids, reverse=True)):
+            if allowance.ends:
+                return
+            logged = self.batch(number)
+            if logged is not None:
+                allowance.take(len(logged.body))
+                yield logged
 
     def open_deferrals(self, epoch: int, limit: int = 10_000) -> tuple[list[OpenDeferral], int]:
         """Return at most *limit* deferrals of a source that have not ended, and how many there are in all."""

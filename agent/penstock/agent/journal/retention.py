@@ -8,15 +8,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
-from google.protobuf.message import DecodeError
 from penstock.agent.journal.connect import unsigned
-from penstock.agent.journal.index import kind_rows, request_keys
-from penstock.agent.journal.packing import unpack
-from penstock.agent.kinds import with_kinds
-from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.agent.journal.index import KIND_NUMBERS
 
 if TYPE_CHECKING:
     from penstock.agent.budget import Budget
+    from penstock.agent.journal.requests import RequestIndex
 
 _log = structlog.get_logger(__name__)
 
@@ -25,6 +22,9 @@ TRACES = "traces"
 
 MAX_CLOSED_SOURCES = 10_000
 """Sources that have ended and left nothing in the log, of which the watermarks are kept."""
+
+# Of the limit, for those; what a source says of itself may be long.
+_SHARE_OF_CLOSED = 32
 
 # What lies far below its mark is not looked at after each commit: that would cost as much as the commit.
 _LOOK_SECONDS = 0.05
@@ -70,8 +70,9 @@ class Retention:
 
     """
 
-    def __init__(self, database: sqlite3.Connection, budget: Budget) -> None:
+    def __init__(self, database: sqlite3.Connection, budget: Budget, requests: RequestIndex) -> None:
         self._database = database
+        self._requests = requests
         self._budget = budget
         self._opened = 0
         self._looked = 0.0
@@ -158,16 +159,16 @@ class Retention:
         ).fetchone()
         low, exported = cursor or (0, 0)
         last = min(folded, low - 1) if delivered_only else folded
-        rows = self._oldest(last, count)
-        if not rows:
+        oldest = self._oldest(last, count)
+        if not oldest:
             return False
-        unexported = sum(number > exported for number, *_ in rows)
+        unexported = sum(number > exported for number in oldest)
         self._database.execute("BEGIN IMMEDIATE")
         try:
-            self._delete(rows)
+            self._delete(oldest[-1])
             self._database.execute(
                 "UPDATE pruned SET batches = batches + ?, unexported = unexported + ?",
-                (len(rows), unexported),
+                (len(oldest), unexported),
             )
             self._database.execute("COMMIT")
         except BaseException:
@@ -177,35 +178,27 @@ class Retention:
         self._tell(unexported, exported)
         return True
 
-    def _oldest(self, last: int, count: int) -> list[tuple[int, bytes, int]]:
-        """Return *count* batches, none above *last*; fewer if they are large, because all are in memory at once."""
-        rows: list[tuple[int, bytes, int]] = []
+    def _oldest(self, last: int, count: int) -> list[int]:
+        """Return *count* batches, none above *last*; fewer if they are large, so that a transaction is not."""
+        found: list[int] = []
         # More than one transaction can have appended, so that the log does shrink.
         left = 2 * self._budget.transaction
-        query = "SELECT id, body, packed FROM batches WHERE id <= ? ORDER BY id LIMIT ?"
-        with closing(self._database.execute(query, (last, count))) as found:
-            for row in found:
-                rows.append(row)
-                left -= len(row[1])
+        query = "SELECT id, length(body) FROM batches WHERE id <= ? ORDER BY id LIMIT ?"
+        with closing(self._database.execute(query, (last, count))) as rows:
+            for number, size in rows:
+                found.append(number)
+                left -= size
                 if left <= 0:
                     break
-        return rows
+        return found
 
-    def _delete(self, rows: list[tuple[int, bytes, int]]) -> None:
-        kinds: list[tuple[int, int]] = []
-        requests: list[tuple[int, int]] = []
-        for number, body, packed in rows:
-            try:
-                batch = Batch.FromString(unpack(body, packed))
-            except DecodeError:
-                # A bad disk: what the indexes say of it finds nothing any more.
-                continue
-            events = with_kinds(batch)
-            kinds += ((row.kind, number) for row in kind_rows(events))
-            requests += ((key, number) for key in request_keys(batch, events))
-        self._database.executemany("DELETE FROM kinds WHERE kind = ? AND batch = ?", sorted(kinds))
-        self._database.executemany("DELETE FROM requests WHERE key = ? AND batch = ?", sorted(requests))
-        through = rows[-1][0]
+    def _delete(self, through: int) -> None:
+        # Of one kind at a time, because they lie so; 0 is that of a newer peer's events.
+        self._database.executemany(
+            "DELETE FROM kinds WHERE kind = ? AND batch <= ?",
+            [(kind, through) for kind in (0, *KIND_NUMBERS.values())],
+        )
+        self._requests.drop(through)
         # A wait that is older than the whole log: its end comes with its start's time, so nothing is lost but
         # the ending that the agent would make up for a source that vanishes.
         self._database.execute("DELETE FROM open_deferrals WHERE batch <= ?", (through,))
@@ -227,9 +220,11 @@ class Retention:
         self._opened = 0
         rows = self._database.execute(
             "DELETE FROM sources WHERE epoch IN ("
-            " SELECT epoch FROM sources WHERE (closed_unix_nano IS NOT NULL OR process = 'agent')"
+            " SELECT epoch FROM (SELECT epoch, row_number() OVER newest AS number, sum(length(hello)) OVER newest AS size"
+            " FROM sources WHERE (closed_unix_nano IS NOT NULL OR process = 'agent')"
             " AND last_batch < coalesce((SELECT min(id) FROM batches), last_batch + 1)"
-            " ORDER BY last_seen_unix_nano DESC LIMIT -1 OFFSET ?) RETURNING epoch",
-            (MAX_CLOSED_SOURCES,),
+            " WINDOW newest AS (ORDER BY last_seen_unix_nano DESC, epoch))"
+            " WHERE number > ? OR size > ?) RETURNING epoch",
+            (MAX_CLOSED_SOURCES, self._budget.limit // _SHARE_OF_CLOSED),
         ).fetchall()
         return [unsigned(epoch) for (epoch,) in rows]

@@ -13,6 +13,7 @@ from penstock.agent.errors import StateError
 from penstock.agent.journal import reserve
 from penstock.agent.journal.connect import connect, describe, limit_to
 from penstock.agent.journal.index import request_key
+from penstock.agent.journal.runs import pack_keys
 from penstock.agent.setaside import DamagedError, archive, is_damage, set_aside, size_of, trim
 
 if TYPE_CHECKING:
@@ -123,8 +124,46 @@ MIGRATIONS: tuple[str, ...] = (
     INSERT OR IGNORE INTO requests SELECT request_key(request_id), batch FROM named ORDER BY 1, 2;
     DROP TABLE named;
     """,
+    """
+    -- From here on batches.packed is the number of what compressed the body (journal.packing): 1 is zlib, 2 zstd.
+
+    -- The keys of the requests that a batch names, until they move into a run; packed as journal.runs says.
+    CREATE TABLE recent (batch INTEGER PRIMARY KEY, keys BLOB NOT NULL);
+    INSERT INTO recent SELECT batch, pack_keys(key) FROM requests GROUP BY batch;
+    DROP TABLE requests;
+
+    -- A run has the keys of the batches from its first to its last.
+    CREATE TABLE runs (
+        first INTEGER PRIMARY KEY,
+        last INTEGER NOT NULL,
+        passing BLOB NOT NULL               -- tells of most keys that are not in it that they are not
+    );
+    -- Its keys, each with its batch: id is first * 256 + the first eight bits of the keys.
+    CREATE TABLE buckets (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    """,
 )
 VERSION = len(MIGRATIONS)
+
+
+def _sort_beside(database: sqlite3.Connection) -> None:
+    """Let a step sort in files beside the database: a container may have no other place that can be written."""
+    path = database.execute("PRAGMA database_list").fetchone()[2]
+    if path:
+        directory = os.path.dirname(path).replace("'", "''")  # noqa: PTH120  (SQLite's own text)
+        database.execute(f"PRAGMA temp_store_directory = '{directory}'")
+
+
+class _PackKeys:
+    """SQLite's aggregate of the keys of one batch."""
+
+    def __init__(self) -> None:
+        self._keys: list[int] = []
+
+    def step(self, key: int) -> None:
+        self._keys.append(key)
+
+    def finalize(self) -> bytes:
+        return pack_keys(self._keys)
 
 
 def migrate(database: sqlite3.Connection, steps: tuple[str, ...] = MIGRATIONS) -> None:
@@ -141,6 +180,9 @@ def migrate(database: sqlite3.Connection, steps: tuple[str, ...] = MIGRATIONS) -
             "or give --state-dir an empty directory"
         )
     database.create_function("request_key", 1, request_key, deterministic=True)
+    database.create_aggregate("pack_keys", 1, _PackKeys)  # type: ignore[arg-type]  # typeshed knows integers only
+    if version < len(steps):
+        _sort_beside(database)
     for number in range(version, len(steps)):
         with contextlib.closing(database.cursor()) as cursor:
             cursor.executescript(
@@ -171,6 +213,8 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
         if _marker(path).exists():
             set_aside(path, "an earlier life of the agent found damage in it")
             _marker(path).unlink()
+        if _was_cut_to_nothing(path):
+            set_aside(path, "it is empty")
         try:
             database = _open(path, pod_uid)
         except (sqlite3.DatabaseError, DamagedError) as error:
@@ -246,14 +290,24 @@ def _probe(database: sqlite3.Connection) -> None:
         for table in ("meta", "folds", "cursors", "sources", "pruned"):
             database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608  (constants)
         database.execute("SELECT * FROM batches ORDER BY id DESC LIMIT 1").fetchall()
+        database.execute("SELECT sum(length(keys)) FROM recent").fetchall()
     except sqlite3.OperationalError as error:
         if "no such" in str(error):
             raise DamagedError(str(error)) from error
         raise
 
 
+def _was_cut_to_nothing(path: Path) -> bool:
+    """Tell whether a journal was here of which nothing is left: to SQLite an empty file is a new database."""
+    beside = (path.with_name(reserve.FILE), path.with_name(f"{path.name}-wal"))
+    return path.exists() and not size_of(path) and any(size_of(place) for place in beside)
+
+
 def _make_private(path: Path) -> None:
     """Create the file for its owner alone: it names requests and peers. SQLite's other files take after it."""
+    if not path.exists():
+        # It stands for a journal that is there; a start that is interrupted here must not look like a loss.
+        path.with_name(reserve.FILE).unlink(missing_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE))
     path.chmod(_MODE)
 

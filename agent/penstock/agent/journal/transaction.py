@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.contents import Contents
 from penstock.agent.errors import GapError
 from penstock.agent.journal.connect import signed
 from penstock.agent.journal.index import kind_rows, request_keys
 from penstock.agent.journal.packing import pack
+from penstock.agent.journal.runs import pack_keys
 from penstock.agent.journal.sources import source_to_blob
 from penstock.agent.journal.waits import Waits
-from penstock.agent.kinds import with_kinds
 
 if TYPE_CHECKING:
     import sqlite3
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.proto.v1.ingest_pb2 import Batch
 
 AGENT_PROCESS = "agent"
+# Waits that end in one transaction.
+_MANY = 100
 
 
 class Appended(NamedTuple):
@@ -32,7 +35,8 @@ class Transaction:
     """A transaction on *database*, begun by the caller and finished by :meth:`finish` and the caller's commit.
 
     ``watermarks`` are the committed ones; this transaction's stay apart in ``staged`` until it has committed.
-    ``opened`` counts the sources that were seen for the first time in this life of the agent.
+    ``opened`` counts the sources that were seen for the first time in this life of the agent, ``keys`` what the index of
+    requests takes, up to the batch ``last``.
     """
 
     def __init__(self, database: sqlite3.Connection, watermarks: dict[int, int]) -> None:
@@ -42,9 +46,11 @@ class Transaction:
         self._seen: dict[int, int] = {}
         self._batches: dict[int, int] = {}
         self._kinds: list[tuple[int, int, int]] = []
-        self._requests: list[tuple[int, int]] = []
+        self._requests: list[tuple[int, bytes]] = []
         self._waits = Waits()
         self.opened = 0
+        self.keys = 0
+        self.last = 0
 
     def open_source(self, source: Source, now: int) -> int:
         """Note that *source* has connected; returns its watermark."""
@@ -70,8 +76,10 @@ class Transaction:
             return int(row[0])
         return self._committed[epoch]
 
-    def append(self, source: Source, batch: Batch, body: bytes, now: int) -> Appended:
-        """Append *batch* and all that the tables derive from it.
+    def append(
+        self, source: Source, batch: Batch, body: bytes, now: int, contents: Contents | None = None
+    ) -> Appended:
+        """Append *batch* and all that the tables derive from it; *contents* is what was read of it already.
 
         Raises:
             GapError: its number is not the next one, or the source was never opened; nothing is written.
@@ -90,14 +98,16 @@ class Transaction:
             (signed(source.epoch), batch.seq, now, *pack(body)),
         ).lastrowid
         assert batch_id is not None  # noqa: S101  (an INSERT has one)
-        events = with_kinds(batch)
-        self._kinds += [(row.kind, batch_id, row.newest_unix_nano) for row in kind_rows(events)]
-        self._requests += [(key, batch_id) for key in request_keys(batch, events)]
-        self._waits.follow(signed(source.epoch), batch_id, events)
+        contents = contents or Contents(batch)
+        self._kinds += [(row.kind, batch_id, row.newest_unix_nano) for row in kind_rows(contents)]
+        if keys := request_keys(contents):
+            self._requests.append((batch_id, pack_keys(keys)))
+            self.keys += len(keys)
+            self.last = batch_id
+        self._waits.follow(signed(source.epoch), batch_id, contents)
         if source.process == AGENT_PROCESS:
-            for kind, event in events:
-                if kind == "source_lost":
-                    self._close(event.source_lost.epoch, now)
+            for _, event in contents.in_order(("source_lost",)):
+                self._close(event.source_lost.epoch, now)
         self._batches[source.epoch] = batch_id
         self.staged[source.epoch] = batch.seq
         return Appended(batch.seq, batch_id)
@@ -129,12 +139,8 @@ class Transaction:
         """Write what is gathered over the whole of it; the caller commits next."""
         write = self._database.executemany
         write("INSERT INTO kinds VALUES (?, ?, ?)", sorted(self._kinds))
-        # In order, because neighbours share pages.
-        write("INSERT INTO requests VALUES (?, ?)", sorted(self._requests))
-        write(
-            "DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ? AND reason = ?", self._waits.ended
-        )
-        write("DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ?", self._waits.closed)
+        write("INSERT INTO recent VALUES (?, ?)", self._requests)
+        self._end_waits()
         write("INSERT OR REPLACE INTO open_deferrals VALUES (?, ?, ?, ?, ?)", self._waits.begun())
         write(
             "UPDATE sources SET watermark = ?, last_seen_unix_nano = ?, last_batch = max(last_batch, ?)"
@@ -144,3 +150,21 @@ class Transaction:
                 for epoch, seen in self._seen.items()
             ],
         )
+
+    def _end_waits(self) -> None:
+        """Delete the waits of earlier transactions that ended in this one."""
+        ended, closed = self._waits.ended, self._waits.closed
+        most = len(ended) + len(closed)
+        if most > _MANY:
+            # Few waits are open, and most of those that end have begun in this transaction: one look at them all costs
+            # less than a search for each.
+            found = self._database.execute(
+                "SELECT request_id FROM open_deferrals LIMIT ?", (most,)
+            ).fetchall()
+            if len(found) < most:
+                waiting = {request_id for (request_id,) in found}
+                ended = [wait for wait in ended if wait[1] in waiting]
+                closed = [request for request in closed if request[1] in waiting]
+        write = self._database.executemany
+        write("DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ? AND reason = ?", ended)
+        write("DELETE FROM open_deferrals WHERE epoch = ? AND request_id = ?", closed)

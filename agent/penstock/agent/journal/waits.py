@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from penstock.agent.kinds import KindAndEvent
+    from penstock.agent.contents import Contents
     from penstock.proto.v1.events_pb2 import Event
 
 
@@ -27,19 +26,30 @@ class Waits:
         self.closed: list[tuple[int, str]] = []
         self._begun: dict[tuple[int, str], dict[int, tuple[Event, int]]] = {}
 
-    def follow(self, epoch: int, batch_id: int, events: Iterable[KindAndEvent]) -> None:
+    def follow(self, epoch: int, batch_id: int, contents: Contents) -> None:
         """Take the events of one batch."""
-        for kind, event in events:
-            if kind == "deferral_start":
-                reasons = self._begun.setdefault((epoch, event.request_id), {})
-                reasons[event.deferral_start.reason] = (event, batch_id)
-            elif kind == "deferral_end":
-                reason = event.deferral_end.reason
-                self._begun.get((epoch, event.request_id), {}).pop(reason, None)
-                self.ended.append((epoch, event.request_id, reason))
-            elif kind == "request_closed":
-                self._begun.pop((epoch, event.request_id), None)
-                self.closed.append((epoch, event.request_id))
+        groups = contents.groups
+        # Where each ended last in this batch.
+        ended: dict[tuple[str, int], int] = {}
+        closed: dict[str, int] = {}
+        if ends := groups.get("deferral_end"):
+            reasons = ends.column("reason")
+            self.ended += zip(repeat(epoch), ends.request_ids, reasons, strict=False)
+            ended = dict(zip(zip(ends.request_ids, reasons, strict=True), ends.places, strict=True))
+        if done := groups.get("request_closed"):
+            self.closed += zip(repeat(epoch), done.request_ids, strict=False)
+            closed = dict(zip(done.request_ids, done.places, strict=True))
+        if self._begun:
+            for request_id, reason in ended:
+                self._begun.get((epoch, request_id), {}).pop(reason, None)
+            for request_id in closed:
+                self._begun.pop((epoch, request_id), None)
+        if starts := groups.get("deferral_start"):
+            for place, event, request_id, reason in zip(
+                starts.places, starts.events, starts.request_ids, starts.column("reason"), strict=True
+            ):
+                if closed.get(request_id, -1) < place and ended.get((request_id, reason), -1) < place:
+                    self._begun.setdefault((epoch, request_id), {})[reason] = (event, batch_id)
 
     def forget(self, epoch: int) -> None:
         """Drop what a source that is gone has begun."""

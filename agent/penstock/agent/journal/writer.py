@@ -16,6 +16,7 @@ from penstock.agent.setaside import is_damage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.agent.journal.requests import RequestIndex
     from penstock.agent.journal.reserve import Reserve
     from penstock.agent.journal.retention import Retention
 
@@ -72,6 +73,7 @@ class Writer:
         done: Callable[[list[tuple[Command, Any]]], None],
         *,
         retention: Retention,
+        requests: RequestIndex,
         reserve: Reserve,
         group_bytes: int,
         damaged: Callable[[str], None],
@@ -80,6 +82,7 @@ class Writer:
         self._database = database
         self._done = done
         self._retention = retention
+        self._requests = requests
         self._reserve = reserve
         self._group_bytes = group_bytes
         self._damaged = damaged
@@ -213,6 +216,7 @@ class Writer:
                 self._database.rollback()
             raise
         self._retention.opened(transaction.opened)
+        self._requests.added(transaction.last, transaction.keys)
         self.watermarks.update(transaction.staged)
         self.observe_commit(time.monotonic() - begun)
         return results
@@ -268,12 +272,13 @@ class Writer:
         return not busy and pages > 0
 
     def _trim(self, group: list[Command]) -> None:
-        """Keep the log within its budget, a little after each commit: acknowledgements come first."""
+        """Keep the log within its budget and its index in order, a little after each commit: acknowledgements come first."""
         if self.error and not self._retention.full:
             self._trimming = False
             return
         try:
-            self._trimming = self._retention.step(len(group), sum(command.size for command in group))
+            trimming = self._retention.step(len(group), sum(command.size for command in group))
+            self._trimming = self._requests.step() or trimming
             for epoch in self._retention.forget_sources():
                 self.watermarks.pop(epoch, None)
             if not self._reserve.held:

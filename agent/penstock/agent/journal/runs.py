@@ -1,0 +1,124 @@
+"""How the index of requests lies on disk: keys of a batch as they come, later many batches' in one run. Pure.
+
+A *run* holds the keys of many batches that follow each other, in 256 buckets by a key's first eight bits. In a bucket come the
+keys first, then their batches, counted from the run's first one, so that a look is one search through a few hundred keys.
+Its filter says of most keys that are not in a run that they are not.
+Why it is so: ``docs/decisions/0012-requests-are-indexed-in-runs.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+RUN_KEYS: Final = 144 << 10
+"""Keys of a run: 576 in a bucket, which fill a page of the database and do not overflow it."""
+
+RUN_BATCHES: Final = 1 << 16
+"""Numbers of batches that a run can tell apart."""
+
+BUCKETS: Final = 256
+
+_KEY_BITS = 32
+_KEY_BYTES, _OFFSET_BYTES = 4, 2
+_BUCKET_SHIFT = _KEY_BITS - 8
+# Of a filter, for each key, at least: one is set at the first bits of the key. One of sixteen keys that are not there passes.
+_FILTER_BITS = 12
+_LEAST_BITS = 3
+_SET = ord("1")
+
+
+class Run(NamedTuple):
+    """The keys of the batches *first* to *last*; each bucket with its number."""
+
+    first: int
+    last: int
+    passing: bytes
+    buckets: list[tuple[int, bytes]]
+
+
+def _little(values: array[int]) -> bytes:
+    """Return the bytes that lie on disk: the same on every machine."""
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
+
+
+def pack_keys(keys: Iterable[int]) -> bytes:
+    """Return the keys of one batch as they are stored."""
+    return _little(array("I", keys))
+
+
+def unpack_keys(stored: bytes) -> array[int]:
+    """Undo :func:`pack_keys`; what a bad disk has cut is left out."""
+    keys = array("I", stored[: len(stored) - len(stored) % _KEY_BYTES])
+    if sys.byteorder == "big":
+        keys.byteswap()
+    return keys
+
+
+def holds(stored: bytes, key: int) -> bool:
+    """Tell whether *key* is among the packed keys of a batch."""
+    return any(True for _ in places(stored, key))
+
+
+def places(stored: bytes, key: int, end: int | None = None) -> Iterator[int]:
+    """Yield the indexes at which *key* stands among the packed keys of *stored*, up to the byte *end*."""
+    wanted = key.to_bytes(_KEY_BYTES, "little")
+    at = stored.find(wanted, 0, end)
+    while at >= 0:
+        index, rest = divmod(at, _KEY_BYTES)
+        if not rest:
+            yield index
+        at = stored.find(wanted, at + 1, end)
+
+
+def make_run(rows: Sequence[tuple[int, bytes]]) -> Run:
+    """Return the run of *rows*: batches, ascending, the last at most 65,535 above the first, with their packed keys."""
+    first, last = rows[0][0], rows[-1][0]
+    packed = b"".join(stored for _, stored in rows)
+    offsets = chain.from_iterable(repeat(batch - first, len(stored) // _KEY_BYTES) for batch, stored in rows)
+    keys: list[list[int]] = [[] for _ in range(BUCKETS)]
+    batches: list[list[int]] = [[] for _ in range(BUCKETS)]
+    bits = min(_KEY_BITS, max(_LEAST_BITS, (len(packed) // _KEY_BYTES * _FILTER_BITS - 1).bit_length()))
+    shift = _KEY_BITS - bits
+    digits = bytearray(b"0") * (1 << bits)
+    # All that is done for each key, once for some hundred thousand: the bucket is the key's highest byte.
+    for bucket, key, offset in zip(
+        packed[_KEY_BYTES - 1 :: _KEY_BYTES], unpack_keys(packed), offsets, strict=True
+    ):
+        keys[bucket].append(key)
+        batches[bucket].append(offset)
+        digits[key >> shift] = _SET
+    # From digits to bits in C: a few milliseconds for two million.
+    passing = int(digits, 2).to_bytes(len(digits) // 8, "big")
+    buckets = [
+        (number, _little(array("I", held)) + _little(array("H", batches[number])))
+        for number, held in enumerate(keys)
+        if held
+    ]
+    return Run(first, last, passing, buckets)
+
+
+def bucket_of(key: int) -> int:
+    """Return the number of the bucket that *key* belongs to."""
+    return key >> _BUCKET_SHIFT
+
+
+def passes(passing: bytes, key: int) -> bool:
+    """Tell whether *key* may be in the run of a filter; if not, it is not."""
+    bit = key >> (_KEY_BITS - (len(passing) * 8 - 1).bit_length())
+    return passing[bit >> 3] & (0x80 >> (bit & 7)) != 0
+
+
+def batches_in(first: int, bucket: bytes, key: int) -> Iterator[int]:
+    """Yield the batches that name *key* by a *bucket* of the run that begins at *first*."""
+    end = len(bucket) // (_KEY_BYTES + _OFFSET_BYTES) * _KEY_BYTES
+    for index in places(bucket, key, end):
+        at = end + index * _OFFSET_BYTES
+        yield first + int.from_bytes(bucket[at : at + _OFFSET_BYTES], "little")
