@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import sqlite3
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -289,17 +290,17 @@ def test_a_watch_that_is_given_up_lets_its_thread_finish_before_its_reader_goes(
     states: list[str] = []
 
     class SlowReader(Reader):
-        def batches(self, after: int, limit: int = 256) -> list[LoggedBatch]:
+        def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
             reading.set()
             assert release.wait(20)
             states.append("read")
-            return super().batches(after, limit)
+            return super().batches(after, limit, max_bytes)
 
         def close(self) -> None:
             states.append("closed")
             super().close()
 
-    harness.journal.reader = lambda: SlowReader(harness.journal.path)  # type: ignore[method-assign]
+    harness.journal.reader = lambda _stopped: SlowReader(harness.journal.path)  # type: ignore[method-assign]
 
     async def give_up() -> None:
         events = watch_events(harness.service.agent, harness.service._tail, admin.ListEventsRequest())

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
 
 from tests.support.agent import wait_until
 from tests.support.policies import action, document
@@ -94,6 +95,20 @@ def test_warnings_tell_what_a_change_will_not_do(harness: AdminHarness) -> None:
     assert trial.warnings[0] == (
         "spec.peerQuarantine does nothing in mode observe: it is not simulated; try it with mode enforce on one engine"
     )
+
+
+def test_warnings_tell_what_a_connector_cannot_do(harness: AdminHarness) -> None:
+    """By what the engine says of itself; of a policy that does not ask for it there is nothing to say."""
+    harness.engine("0")
+    source = harness.source("0")
+    harness.snapshot(
+        source, Snapshot(engine=EngineFacts(kv_connector="LMCacheMPConnector", kv_role="kv_both"))
+    )
+    asked = list(_apply(harness, deferral={"maxTransferWait": "1s"}).warnings)
+    assert [each.partition(" ")[0] for each in asked] == ["engine", "engine"]
+    assert "where a request has run on a load that failed, it fails" in asked[0]
+    assert "spec.deferral.maxTransferWait ends no loads of LMCacheMPConnector" in asked[1]
+    assert list(_apply(harness, "other", kvLoadFailure=action("fail"), priority=200).warnings) == []
 
 
 def test_fail_everywhere_has_to_be_confirmed(harness: AdminHarness) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from penstock.agent.admin import requests, scanning
+from penstock.agent.admin import events, requests, scanning, service
+from penstock.agent.journal.allowance import Allowance
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -16,6 +19,8 @@ from tests.support.batches import PEER, TIME, deferral_end, deferral_start, tran
 from tests.support.stories import SECOND, closed, outcome
 
 if TYPE_CHECKING:
+    from penstock.agent.journal import Reader
+
     from tests.support.admin_server import AdminHarness
 
 _OTHER = "10.0.0.9:5600"
@@ -126,8 +131,9 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
         scan = scanning.Scan(reader, rows, events=2)
         assert [found.event.request_id for found in scan] == ["r2", "r1"]
         assert scan.cut
-        rows = reader.scan(kinds=["request_closed"], limit=10)
-        scan = scanning.Scan(reader, rows, size=1)
+        allowance = Allowance(1)
+        rows = reader.scan(kinds=["request_closed"], limit=10, allowance=allowance)
+        scan = scanning.Scan(reader, rows, allowance=allowance)
         assert [found.event.request_id for found in scan] == ["r2"]
         assert scan.cut
 
@@ -193,3 +199,45 @@ def test_the_snapshot_decides_what_still_waits(harness: AdminHarness) -> None:
     harness.snapshot(core, Snapshot(time_unix_nano=late))
     response = _ask(harness, deferred=True)
     assert (_ids(response), response.unnamed_deferred) == (["new"], 0)
+
+
+def test_an_answer_that_is_too_large_is_cut_or_refused_with_a_sentence(
+    harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events are cut, the newest stay; of anything else less has to be asked for."""
+    core = harness.source("0")
+    for number in range(3):
+        harness.append(core, transfer_failure(f"r{number}", error_text="x" * 4000))
+    monkeypatch.setattr(events, "_ANSWER_BYTES", 5000)
+    answer = harness.stub.ListEvents(admin.ListEventsRequest())
+    assert [item.event.request_id for item in answer.events] == ["r1", "r2"]
+    assert answer.truncated
+    monkeypatch.setattr(service, "MAX_SEND_BYTES", 50)
+    with pytest.raises(grpc.RpcError) as caught:
+        _ask(harness)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert caught.value.details() == "the answer has 0 MiB, at most 0 are sent; ask for less of it"
+
+
+def test_questions_take_turns(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at a time read the log, whoever asks; how the agent is can be asked at any time."""
+    reading, release = threading.Semaphore(0), threading.Event()
+
+    def explain(_reader: Reader, request_id: str) -> admin.Explanation:
+        reading.release()
+        assert release.wait(60)
+        return admin.Explanation(request_id=request_id)
+
+    monkeypatch.setattr(events, "explain", explain)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(harness.stub.Explain, admin.GetTraceRequest(request_id=str(n))) for n in range(4)
+        ]
+        try:
+            assert reading.acquire(timeout=60)
+            assert reading.acquire(timeout=60)
+            harness.stub.GetStatus(admin.GetStatusRequest())
+            assert not reading.acquire(blocking=False)
+        finally:
+            release.set()
+        assert sorted(each.result(60).request_id for each in asked) == ["0", "1", "2", "3"]

@@ -12,7 +12,7 @@ import pytest
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.rollout import Known, rollout
 from penstock.agent.selector import Selection, Target
-from penstock.proto.v1.policy_pb2 import FAILURE_ACTION_FAIL, PolicyAck, Report, Subscribe
+from penstock.proto.v1.policy_pb2 import FAILURE_ACTION_FAIL, OrderRefusal, PolicyAck, Report, Subscribe
 from structlog.testing import capture_logs
 
 from tests.support.policies import action, manifest
@@ -353,8 +353,11 @@ async def test_an_acknowledgement_of_something_else_is_a_refusal(served: FeedSer
         Report(subscribe=Subscribe()),
         Report(subscribe=Subscribe(key={"engine": "0"}, model="m" * 5000)),
         Report(subscribe=Subscribe(key={"engine": "0"}, labels={str(n): "" for n in range(200)})),
+        Report(subscribe=Subscribe(key={"engine": "0"}, supported_fields=map(str, range(200)))),
+        Report(subscribe=Subscribe(key={"engine": "0"}, supported_fields=["x" * 5000])),
+        Report(ack=PolicyAck(refused_orders=[OrderRefusal()] * 300_000)),
     ],
-    ids=["empty", "ack", "no engine", "long text", "many labels"],
+    ids=["empty", "ack", "no engine", "long text", "many labels", "many fields", "long field", "bomb"],
 )
 async def test_a_stream_that_breaks_the_contract_is_refused(served: FeedServer, first: Report) -> None:
     """INVALID_ARGUMENT, and nothing is remembered of it."""

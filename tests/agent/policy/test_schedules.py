@@ -11,7 +11,9 @@ from penstock.agent.policy.merge import effective
 from penstock.agent.policy.model import Manifest
 from penstock.agent.policy.schedules import Schedules
 from penstock.agent.policy.store import StoredPolicy
+from penstock.agent.policy.wire import schedule_of
 from penstock.agent.selector import Target
+from penstock.proto.v1.policy_pb2 import Push
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TARGETS = [Target(EngineKey("", "0"), "tiny", {"role": role}) for role in ("decode", "prefill")]
@@ -71,7 +73,39 @@ def test_kept_schedules_are_those_worked_out_anew(steps):
             store.replace(step)
         manifests = [policy.manifest for policy in store.policies()]
         for target in TARGETS:
-            kept, anew = schedules.of(target, now), effective(manifests, target, now)
+            schedule, anew = schedules.of(target, now), effective(manifests, target, now)
+            kept = schedule.at(now)
             assert [(each.begins, each.merged.hash) for each in kept] == [
                 (each.begins, each.merged.hash) for each in anew
             ]
+            assert Push.FromString(schedule.encoded(now)) == Push(schedule=schedule_of(anew))
+            assert schedule.hashes == tuple(each.merged.hash for each in anew)
+            assert schedule.begins == tuple(each.begins.timestamp() for each in anew[1:])
+
+
+def test_engines_that_the_same_policies_select_share_a_schedule():
+    """Whatever their labels are; those of another selection, or of another generation, do not."""
+    store = _Store()
+    store.replace([manifest("a", 1, 1, 5, "decode")])
+    schedules = Schedules(store)
+    one, two = (Target(EngineKey("", key), "tiny", {"role": "decode", "n": key}) for key in "12")
+    other = Target(EngineKey("", "3"), "tiny", {"role": "prefill"})
+    shared = schedules.of(one, START)
+    assert schedules.of(two, START) is shared
+    assert schedules.of(other, START) is not shared
+    after = START + timedelta(minutes=6)
+    assert schedules.of(one, after) is schedules.of(two, after) is not shared
+    store.replace([manifest("a", 1, 2, 5, "decode")])
+    assert schedules.of(one, START) is schedules.of(two, START) is not shared
+    assert schedules.of(one, START).hashes != shared.hashes
+
+
+def test_a_push_and_a_schedule_one_behind_the_other_are_one_push():
+    """So the part that many engines share is written once."""
+    store = _Store()
+    store.replace([manifest("a", 1, 1, 5, "decode")])
+    schedule = Schedules(store).of(TARGETS[0], START)
+    own = Push(nonce=7, paused=True)
+    both = Push.FromString(own.SerializeToString() + schedule.encoded(START))
+    assert (both.nonce, both.paused) == (7, True)
+    assert list(both.schedule) == schedule_of(schedule.at(START))

@@ -94,7 +94,7 @@ def test_the_selector_of_a_manifest_joins_labels_and_expressions() -> None:
             "matchExpressions": [{"key": "canary", "operator": "DoesNotExist"}],
             "models": ["tiny"],
         }
-    ).spec.selector.selection()
+    ).spec.selector.selection
     assert selection.matches(target(role="decode"))
     assert not selection.matches(target(role="decode", canary="1"))
     assert not selection.matches(target(role="decode", model="other"))

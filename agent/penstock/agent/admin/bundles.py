@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.admin.effects import confirm, engine_changes, warnings
+from penstock.agent.admin.targets import targets
 from penstock.agent.errors import ManifestError
 from penstock.agent.policy.model import Manifest, about, check_manifest, read_json
 from penstock.agent.policy.store import IMPERATIVE, MAX_POLICIES
@@ -46,17 +47,18 @@ async def import_policies(
     applied = await agent.store.apply_all(
         manifests, author=request.author, reason=request.reason, dry_run=request.dry_run
     )
+    known = targets(agent)
     response = admin.ApplyPolicyResponse(
         store_generation=applied.store_generation,
         result="changed" if any(item.result != "unchanged" for item in applied.results) else "unchanged",
-        engines=engine_changes(agent, applied.before, applied.after),
+        engines=engine_changes(agent, known, applied.before, applied.after),
         policies=[
             admin.PolicyResult(name=item.name, generation=item.generation, result=item.result)
             for item in applied.results
         ],
     )
     response.warnings.extend(f"policy {manifest.name} has expired and is left out" for manifest in expired)
-    response.warnings.extend(warnings(agent, manifests, applied.after))
+    response.warnings.extend(warnings(agent, known, manifests, applied.after))
     return response
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 
+# At a time; the others wait their turn.
+_QUESTIONS = 2
+
+
 class StatusSource(Protocol):
     """A part of the agent that has something to say in ``GetStatus``."""
 
@@ -42,6 +47,7 @@ class AgentContext:
         statuses: parts that fill in their fields of ``GetStatus`` (addresses, trace export).
         clock: seconds since the epoch.
         stopping: set when the agent begins to stop, for what runs on a thread.
+        turns: of questions that read the log: they take the interpreter from those who take in batches.
 
     """
 
@@ -56,6 +62,7 @@ class AgentContext:
     statuses: tuple[StatusSource, ...] = ()
     clock: Callable[[], float] = time.time
     stopping: threading.Event = field(default_factory=threading.Event)
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_QUESTIONS))
 
     @property
     def now(self) -> datetime:

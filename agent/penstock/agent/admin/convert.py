@@ -142,8 +142,8 @@ def effective_message(target: Target, steps: Sequence[Step]) -> admin.EffectiveP
     )
 
 
-def engine_change(target: Target, old: Merged, new: Merged) -> admin.EngineChange | None:
-    """Return what turns *old* into *new*, field by field; None if nothing does.
+def engine_change(old: Merged, new: Merged) -> admin.EngineChange | None:
+    """Return what turns *old* into *new*, field by field, without an engine's key; None if nothing does.
 
     A field that is only observed has the prefix ``observed.``.
     """
@@ -155,9 +155,7 @@ def engine_change(target: Target, old: Merged, new: Merged) -> admin.EngineChang
     ]
     if not changes:
         return None
-    return admin.EngineChange(
-        key=key_message(target.key), old_hash=old.hash, new_hash=new.hash, fields=changes
-    )
+    return admin.EngineChange(old_hash=old.hash, new_hash=new.hash, fields=changes)
 
 
 def _field_change(path: str, old: Given | None, new: Given | None) -> admin.FieldChange:

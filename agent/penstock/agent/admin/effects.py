@@ -6,20 +6,22 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert
-from penstock.agent.admin.targets import targets
+from penstock.agent.admin.connectors import shortfalls
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.merge import effective
+from penstock.agent.policy.merge import merge, selecting
 from penstock.agent.selector import select
+from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.model import EngineKey
     from penstock.agent.policy.merge import Given, Merged
     from penstock.agent.policy.model import Manifest
     from penstock.agent.selector import Target
-    from penstock.proto.v1 import admin_pb2 as admin
+    from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 # What only decides where the action leaves it open.
 _ONLY_WITH_AUTO = {
@@ -38,6 +40,28 @@ _OWN_ACTION = {"kvLoadFailure": "vLLM's own", "ecLoadFailure": "the connector's 
 _NOT_OBSERVED = frozenset({"peerQuarantine", "telemetry"})
 
 
+Selected = tuple[str, ...]
+"""Names of the policies that select an engine, in their order in the store."""
+
+
+class Merges:
+    """What holds now under some policies, worked out once for all engines that the same ones of them select."""
+
+    def __init__(self, policies: Iterable[Manifest], now: datetime) -> None:
+        self._alive = {policy.name: policy for policy in policies if not policy.expired(now)}
+        self._merged: dict[Selected, Merged] = {}
+
+    def selected(self, target: Target) -> Selected:
+        """Return by which policies *target* is selected."""
+        return tuple(policy.name for policy in selecting(self._alive.values(), target))
+
+    def merged(self, selected: Selected) -> Merged:
+        """Return what holds in engines that are selected so."""
+        if selected not in self._merged:
+            self._merged[selected] = merge(self._alive[name] for name in selected)
+        return self._merged[selected]
+
+
 def confirm(manifest: Manifest, confirmed: bool) -> None:
     """Let a policy that makes every engine fail loads pass only if that is *confirmed*.
 
@@ -54,25 +78,39 @@ def confirm(manifest: Manifest, confirmed: bool) -> None:
 
 
 def engine_changes(
-    agent: AgentContext, before: Sequence[Manifest], after: Sequence[Manifest]
+    agent: AgentContext,
+    known: Mapping[EngineKey, Target],
+    before: Sequence[Manifest],
+    after: Sequence[Manifest],
 ) -> Iterator[admin.EngineChange]:
-    """Yield what changes in each engine, field by field."""
-    now = agent.now
-    for _, target in sorted(targets(agent).items()):
-        old = effective(before, target, now)[0].merged
-        new = effective(after, target, now)[0].merged
-        change = convert.engine_change(target, old, new)
+    """Yield what changes in each engine that is *known*, field by field."""
+    old, new = Merges(before, agent.now), Merges(after, agent.now)
+    # Most engines are selected by the same policies, so that the same changes in them.
+    found: dict[tuple[Selected, Selected], admin.EngineChange | None] = {}
+    for key, target in sorted(known.items()):
+        pair = old.selected(target), new.selected(target)
+        if pair not in found:
+            found[pair] = convert.engine_change(old.merged(pair[0]), new.merged(pair[1]))
+        change = found[pair]
         if change is not None:
-            yield change
+            message = admin.EngineChange(key=convert.key_message(key))
+            message.MergeFrom(change)
+            yield message
 
 
-def warnings(agent: AgentContext, manifests: Iterable[Manifest], after: Sequence[Manifest]) -> Iterator[str]:
-    """Yield what *manifests* will not do, as some of *after*."""
-    known = targets(agent)
-    # Each engine's merge is made once: an import may bring as many policies as there can be.
-    merged = cache(lambda key: effective(after, known[key], agent.now)[0].merged)
+def warnings(
+    agent: AgentContext,
+    known: Mapping[EngineKey, Target],
+    manifests: Iterable[Manifest],
+    after: Sequence[Manifest],
+) -> Iterator[str]:
+    """Yield what *manifests* will not do in the engines that are *known*, as some of *after*."""
+    merges = Merges(after, agent.now)
+    # Each engine is looked at once: an import may bring as many policies as there can be.
+    merged = cache(lambda key: merges.merged(merges.selected(known[key])))
+    facts = {view.key: view.facts for view in agent.registry.engines() if view.facts is not None}
     for manifest in manifests:
-        yield from _warnings(agent, manifest, known, merged)
+        yield from _warnings(agent, manifest, known, merged, facts)
 
 
 def _warnings(
@@ -80,11 +118,12 @@ def _warnings(
     manifest: Manifest,
     known: Mapping[EngineKey, Target],
     merged: Callable[[EngineKey], Merged],
+    facts: Mapping[EngineKey, EngineFacts],
 ) -> Iterator[str]:
     if manifest.spec.mode == "observe":
         for section in sorted(_NOT_OBSERVED & {path.partition(".")[0] for path in manifest.leaves}):
             yield f"spec.{section} does nothing in mode observe: it is not simulated; try it with mode enforce on one engine"
-    selected = select(known.values(), manifest.spec.selector.selection())
+    selected = select(known.values(), manifest.spec.selector.selection)
     if not selected:
         yield f"policy {manifest.name} selects no engine that is known now; it waits for one"
     for target in selected:
@@ -92,6 +131,11 @@ def _warnings(
         found = merged(target.key)
         given = (found.observed if manifest.spec.mode == "observe" else found.body) or {}
         yield from _without_effect(manifest, target, given)
+        if target.key in facts:
+            holding = given.get("kvLoadFailure.action")
+            action = str(holding.value) if holding is not None else ""
+            for shortfall in shortfalls(manifest.leaves.keys(), action, facts[target.key]):
+                yield f"engine {target.key}: {shortfall}"
         for path in manifest.leaves:
             winner = given[path].policy if path in given else manifest.name
             if winner != manifest.name:

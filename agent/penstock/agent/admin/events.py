@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.agent.admin import convert
-from penstock.agent.admin.scanning import MAX_EVENTS as MAX_SCANNED
 from penstock.agent.admin.scanning import Scan
 from penstock.agent.admin.targets import selection_of, source_target
 from penstock.agent.errors import ContractError
@@ -36,8 +34,10 @@ T = TypeVar("T")
 KINDS = tuple(field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields)
 MAX_EVENTS = 10_000
 _DEFAULT_EVENTS = 100
-# Batches that a watcher reads at a time, and how often it looks for the end, in seconds.
-_READ_AT_ONCE = 64
+# Of an answer: half of what gRPC lets it have.
+_ANSWER_BYTES = 8 << 20
+# Batches that a watcher reads at a time, and their bytes; how often it looks for the end, in seconds.
+_READ_AT_ONCE, _BYTES_AT_ONCE = 64, 4 << 20
 _MAX_NANO = (1 << 63) - 1
 _LOOK_AGAIN = 5.0
 
@@ -100,7 +100,7 @@ class Tail:
     def __init__(self, journal: Journal) -> None:
         self.notice = Notice()
         self.closed = False
-        journal.on_commit(lambda _id, _source, _batch: self.notice.notify())
+        journal.on_commit(lambda _id, _source, _contents: self.notice.notify())
 
     def close(self) -> None:
         """End all that follow."""
@@ -120,7 +120,7 @@ async def watch_events(
 ) -> AsyncIterator[admin.LoggedEvent]:
     """Yield events as they are committed; first those after a position or since a moment, if the request has one."""
     wanted = Filter.of(request)
-    with describe(agent.journal.path), agent.journal.reader() as reader:
+    with describe(agent.journal.path), agent.journal.reader(agent.stopping.is_set) as reader:
         position = await _in_thread(reader.last)
         if request.HasField("after_batch"):
             position = request.after_batch if request.after_batch <= position else 0
@@ -131,7 +131,7 @@ async def watch_events(
                 yield logged
         while not tail.closed:
             seen = tail.notice.version
-            batches = await _in_thread(reader.batches, position, _READ_AT_ONCE)
+            batches = await _in_thread(reader.batches, position, _READ_AT_ONCE, _BYTES_AT_ONCE)
             for event in await _in_thread(_events_of, reader, batches, wanted):
                 yield event
             if batches:
@@ -151,15 +151,32 @@ async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> adm
 
 
 async def with_reader(agent: AgentContext, read: Callable[[Reader], T]) -> T:
+    """Run *read* as :func:`at_once`, when it is its turn.
+
+    Raises:
+        StateError: the journal cannot be read.
+        ImpossibleError: the agent stops.
+
+    """
+    async with agent.turns:
+        # Its turn is over when its thread is done, whether or not anybody still waits for it.
+        return await to_completion(at_once(agent, read))
+
+
+async def at_once(agent: AgentContext, read: Callable[[Reader], T]) -> T:
     """Run *read* on a thread, with a reader of its own.
 
     Raises:
         StateError: the journal cannot be read.
+        ImpossibleError: the agent stops.
 
     """
 
     def run() -> T:
-        with describe(agent.journal.path), agent.journal.reader() as reader:
+        with (
+            describe(agent.journal.path),
+            agent.journal.reader(agent.stopping.is_set) as reader,
+        ):
             return read(reader)
 
     return await asyncio.to_thread(run)
@@ -181,20 +198,16 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
     request = wanted.request
     since = since_unix_nano(request, now)
     kinds = tuple(request.kinds)
-    if request.request_id:
-        rows = reader.events(
-            kinds=kinds, request_id=request.request_id, since_unix_nano=since, limit=MAX_SCANNED + 1
-        )
-        scan = Scan(reader, rows)
-    else:
-        scan = Scan.newest(reader, kinds=kinds, since_unix_nano=since)
-    found = []
+    scan = Scan.newest(reader, kinds=kinds, since_unix_nano=since, request_id=request.request_id)
+    found: list[admin.LoggedEvent] = []
+    left, truncated = _ANSWER_BYTES, False
     for event in _wanted(scan, wanted):
-        found.append(event)
-        if len(found) > limit:
+        if len(found) == limit or left <= 0:
+            truncated = True
             break
-    truncated = len(found) > limit or scan.cut
-    return admin.ListEventsResponse(events=reversed(found[:limit]), truncated=truncated)
+        found.append(event)
+        left -= event.ByteSize()
+    return admin.ListEventsResponse(events=reversed(found), truncated=truncated or scan.cut)
 
 
 def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> list[admin.LoggedEvent]:
@@ -205,7 +218,7 @@ def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> li
     return [
         event
         # What is read at once is bounded already, and nothing of it may be missed.
-        for event in _wanted(Scan(reader, rows, events=len(rows), size=sys.maxsize), wanted)
+        for event in _wanted(Scan(reader, rows, events=len(rows)), wanted)
         if not request_id or request_id in event_request_ids(event.event)
     ]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.admin.convert import MOST_32, counted, key_message, timestamp
 from penstock.agent.admin.scanning import Scan
+from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
 from penstock.agent.metrics import catalogue
 from penstock.agent.model import EngineKey
 from penstock.proto.names import number
@@ -48,7 +49,9 @@ class _Account:
 def last_failures(reader: Reader) -> dict[PeerKey, int]:
     """Return when each peer last failed, among the newest failures of the log; nanoseconds."""
     found: dict[PeerKey, int] = {}
-    for failure in Scan(reader, reader.scan(kinds=["transfer_failure"], limit=_FAILURES_READ)):
+    allowance = Allowance(seconds=STEP_SECONDS)
+    rows = reader.scan(kinds=["transfer_failure"], limit=_FAILURES_READ, allowance=allowance)
+    for failure in Scan(reader, rows):
         peer = failure.source.key, failure.event.transfer_failure.peer.address or "unknown"
         found[peer] = max(found.get(peer, 0), failure.event.time_unix_nano)
     return found

@@ -97,13 +97,14 @@ async def list_audit(agent: AgentContext, request: admin.ListAuditRequest) -> ad
 
 
 def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) -> admin.ApplyPolicyResponse:
+    known = targets(agent)
     return admin.ApplyPolicyResponse(
         name=applied.name,
         store_generation=applied.store_generation,
         generation=applied.generation,
         result=applied.result,
-        engines=engine_changes(agent, applied.before, applied.after),
-        warnings=() if manifest is None else warnings(agent, [manifest], applied.after),
+        engines=engine_changes(agent, known, applied.before, applied.after),
+        warnings=() if manifest is None else warnings(agent, known, [manifest], applied.after),
     )
 
 
@@ -123,7 +124,7 @@ def _policy(
     stored: StoredPolicy, known: Iterable[Target], giving: Mapping[EngineKey, Collection[str]]
 ) -> admin.Policy:
     name = stored.manifest.name
-    selected = select(known, stored.manifest.spec.selector.selection())
+    selected = select(known, stored.manifest.spec.selector.selection)
     return admin.Policy(
         name=name,
         generation=stored.generation,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert, selecting
+from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.targets import selected_views, selection_of, targets
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.policy.orders import MAX_QUARANTINE, QuarantineOrder
@@ -64,12 +64,7 @@ async def list_quarantines(
     selection = selection_of(request.selector)
     reported = _reported(agent, selection)
     ordered = _orders(agent, selection)
-
-    def read() -> dict[PeerKey, str]:
-        with agent.journal.reader() as reader:
-            return _reasons(reader)
-
-    reasons = await asyncio.to_thread(read)
+    reasons = await with_reader(agent, _reasons)
     found = [
         _row(agent, peer, reported.get(peer), ordered.get(peer), reasons.get(peer, ""))
         for peer in sorted(reported.keys() | ordered.keys())
@@ -113,7 +108,7 @@ def _reasons(reader: Reader) -> dict[PeerKey, str]:
     """Return why each peer stands as it does, by the newest changes of the log."""
     found: dict[PeerKey, str] = {}
     keys = {source.epoch: source.key for source in reader.sources()}
-    for logged, index in reader.events(kinds=["quarantine_changed"], limit=_CHANGES_READ):
+    for logged, index in reader.scan(kinds=["quarantine_changed"], limit=_CHANGES_READ):
         event = Batch.FromString(logged.body).events[index]
         change, key = event.quarantine_changed, keys.get(logged.epoch)
         if key is not None:

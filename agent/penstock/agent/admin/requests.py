@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from penstock.agent.admin.convert import counted, key_message, timestamp
 from penstock.agent.admin.deferrals import deferred_requests
 from penstock.agent.admin.events import peers_of, since_unix_nano, with_reader
-from penstock.agent.admin.scanning import MAX_BYTES, Scan
+from penstock.agent.admin.scanning import Scan
 from penstock.agent.admin.targets import selection_of, source_target
 from penstock.agent.errors import ContractError
-from penstock.agent.traces.entries import RequestKey, request_entries
+from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
+from penstock.agent.traces.entries import RequestKey, alone, request_entries
 from penstock.agent.traces.facts import RequestFacts
+from penstock.agent.traces.spans import EventEntry
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.admin.scanning import Found
     from penstock.agent.journal import Reader
-    from penstock.agent.model import LoggedBatch
     from penstock.agent.selector import Selection
     from penstock.agent.traces.spans import Entry
     from penstock.proto.v1.events_pb2 import LoadOutcome
@@ -36,6 +37,9 @@ _KINDS = ("request_closed", "load_outcome", "transfer_failure", "deferral_start"
 _SORTS = ("", "age", "time")
 # Those are read one by one.
 MAX_REQUESTS = 10_000
+MAX_BYTES = 64 << 20
+# Of one request, the newest.
+_MAX_ENTRIES = 512
 _BATCHES_KEPT = 16
 # Of a request that went with its engine; vLLM has no word for that.
 _LOST = label(DeferralEnding, DEFERRAL_ENDING_ENGINE_LOST)
@@ -76,24 +80,21 @@ async def list_requests(
 
 
 class _Log:
-    """The log by request. Reads *budget* bytes of batches, and the one that goes beyond it."""
+    """The log by request, as much of it as *allowance* has."""
 
-    def __init__(self, reader: Reader, budget: int) -> None:
+    def __init__(self, reader: Reader, allowance: Allowance) -> None:
         self._reader = reader
-        self._left = budget
+        self._allowance = allowance
         self._batches: dict[int, dict[RequestKey, list[Entry]]] = {}
         self._lost: dict[int, bool] = {}
 
-    @property
-    def spent(self) -> bool:
-        """True once the budget is used up."""
-        return self._left <= 0
-
     def entries(self, key: RequestKey) -> list[Entry]:
-        """Return all that the log says about one request."""
+        """Return what the log says about one request, the newest of it where that is much."""
         found: list[Entry] = []
-        for logged in self._reader.request_batches(key.request_id):
-            found += self._batch(logged).get(key, ())
+        for number in self._reader.request_batch_ids(key.request_id):
+            if len(found) >= _MAX_ENTRIES or self._allowance.ends:
+                break
+            found += map(alone, self._batch(number).get(key, ()))
         return found
 
     def lost(self, epoch: int) -> bool:
@@ -102,19 +103,25 @@ class _Log:
             self._lost[epoch] = not self._reader.is_open(epoch)
         return self._lost[epoch]
 
-    def _batch(self, logged: LoggedBatch) -> dict[RequestKey, list[Entry]]:
-        entries = self._batches.pop(logged.id, None)
+    def _batch(self, number: int) -> dict[RequestKey, list[Entry]]:
+        entries = self._batches.pop(number, None)
         if entries is None:
-            self._left -= len(logged.body)
-            entries = {}
+            entries = self._read(number)
+        # Requests that follow each other are in few batches: the last ones that were used are kept.
+        self._batches[number] = entries
+        if len(self._batches) > _BATCHES_KEPT:
+            del self._batches[next(iter(self._batches))]
+        return entries
+
+    def _read(self, number: int) -> dict[RequestKey, list[Entry]]:
+        entries: dict[RequestKey, list[Entry]] = {}
+        logged = self._reader.batch(number)
+        if logged is not None:
+            self._allowance.take(len(logged.body))
             source = self._reader.source(logged.epoch)
             if source is not None:
                 for key, entry in request_entries(source, Batch.FromString(logged.body)):
                     entries.setdefault(key, []).append(entry)
-        # Requests that follow each other are in few batches: the last ones that were used are kept.
-        self._batches[logged.id] = entries
-        if len(self._batches) > _BATCHES_KEPT:
-            del self._batches[next(iter(self._batches))]
         return entries
 
 
@@ -131,14 +138,17 @@ def _known(
         if len(newest) > limit:
             break
     response = admin.ListRequestsResponse(truncated=len(newest) > limit or scan.cut)
-    log = _Log(reader, MAX_BYTES)
+    allowance = Allowance(MAX_BYTES, STEP_SECONDS)
+    log = _Log(reader, allowance)
     for key, found in list(newest.items())[:limit]:
-        if log.spent:
-            response.truncated = True
+        if allowance.ends:
             break
         asked = found.event.load_outcome if request.outcome else None
-        facts = RequestFacts.of(key.request_id, log.entries(key))
+        # What the log says may be cut before anything of it was found.
+        entries = log.entries(key) or [EventEntry(found.source, found.event)]
+        facts = RequestFacts.of(key.request_id, entries)
         response.requests.append(_summary(facts, asked, engine_lost=log.lost(facts.source.epoch)))
+    response.truncated = response.truncated or allowance.cut
     return response
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from penstock.proto.v1.events_pb2 import Event
 
 MAX_EVENTS = 20_000
-MAX_BYTES = 64 << 20
 
 
 class Found(NamedTuple):
@@ -27,12 +27,7 @@ class Found(NamedTuple):
 
 
 class Scan:
-    """The events at *rows*, as many as the bounds allow; one batch is in memory at a time.
-
-    Attributes:
-        cut: the bounds ended it, once it has been iterated over.
-
-    """
+    """The events at *rows*, as many as the bounds allow; one batch is in memory at a time."""
 
     def __init__(
         self,
@@ -40,7 +35,7 @@ class Scan:
         rows: Iterable[tuple[LoggedBatch, int]],
         *,
         events: int = MAX_EVENTS,
-        size: int = MAX_BYTES,
+        allowance: Allowance | None = None,
     ) -> None:
         """Prepare it.
 
@@ -48,34 +43,47 @@ class Scan:
             reader: of the journal, for the senders.
             rows: places of events; those of one batch are neighbours.
             events: at most so many are looked at.
-            size: batches of so many bytes together are parsed, and the one that goes beyond it.
+            allowance: what bounds the reading of *rows*.
 
         """
-        self.cut = False
+        self._full = False
+        self._allowance = allowance or Allowance()
         self._reader = reader
         self._rows = rows
         self._events = events
-        self._size = size
         self._sources: dict[int, Source | None] = {}
 
     @classmethod
-    def newest(cls, reader: Reader, *, kinds: Collection[str], since_unix_nano: int) -> Scan:
-        """Look at the newest events of *kinds*, of the moment *since_unix_nano* or later."""
-        # One more than is looked at: that there is one is what tells that it was cut.
-        rows = reader.scan(kinds=kinds, since_unix_nano=since_unix_nano, limit=MAX_EVENTS + 1)
-        return cls(reader, rows, events=MAX_EVENTS)
+    def newest(
+        cls, reader: Reader, *, kinds: Collection[str], since_unix_nano: int, request_id: str = ""
+    ) -> Scan:
+        """Look at the newest events of *kinds*, of the moment *since_unix_nano* or later, about *request_id* or all."""
+        allowance = Allowance(seconds=STEP_SECONDS)
+        rows = reader.scan(
+            kinds=kinds,
+            request_id=request_id,
+            since_unix_nano=since_unix_nano,
+            # One more than is looked at: that there is one is what tells that it was cut.
+            limit=MAX_EVENTS + 1,
+            allowance=allowance,
+        )
+        return cls(reader, rows, events=MAX_EVENTS, allowance=allowance)
+
+    @property
+    def cut(self) -> bool:
+        """Whether the bounds ended it, once it has been iterated over."""
+        return self._full or self._allowance.cut
 
     def __iter__(self) -> Iterator[Found]:
         """Yield the events; one whose sender is not known is left out."""
         batch, batch_id = Batch(), 0
         for logged, index in self._rows:
-            if not self._events or (logged.id != batch_id and self._size <= 0):
-                self.cut = True
+            if not self._events:
+                self._full = True
                 return
             self._events -= 1
             if logged.id != batch_id:
                 batch, batch_id = Batch.FromString(logged.body), logged.id
-                self._size -= len(logged.body)
             source = self._source(logged.epoch)
             if source is not None:
                 yield Found(logged, index, batch.events[index], source)

@@ -19,7 +19,8 @@ from penstock.agent.admin import (
     rollouts,
     status,
 )
-from penstock.agent.errors import PenstockError
+from penstock.agent.errors import ImpossibleError, PenstockError
+from penstock.agent.listen import MAX_SEND_BYTES
 from penstock.agent.status import code_of
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     import grpc
+    from google.protobuf.message import Message
     from penstock.agent.admin.context import AgentContext
 
 Request = TypeVar("Request")
-Response = TypeVar("Response")
+Response = TypeVar("Response", bound="Message")
 
 
 def _unary(
@@ -41,11 +43,21 @@ def _unary(
         self: AdminService, request: Request, context: grpc.aio.ServicerContext[Request, Response]
     ) -> Response:
         try:
-            return await call(self.agent, request)
+            return _checked(await call(self.agent, request))
         except PenstockError as error:
             await context.abort(code_of(error), str(error))
 
     return method
+
+
+def _checked(response: Response) -> Response:
+    """Return *response*, if gRPC would send it: its own words for one that is too large are no help."""
+    size = response.ByteSize()
+    if size > MAX_SEND_BYTES:
+        raise ImpossibleError(
+            f"the answer has {size >> 20} MiB, at most {MAX_SEND_BYTES >> 20} are sent; ask for less of it"
+        )
+    return response
 
 
 def _stream(

@@ -7,7 +7,7 @@ from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.convert import timestamp
-from penstock.agent.admin.events import with_reader
+from penstock.agent.admin.events import at_once
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.version import __version__
 
@@ -24,7 +24,7 @@ async def get_status(agent: AgentContext, _: admin.GetStatusRequest) -> admin.Ag
     def read(reader: Reader) -> tuple[int, int, int, int]:
         return reader.first(), reader.last(), _bytes(agent.state_dir), disk_usage(agent.state_dir).free
 
-    first, last, state_bytes, free = await with_reader(agent, read)
+    first, last, state_bytes, free = await at_once(agent, read)
     status = admin.AgentStatus(
         version=__version__,
         state_dir=str(agent.state_dir),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from penstock.agent.errors import ContractError, FullError
@@ -15,26 +15,36 @@ from penstock.agent.model import EngineKey
 from penstock.agent.policy.notice import Notice
 from penstock.agent.policy.schedules import Schedules
 from penstock.agent.policy.subscriber import Subscriber, Wanted
-from penstock.agent.policy.wire import drill_message, quarantine_message, schedule_of
+from penstock.agent.policy.wire import drill_message, quarantine_message
 from penstock.agent.selector import Target
 from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.policy.merge import Step
     from penstock.agent.policy.order_book import OrderBook
     from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
     from penstock.agent.policy.pauses import Pauses
+    from penstock.agent.policy.schedules import Schedule
     from penstock.agent.policy.store import Clock, Store
 
 MAX_ENGINES = 256
 MAX_LABELS = 128
+MAX_FIELDS = 128
 MAX_TEXT = 1024
 # A wall clock that is set back must not make an expiry late by more than this.
 _LONGEST_SLEEP = 30.0
 
 _log = structlog.get_logger(__name__)
+
+
+class _Look(NamedTuple):
+    """What an engine is to have, and whether that is new."""
+
+    is_new: bool
+    schedule: Schedule
+    drills: tuple[FaultDrill, ...]
+    quarantines: tuple[QuarantineOrder, ...]
 
 
 class PolicyFeed:
@@ -123,23 +133,19 @@ class PolicyFeed:
         """Tell whether no newer stream of the same engine has taken over."""
         return self._subscribers.get(subscriber.target.key) is subscriber
 
-    def next_push(self, subscriber: Subscriber) -> Push | None:
-        """Return the push that is due now, which counts as sent; None if there is none."""
-        steps = self._want(subscriber)
+    def next_push(self, subscriber: Subscriber) -> bytes | None:
+        """Return the push that is due now, serialized, which counts as sent; None if there is none."""
         now = self._clock()
+        look = self._look_again(subscriber, now)
         if not subscriber.due(now, self._patience):
             return None
-        nonce = subscriber.pushed(now)
-        self.changed.notify()
-        drills, quarantines = self._orders_for(subscriber)
+        push = Push(nonce=subscriber.pushed(now), paused=subscriber.wanted.paused)
         moment = self._orders.now_unix_nano
-        return Push(
-            nonce=nonce,
-            schedule=schedule_of(steps),
-            paused=subscriber.wanted.paused,
-            drills=[drill_message(drill, moment) for drill in drills],
-            quarantines=[quarantine_message(order, moment) for order in quarantines],
-        )
+        push.drills.extend(drill_message(drill, moment) for drill in look.drills)
+        push.quarantines.extend(quarantine_message(order, moment) for order in look.quarantines)
+        self.changed.notify()
+        # The schedule is the same in many engines, and was serialized with the first one's push.
+        return push.SerializeToString() + look.schedule.encoded(datetime.fromtimestamp(now, UTC))
 
     def pause(self, subscriber: Subscriber) -> float:
         """Return the seconds until a push is due although nothing changes."""
@@ -160,22 +166,27 @@ class PolicyFeed:
         """
         kind = report.WhichOneof("message")
         now = self._clock()
-        key = str(subscriber.target.key)
         if kind == "ack":
             if not subscriber.acknowledged(report.ack, now):
-                _log.debug("stale acknowledgement ignored", engine=key, nonce=report.ack.nonce)
+                _log.debug(
+                    "stale acknowledgement ignored", engine=str(subscriber.target.key), nonce=report.ack.nonce
+                )
                 return
-            _log_answer(subscriber)
+            _log_refusals(subscriber)
         elif kind == "nack":
             if not subscriber.refused(report.nack, now):
-                _log.debug("stale refusal ignored", engine=key, nonce=report.nack.nonce)
+                _log.debug(
+                    "stale refusal ignored", engine=str(subscriber.target.key), nonce=report.nack.nonce
+                )
                 return
-            _log_answer(subscriber)
+            _log_refusals(subscriber)
         elif kind == "moved":
             subscriber.moved(report.moved, now)
         else:
             raise ContractError(f"a report is {kind or 'empty'}; send ack, nack or moved after Subscribe")
-        subscriber.wake.notify()
+        if subscriber.due(now, self._patience) or subscriber.due_at(now, self._patience) is not None:
+            # Else there is nothing to do before its time, and no stream is to wake up for each answer to a change.
+            subscriber.wake.notify()
         self.changed.notify()
 
     def _forget_one(self) -> None:
@@ -196,39 +207,40 @@ class PolicyFeed:
         )
 
     def _refresh(self) -> None:
+        now = self._clock()
         for subscriber in self._subscribers.values():
-            self._want(subscriber)
-        self._wake_all()
+            # Else neither what is to be pushed has changed, nor when.
+            if self._look_again(subscriber, now).is_new:
+                subscriber.wake.notify()
+        self.changed.notify()
 
     def _wake_all(self) -> None:
         for subscriber in self._subscribers.values():
             subscriber.wake.notify()
         self.changed.notify()
 
-    def _want(self, subscriber: Subscriber) -> tuple[Step, ...]:
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        steps = self._schedules.of(subscriber.target, now)
+    def _look_again(self, subscriber: Subscriber, now: float) -> _Look:
+        moment = datetime.fromtimestamp(now, UTC)
+        schedule = self._schedules.of(subscriber.target, moment)
         drills, quarantines = self._orders_for(subscriber)
-        subscriber.wanted = Wanted(
-            hashes=tuple(step.merged.hash for step in steps),
-            begins=tuple(step.begins.timestamp() for step in steps[1:]),
+        wanted = Wanted(
+            hashes=schedule.hashes,
+            begins=schedule.begins,
             paused=self._pauses.is_paused(subscriber.target.key),
             drills=tuple(drill.id for drill in drills),
             quarantines=tuple(order.id for order in quarantines),
         )
-        return steps
+        return _Look(subscriber.want(wanted, now), schedule, drills, quarantines)
 
 
-def _log_answer(subscriber: Subscriber) -> None:
-    answer, log = subscriber.answer, _log.bind(engine=str(subscriber.target.key))
+def _log_refusals(subscriber: Subscriber) -> None:
+    answer, key = subscriber.answer, str(subscriber.target.key)
     if answer is None:
         return
     if answer.error:
-        log.warning("policy refused", field=answer.field, error=answer.error)
-    else:
-        log.info("policy acknowledged", hash=answer.hash, paused=answer.paused)
+        _log.warning("policy refused", engine=key, field=answer.field, error=answer.error)
     for order, error in answer.refused_orders.items():
-        log.warning("order refused", order=order, error=error)
+        _log.warning("order refused", engine=key, order=order, error=error)
 
 
 def _target(subscribe: Subscribe) -> Target:
@@ -237,7 +249,17 @@ def _target(subscribe: Subscribe) -> Target:
         raise ContractError("Subscribe.key.engine is empty; only an EngineCore subscribes")
     if len(subscribe.labels) > MAX_LABELS:
         raise ContractError(f"Subscribe.labels has {len(subscribe.labels)} entries; at most {MAX_LABELS}")
-    texts: Iterable[str] = (*key, subscribe.model, *subscribe.labels, *subscribe.labels.values())
+    if len(subscribe.supported_fields) > MAX_FIELDS:
+        raise ContractError(
+            f"Subscribe.supported_fields has {len(subscribe.supported_fields)} entries; at most {MAX_FIELDS}"
+        )
+    texts: Iterable[str] = (
+        *key,
+        subscribe.model,
+        *subscribe.labels,
+        *subscribe.labels.values(),
+        *subscribe.supported_fields,
+    )
     if any(len(text) > MAX_TEXT for text in texts):
         raise ContractError(f"Subscribe has a text of more than {MAX_TEXT} characters; cut it")
     return Target(key, subscribe.model, dict(subscribe.labels))

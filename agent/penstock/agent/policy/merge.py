@@ -68,14 +68,20 @@ def effective(policies: Iterable[Manifest], target: Target, now: datetime) -> tu
 
     The first step begins *now*, each other one when policies expire.
     """
-    selected = [
-        policy
-        for policy in policies
-        if not policy.expired(now) and policy.spec.selector.selection().matches(target)
-    ]
-    changes = sorted({policy.spec.expires_at for policy in selected if policy.spec.expires_at is not None})
+    return schedule(selecting(policies, target), now)
+
+
+def selecting(policies: Iterable[Manifest], target: Target) -> list[Manifest]:
+    """Return those of *policies* that select *target*, expired or not."""
+    return [policy for policy in policies if policy.spec.selector.selection.matches(target)]
+
+
+def schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[Step, ...]:
+    """Return what :func:`effective` does for each engine that is selected by these policies and no others."""
+    alive = [policy for policy in selecting if not policy.expired(now)]
+    changes = sorted({policy.spec.expires_at for policy in alive if policy.spec.expires_at is not None})
     steps = [
-        Step(time, merge([policy for policy in selected if not policy.expired(time)]))
+        Step(time, merge([policy for policy in alive if not policy.expired(time)]))
         for time in (now, *changes)
     ]
     return (

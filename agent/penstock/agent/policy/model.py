@@ -172,7 +172,7 @@ class Manifest(Model):
         """Whether it makes loads fail in every engine that there is or will be."""
         return (
             self.spec.mode == "enforce"
-            and self.spec.selector.selection().everything
+            and self.spec.selector.selection.everything
             and "fail" in (self.leaves.get("kvLoadFailure.action"), self.leaves.get("ecLoadFailure.action"))
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,29 +32,39 @@ class Listeners:
 class Notice:
     """A version that others wait for to move. A waiter sees the newest, never each one.
 
-    Attributes:
-        waiting: how many wait now.
-
+    A wait is a future and a timer, no task: each engine's stream waits here, and all of them wake up at once.
     """
 
     def __init__(self) -> None:
         self.version = 0
-        self.waiting = 0
-        self._event = asyncio.Event()
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait now."""
+        return len(self._waiters)
 
     def notify(self) -> None:
         """Move the version and wake all waiters."""
         self.version += 1
-        self._event.set()
-        self._event = asyncio.Event()
+        for waiter in self._waiters:
+            _wake(waiter)
 
     async def wait(self, seen: int, seconds: float) -> int:
         """Return the version once it differs from *seen*, or after *seconds*."""
         if self.version == seen:
-            self.waiting += 1
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            timer = loop.call_later(max(seconds, 0.0), _wake, waiter)
+            self._waiters.add(waiter)
             try:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._event.wait(), max(seconds, 0.0))
+                await waiter
             finally:
-                self.waiting -= 1
+                self._waiters.discard(waiter)
+                timer.cancel()
         return self.version
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

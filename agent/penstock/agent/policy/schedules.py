@@ -1,31 +1,61 @@
-"""What each engine is to have: worked out once for each change of the store, not at each look."""
+"""What each engine is to have: worked out once for each change of the store, not at each look, nor for each engine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
-from penstock.agent.policy.merge import Step, effective
+from penstock.agent.policy.merge import Step, schedule, selecting
+from penstock.agent.policy.wire import schedule_of, time_left
+from penstock.proto.v1.policy_pb2 import Push
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from penstock.agent.model import EngineKey
+    from penstock.agent.policy.model import Manifest
     from penstock.agent.policy.store import Store
     from penstock.agent.selector import Target
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Steps that hold from when they were worked out until the first of them ends."""
+class Schedule:
+    """What all engines are to have that the same policies select, from when it was worked out until its first step ends.
 
-    target: Target
-    steps: tuple[Step, ...]
+    Attributes:
+        hashes: of its steps, in order; the first is the one of now.
+        begins: when each step but the first begins, in seconds since the epoch.
 
-    def holds(self, target: Target, now: datetime) -> bool:
-        begins = self.steps[0].begins
-        ends = self.steps[1].begins if len(self.steps) > 1 else None
-        return self.target == target and begins <= now and (ends is None or now < ends)
+    """
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self._steps = steps
+        self.hashes = tuple(step.merged.hash for step in steps)
+        self.begins = tuple(step.begins.timestamp() for step in steps[1:])
+        self._push: Push | None = None
+        self._encoded = b""
+
+    def at(self, now: datetime) -> tuple[Step, ...]:
+        """Return its steps, the first of which begins *now*."""
+        return (Step(now, self._steps[0].merged), *self._steps[1:])
+
+    def holds(self, now: datetime) -> bool:
+        """Tell whether its first step holds at *now*."""
+        return self._steps[0].begins <= now and (len(self._steps) == 1 or now < self._steps[1].begins)
+
+    def encoded(self, now: datetime) -> bytes:
+        """Return it as it stands in a push that goes out *now*: a serialized ``Push`` with nothing else.
+
+        Protobuf reads serialized messages that stand one behind the other as one message that has all their fields.
+        """
+        timed = len(self._steps) > 1
+        if self._push is None:
+            self._push = Push(schedule=schedule_of(self._steps))
+            self._encoded = b"" if timed else self._push.SerializeToString()
+        if not timed:
+            return self._encoded
+        # Nothing else in it depends on the moment.
+        self._push.schedule[0].valid_for.FromTimedelta(time_left(now, self._steps[1].begins))
+        return self._push.SerializeToString()
 
 
 class Schedules:
@@ -35,19 +65,33 @@ class Schedules:
         """Read *store*."""
         self._store = store
         self._generation = -1
-        self._of_engine: dict[EngineKey, _Known] = {}
+        self._manifests: tuple[Manifest, ...] = ()
+        self._of_engine: dict[EngineKey, tuple[Target, Schedule]] = {}
+        # By the names of the policies that select; those that no engine has any more go.
+        self._shared: WeakValueDictionary[tuple[str, ...], Schedule] = WeakValueDictionary()
 
-    def of(self, target: Target, now: datetime) -> tuple[Step, ...]:
-        """Return the schedule of *target*, the first step of which begins *now*."""
+    def of(self, target: Target, now: datetime) -> Schedule:
+        """Return the schedule of *target*, whose first step holds at *now*."""
         if self._generation != self._store.generation:
             self._generation = self._store.generation
+            self._manifests = tuple(policy.manifest for policy in self._store.policies())
             self._of_engine.clear()
+            self._shared.clear()
         known = self._of_engine.get(target.key)
-        if known is None or not known.holds(target, now):
-            manifests = (policy.manifest for policy in self._store.policies())
-            known = self._of_engine[target.key] = _Known(target, effective(manifests, target, now))
-        return (Step(now, known.steps[0].merged), *known.steps[1:])
+        if known is not None and known[0] == target and known[1].holds(now):
+            return known[1]
+        found = self._find(target, now)
+        self._of_engine[target.key] = target, found
+        return found
 
     def forget(self, key: EngineKey) -> None:
         """Forget an engine."""
         self._of_engine.pop(key, None)
+
+    def _find(self, target: Target, now: datetime) -> Schedule:
+        selected = selecting(self._manifests, target)
+        names = tuple(policy.name for policy in selected)
+        found = self._shared.get(names)
+        if found is None or not found.holds(now):
+            found = self._shared[names] = Schedule(schedule(selected, now))
+        return found

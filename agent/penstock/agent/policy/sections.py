@@ -7,6 +7,7 @@ Each field's description is the way out that an error names: ``<path> is
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent import selector
@@ -123,8 +124,9 @@ class Selector(Model):
         default=[], max_length=64, description="a list of globs such as llama-*"
     )
 
+    @cached_property
     def selection(self) -> selector.Selection:
-        """Return the selector in the form that is evaluated."""
+        """The selector in the form that is evaluated."""
         return selector.Selection(
             requirements=(
                 *(selector.Requirement(key, "In", (value,)) for key, value in self.match_labels.items()),

@@ -231,7 +231,10 @@ class PolicyStore(Store):
     async def _change(self, edits: Sequence[Edit], *, dry_run: bool) -> AppliedAll:
         """Do *edits* in one transaction; the caller has the turn."""
         before = self._policies
-        last = await asyncio.to_thread(self._last_generations, [edit.name for edit in edits])
+        last = {edit.name: before[edit.name].generation for edit in edits if edit.name in before}
+        others = [edit.name for edit in edits if edit.name not in before]
+        if others:
+            last |= await asyncio.to_thread(self._last_generations, others)
         planned = plan(before, last, edits, int(self._clock() * 1e9))
         if len(planned.after) > max(MAX_POLICIES, len(before)):
             raise FullError(

@@ -62,7 +62,7 @@ class Answer:
         error: empty if it took effect.
         field: path in the policy's spec that was refused, if it named one.
         time: when it came, in seconds since the epoch.
-        took: seconds from the push to the answer.
+        took: seconds from when that was wanted to the answer; from the push, if the same had been answered before.
         refused_orders: by id, why a drill or a quarantine order does not hold; all others of the push do,
             whatever became of the policy.
 
@@ -81,7 +81,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Pushed:
-    """A push that went out at *time*; *since*: when what it says first went out."""
+    """A push that went out at *time*; *since*: when what it says was first wanted, or was to be said again."""
 
     nonce: int
     wanted: Wanted
@@ -96,6 +96,7 @@ class Subscriber:
     Attributes:
         supported: top-level fields of a policy that the engine knows; empty if it did not say.
         hash_in_force: by the engine's own word.
+        wanted: what it is to have; set by :meth:`want`.
         faults_allowed: the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
         wake: tells the stream's task that there may be something to push.
 
@@ -110,6 +111,7 @@ class Subscriber:
     wanted: Wanted = field(default_factory=Wanted)
     answer: Answer | None = None
     wake: Notice = field(default_factory=Notice)
+    _wanted_at: float | None = None
     _pushed: _Pushed | None = None
     _nonce: int = 0
     _moved_at: float | None = None
@@ -141,6 +143,13 @@ class Subscriber:
         return (
             self.connected and self.settled and self._last_answer is not None and not self._last_answer.error
         )
+
+    def want(self, wanted: Wanted, now: float) -> bool:
+        """Note what the engine is to have from *now* on; tell whether that is new."""
+        if wanted == self.wanted and self._wanted_at is not None:
+            return False
+        self.wanted, self._wanted_at = wanted, now
+        return True
 
     def order_error(self, order_id: str) -> str | None:
         """Return why an order does not hold in the engine, empty if it does; None while it is not known."""
@@ -183,7 +192,9 @@ class Subscriber:
     def pushed(self, now: float) -> int:
         """Note that what is wanted goes out at *now*; returns its nonce."""
         since = self.waiting_since()
-        if since is None or self._pushed is None or self._pushed.wanted != self.wanted:
+        if self._pushed is None or self._pushed.wanted != self.wanted:
+            since = now if self._wanted_at is None else self._wanted_at
+        elif since is None:
             since = now
         self._nonce += 1
         self._pushed = _Pushed(self._nonce, self.wanted, now, since)

@@ -1,51 +1,67 @@
-"""The ``PolicyFeed`` service: one task a stream, so that a hung engine holds nobody else."""
+"""The ``PolicyFeed`` service: one task a stream, so that a hung engine holds nobody else.
+
+It takes reports as bytes, so that their size is looked at before they are parsed.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from penstock.agent.errors import ContractError, PenstockError
+from penstock.agent.ingest.pace import Bucket
+from penstock.agent.policy.answer_log import AnswerLog
 from penstock.agent.status import code_of
-from penstock.proto.v1 import policy_pb2_grpc
+from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from typing import TypeAlias
 
     from penstock.agent.policy.feed import PolicyFeed
     from penstock.agent.policy.subscriber import Subscriber
-    from penstock.proto.v1.policy_pb2 import Push, Report
 
-    Context = grpc.aio.ServicerContext[Report, Push]
+    Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 
 # How long a subscriber may take to say who it is.
 _HELLO_DEADLINE = 10.0
+# Of an engine that says why it refuses each of its orders. The worst that a body of this size can hold is 35 MiB, for a moment.
+MAX_REPORT_BYTES = 512 << 10
+# An engine answers pushes, one at a time; what comes faster is read later.
+_REPORTS_PER_SECOND, _REPORTS_BURST = 50.0, 500.0
 
 _log = structlog.get_logger(__name__)
 
 
-class PolicyFeedService(policy_pb2_grpc.PolicyFeedServicer):
+class PolicyFeedService:
     """Carries pushes and answers between a feed and its engines."""
 
     def __init__(self, feed: PolicyFeed) -> None:
         self._feed = feed
+        self._answers = AnswerLog()
 
-    async def Watch(self, request_iterator: AsyncIterator[Report], context: Context) -> AsyncIterator[Push]:  # noqa: N802
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what a server registers: bytes in, pushes out that are serialized already."""
+        watch: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self.watch)
+        name = DESCRIPTOR.services_by_name["PolicyFeed"].full_name
+        return grpc.method_handlers_generic_handler(name, {"Watch": watch})
+
+    async def watch(self, _: object, context: Context) -> None:
         """Serve one EngineCore until either side ends the stream."""
         try:
-            subscriber = await self._enter(request_iterator)
+            subscriber = await self._enter(context)
         except PenstockError as error:
             await context.abort(code_of(error), str(error))
-        reader = asyncio.ensure_future(self._read(subscriber, request_iterator))
+        reader = asyncio.ensure_future(self._read(subscriber, context))
         log = _log.bind(engine=str(subscriber.target.key))
         log.info("engine subscribed", hash_in_force=subscriber.hash_in_force)
         try:
-            async for push in self._pushes(subscriber, reader):
-                yield push
+            await self._push(subscriber, reader, context)
         finally:
             self._feed.leave(subscriber)
+            self._answers.flush()
             log.info("engine left the policy feed")
             reader.cancel()
             await asyncio.wait([reader])
@@ -55,27 +71,47 @@ class PolicyFeedService(policy_pb2_grpc.PolicyFeedServicer):
         if not self._feed.holds(subscriber):
             await context.abort(grpc.StatusCode.ABORTED, "a newer stream of the same engine took over")
 
-    async def _enter(self, reports: AsyncIterator[Report]) -> Subscriber:
+    async def _enter(self, context: Context) -> Subscriber:
         try:
-            first = await asyncio.wait_for(anext(reports), _HELLO_DEADLINE)
-        except (TimeoutError, StopAsyncIteration):
-            raise ContractError("no Subscribe came; send one first") from None
+            body: object = await asyncio.wait_for(context.read(), _HELLO_DEADLINE)
+        except TimeoutError:
+            body = grpc.aio.EOF
+        if not isinstance(body, bytes):
+            raise ContractError("no Subscribe came; send one first")
+        first = _parse(body)
         if first.WhichOneof("message") != "subscribe":
             raise ContractError(f"the first report is {first.WhichOneof('message')}; send Subscribe first")
         return self._feed.enter(first.subscribe)
 
-    async def _pushes(self, subscriber: Subscriber, reader: asyncio.Future[None]) -> AsyncIterator[Push]:
+    async def _push(self, subscriber: Subscriber, reader: asyncio.Future[None], context: Context) -> None:
         while not (self._feed.closing or reader.done()) and self._feed.holds(subscriber):
             seen = subscriber.wake.version
             push = self._feed.next_push(subscriber)
-            if push is None:
-                await subscriber.wake.wait(seen, self._feed.pause(subscriber))
-            else:
-                yield push
+            if push is not None:
+                await context.write(push)
+            # If something has changed meanwhile this returns at once.
+            await subscriber.wake.wait(seen, self._feed.pause(subscriber))
 
-    async def _read(self, subscriber: Subscriber, reports: AsyncIterator[Report]) -> None:
+    async def _read(self, subscriber: Subscriber, context: Context) -> None:
+        pace = Bucket(_REPORTS_PER_SECOND, _REPORTS_BURST)
         try:
-            async for report in reports:
+            while isinstance(body := await context.read(), bytes):
+                report = _parse(body)
                 self._feed.take(subscriber, report)
+                if report.HasField("ack") and subscriber.in_force:
+                    self._answers.note(subscriber)
+                if (pause := pace.owe(1)) > 0:
+                    await asyncio.sleep(pause)
         finally:
             subscriber.wake.notify()
+
+
+def _parse(body: bytes) -> Report:
+    if len(body) > MAX_REPORT_BYTES:
+        raise ContractError(
+            f"the report has {len(body)} bytes, at most {MAX_REPORT_BYTES} are taken; cut its texts"
+        )
+    try:
+        return Report.FromString(body)
+    except DecodeError as error:
+        raise ContractError("the report is not a penstock.v1.Report") from error

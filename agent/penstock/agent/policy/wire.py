@@ -15,6 +15,7 @@ from penstock.proto.v1.policy_pb2 import QuarantineOrder as QuarantineMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
     from google.protobuf.message import Message
     from penstock.agent.policy.leaves import Leaf, Leaves
@@ -64,11 +65,14 @@ def schedule_of(steps: Sequence[Step]) -> list[ScheduledPolicy]:
         if observed is not None:
             entry.observed.CopyFrom(body_of(observed))
         if index + 1 < len(steps):
-            entry.valid_for.FromTimedelta(
-                max(steps[index + 1].begins - step.begins, timedelta(microseconds=1))
-            )
+            entry.valid_for.FromTimedelta(time_left(step.begins, steps[index + 1].begins))
         entries.append(entry)
     return entries
+
+
+def time_left(now: datetime, until: datetime) -> timedelta:
+    """Return how long an entry of a schedule holds: never no time at all, which would stand for ever."""
+    return max(until - now, timedelta(microseconds=1))
 
 
 def drill_message(drill: FaultDrill, now_unix_nano: int) -> DrillMessage:

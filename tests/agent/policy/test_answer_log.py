@@ -1,0 +1,58 @@
+"""The log has one line for all engines that come to the same at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.model import EngineKey
+from penstock.agent.policy.answer_log import AnswerLog
+from penstock.agent.policy.subscriber import Subscriber, Wanted
+from penstock.agent.selector import Target
+from penstock.proto.v1.policy_pb2 import PolicyAck
+from structlog.testing import capture_logs
+
+from tests.support.policy_feed import Engine, eventually, hash_of
+
+if TYPE_CHECKING:
+    from tests.support.policy_feed import FeedServer
+
+
+def _acknowledged(engine: str, policy: str) -> Subscriber:
+    subscriber = Subscriber(Target(EngineKey("", engine), "tiny", {}), 1, frozenset(), "")
+    subscriber.want(Wanted((policy,)), 1.0)
+    assert subscriber.acknowledged(PolicyAck(nonce=subscriber.pushed(1.0), hash=policy), 2.0)
+    return subscriber
+
+
+async def test_engines_that_come_to_the_same_share_a_line() -> None:
+    """Each is named once, however often it answers; of many, some are named and the others counted."""
+    log = AnswerLog()
+    with capture_logs() as lines:
+        for engine in ("0", "1", "0"):
+            log.note(_acknowledged(engine, "a"))
+        for number in range(20):
+            log.note(_acknowledged(str(number), "b"))
+        assert not lines
+        log.flush()
+        log.flush()
+    assert [(line["hash"], line["paused"], line.get("more")) for line in lines] == [
+        ("a", False, None),
+        ("b", False, 4),
+    ]
+    assert lines[0]["engines"] == ["0", "1"]
+    assert lines[1]["engines"] == [str(number) for number in range(16)]
+
+
+async def test_a_line_comes_by_itself_and_a_refusal_is_in_none(served: FeedServer) -> None:
+    """What a refusal says is logged at once, apart."""
+    with capture_logs() as lines:
+        async with Engine(served.address, "0") as one, Engine(served.address, "1") as two:
+            push = await one.push()
+            await one.ack(push)
+            await two.nack(await two.push(), "no")
+            await eventually(
+                lambda: {line["event"] for line in lines} >= {"policy acknowledged", "policy refused"},
+                "both are in the log",
+            )
+    told = [line for line in lines if line["event"] == "policy acknowledged"]
+    assert [(line["engines"], line["hash"]) for line in told] == [(["0"], hash_of(push))]

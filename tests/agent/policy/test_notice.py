@@ -1,0 +1,43 @@
+"""Waiting for a version to move."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.agent.policy.notice import Notice
+
+FAR = 60.0
+
+
+async def test_a_version_that_has_moved_is_not_waited_for() -> None:
+    """Whoever has seen an older one gets the newest at once."""
+    notice = Notice()
+    notice.notify()
+    notice.notify()
+    assert await notice.wait(0, FAR) == 2
+    assert notice.waiting == 0
+
+
+async def test_all_waiters_wake_up() -> None:
+    """Each with the newest version, also if it moves twice before they have their turn."""
+    notice = Notice()
+    waits = [asyncio.ensure_future(notice.wait(0, FAR)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert notice.waiting == 3
+    notice.notify()
+    notice.notify()
+    assert await asyncio.gather(*waits) == [2, 2, 2]
+    assert notice.waiting == 0
+
+
+async def test_a_wait_ends_at_its_deadline_or_with_its_task() -> None:
+    """Neither leaves anything behind that a later notice would stumble over."""
+    notice = Notice()
+    assert await notice.wait(0, 0.001) == 0
+    waiting = asyncio.ensure_future(notice.wait(0, FAR))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert (waiting.cancelled(), notice.waiting) == (True, 0)
+    notice.notify()
+    assert notice.version == 1

@@ -1,0 +1,52 @@
+"""How long a change took to come into force, by the agent's clock."""
+
+from __future__ import annotations
+
+from penstock.agent.model import EngineKey
+from penstock.agent.policy.subscriber import Subscriber, Wanted
+from penstock.agent.selector import Target
+from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved
+
+PATIENCE = 10.0
+
+
+def _subscriber() -> Subscriber:
+    return Subscriber(Target(EngineKey("", "0"), "tiny", {}), 1, frozenset(), "")
+
+
+def _ack(subscriber: Subscriber, nonce: int, at: float) -> float:
+    assert subscriber.acknowledged(PolicyAck(nonce=nonce, hash=subscriber.wanted.hash), at)
+    assert subscriber.answer is not None
+    return subscriber.answer.took
+
+
+def test_a_change_counts_from_when_it_was_wanted() -> None:
+    """Not from its push, which may have had to wait for the answer to the one before."""
+    subscriber = _subscriber()
+    assert subscriber.want(Wanted(("a",)), 1.0)
+    first = subscriber.pushed(2.0)
+    assert subscriber.want(Wanted(("b",)), 3.0)
+    assert not subscriber.due(4.0, PATIENCE)
+    assert _ack(subscriber, first, 5.0) == 4.0
+    assert subscriber.due(5.0, PATIENCE)
+    assert _ack(subscriber, subscriber.pushed(6.0), 7.0) == 4.0
+
+
+def test_a_push_that_is_sent_again_counts_from_the_change() -> None:
+    """Nobody answered the first one."""
+    subscriber = _subscriber()
+    subscriber.want(Wanted(("a",)), 1.0)
+    subscriber.pushed(1.0)
+    assert not subscriber.want(Wanted(("a",)), 5.0)
+    assert subscriber.due(1.0 + PATIENCE, PATIENCE)
+    assert _ack(subscriber, subscriber.pushed(11.0), 12.0) == 11.0
+
+
+def test_what_is_said_again_counts_from_its_push() -> None:
+    """The engine had it and moved away from it by its own clock; nothing has changed for a long time."""
+    subscriber = _subscriber()
+    subscriber.want(Wanted(("a", "b"), (1000.0,)), 1.0)
+    assert _ack(subscriber, subscriber.pushed(1.0), 2.0) == 1.0
+    subscriber.moved(PolicyMoved(hash="b"), 490.0)
+    assert subscriber.due(490.0 + PATIENCE, PATIENCE)
+    assert _ack(subscriber, subscriber.pushed(500.0), 502.0) == 2.0
