@@ -12,6 +12,7 @@ from penstock.agent.errors import ConfigError
 from penstock.agent.policy.files.check import check as check_files
 from penstock.agent.policy.files.problem import FilesError
 from penstock.agent.policy.files.scan import look, read
+from penstock.agent.tls import Certificates
 from penstock.agent.traces.backend import Backend
 
 if TYPE_CHECKING:
@@ -30,10 +31,21 @@ class Finding(NamedTuple):
 
 def check(config: Config) -> list[Finding]:
     """Look at what a start would need. Nothing is created, bound or connected to."""
-    return [*_directory(config), *_sockets(config), *_policies(config), *_export(config)]
+    return [
+        *_directory(config),
+        *_sockets(config),
+        *_certificates(config),
+        *_policies(config),
+        *_export(config),
+    ]
 
 
 def _directory(config: Config) -> Iterator[Finding]:
+    try:
+        config.state_dir.exists()
+    except OSError as error:
+        yield Finding(f"--state-dir {config.state_dir}: {error.strerror}", wrong=True)
+        return
     place = _existing(config.state_dir)
     if not place.is_dir():
         yield Finding(f"--state-dir {config.state_dir}: {place} is no directory", wrong=True)
@@ -70,6 +82,17 @@ def _sockets(config: Config) -> Iterator[Finding]:
         )
 
 
+def _certificates(config: Config) -> Iterator[Finding]:
+    if config.admin_tls is None:
+        return
+    try:
+        Certificates(config.admin_tls)
+    except ConfigError as error:
+        yield Finding(str(error), wrong=True)
+        return
+    yield Finding(f"--admin-tls-cert {config.admin_tls.cert}: fits its key")
+
+
 def _policies(config: Config) -> Iterator[Finding]:
     if config.policy_file is None:
         return
@@ -97,4 +120,12 @@ def _export(config: Config) -> Iterator[Finding]:
 
 def _existing(path: Path) -> Path:
     """Return the path, or the nearest place above it that is there."""
-    return next(place for place in (path, *path.parents) if place.exists())
+    return next(place for place in (path, *path.parents) if _is_there(place))
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        # A place that may not be looked into, or a name that is too long: what is above it tells.
+        return False

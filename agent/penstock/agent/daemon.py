@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -39,8 +40,9 @@ from penstock.agent.registry import Registry
 from penstock.agent.statedir import StateDirectory
 from penstock.agent.tls import Certificates
 from penstock.agent.traces.export import TraceExporter
+from penstock.agent.traces.state import ExportStatus
 from penstock.proto import __version__
-from penstock.proto.v1 import admin_pb2_grpc, policy_pb2_grpc
+from penstock.proto.v1 import admin_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +82,8 @@ async def run(config: Config) -> None:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
+            # What is here now stays: a full collection, which stops everything for 50 ms, need not look at it every few seconds.
+            gc.freeze()
             # Whichever comes first.
             daemon.fatal.add_done_callback(lambda _: stop.set())
             await stopping
@@ -148,34 +152,14 @@ class Daemon:
         replayed = await self._restore(keeper)
         policies = await self._open_policies(place)
         registry = Registry(time.time_ns, fold.account)
-        journal.on_commit(lambda _, source, batch: registry.committed(source.epoch, batch))
+        journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
 
-        exemplars = Exemplars()
-        own = AgentMetrics(
-            journal.created_unix_nano,
-            self._config.engines_expected,
-            commit_queue=lambda: journal.depth,
-            export_backlog=lambda: max(0, keeper.at - exporter.status().position),
-            policy_files=lambda: None if policies.files is None else policies.files.status,
-            exporting=lambda: exporter.status(),  # noqa: PLW0108  (it does not exist yet)
-            state=StateMetrics(place, journal, self._condition).families,
-            poisoned=lambda: keeper.poisoned,
-            audit_trimmed=lambda: policies.database.audit_trimmed,
-        )
-        journal.observe_commits(own.commit.observe)
-        exporter = self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
+        exemplars, own = Exemplars(), self._measure(place, journal, keeper, policies)
+        self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
         self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
 
-        losses = self._watch_losses(journal, registry)
-        ingest = IngestService(
-            journal,
-            registry,
-            policies.pauses,
-            losses,
-            own.ack.observe,
-            admission=Admission(fold.known(), self._config.memory_limit),
-            count_refused=own.refused.count,
-            count_broken=own.count_broken_stream,
+        ingest = self._take_in(
+            journal, registry, policies, own, Admission(fold.known(), self._config.memory_limit)
         )
         admin = await self._serve_admin(
             AgentContext(
@@ -191,7 +175,6 @@ class Daemon:
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
-        self._refused = ingest.refused
         engines = await self._serve_engines(ingest, policies.feed)
         house = Housekeeper(policies.database, self._condition, self.fatal)
         self._parts.push_async_callback(house.stop)
@@ -259,6 +242,50 @@ class Daemon:
             )
         return None
 
+    def _measure(
+        self, place: StateDirectory, journal: Journal, keeper: FoldKeeper, policies: _Policies
+    ) -> AgentMetrics:
+        """Return the agent's own metrics; the export, which begins after them, is asked at each scrape."""
+
+        def exporting() -> ExportStatus:
+            return ExportStatus() if self._exporter is None else self._exporter.status()
+
+        own = AgentMetrics(
+            journal.created_unix_nano,
+            self._config.engines_expected,
+            commit_queue=lambda: journal.depth,
+            export_backlog=lambda: max(0, keeper.at - exporting().position),
+            policy_files=lambda: None if policies.files is None else policies.files.status,
+            exporting=exporting,
+            state=StateMetrics(place, journal, self._condition).families,
+            poisoned=lambda: keeper.poisoned,
+            audit_trimmed=lambda: policies.database.audit_trimmed,
+        )
+        journal.observe_commits(own.commit.observe)
+        return own
+
+    def _take_in(
+        self,
+        journal: Journal,
+        registry: Registry,
+        policies: _Policies,
+        own: AgentMetrics,
+        admission: Admission,
+    ) -> IngestService:
+        """Return what engines will be served with."""
+        ingest = IngestService(
+            journal,
+            registry,
+            policies.pauses,
+            self._watch_losses(journal, registry),
+            own.ack.observe,
+            admission=admission,
+            count_refused=own.refused.count,
+            count_broken=own.count_broken_stream,
+        )
+        self._refused = ingest.refused
+        return ingest
+
     def _start_export(
         self, journal: Journal, policies: _Policies, exemplars: Exemplars, observe: Callable[[float], None]
     ) -> TraceExporter:
@@ -314,8 +341,7 @@ class Daemon:
     async def _serve_engines(self, ingest: IngestService, feed: PolicyFeed) -> GrpcServer:
         """Serve both of an engine's services on the one endpoint that it knows."""
         server = GrpcServer(self._config.listen, "--listen", _INGEST_MODE)
-        server.server.add_generic_rpc_handlers((ingest.handler(),))
-        policy_pb2_grpc.add_PolicyFeedServicer_to_server(PolicyFeedService(feed), server.server)  # type: ignore[no-untyped-call]
+        server.server.add_generic_rpc_handlers((ingest.handler(), PolicyFeedService(feed).handler()))
         await self._serve(server)
         self._parts.push_async_callback(self._drain, ingest, feed, server)
         return server

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from google.protobuf.message import DecodeError
+from penstock.agent.contents import Contents
 from penstock.agent.errors import StateError
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -34,7 +35,7 @@ MAX_WAITING = 1_024
 class Fold(Protocol):
     """The part of the metrics' fold that is used here."""
 
-    def apply(self, source: Source, batch: Batch) -> None:
+    def apply(self, source: Source, contents: Contents) -> None:
         """Take the next batch of the log."""
 
     def dump(self) -> bytes:
@@ -106,23 +107,25 @@ class FoldKeeper:
             )
             return
         if source is not None:
-            self._apply(row.id, source, batch)
+            self._apply(row.id, source, Contents(batch, row.body))
 
-    def _committed(self, batch_id: int, source: Source, batch: Batch) -> None:
+    def _committed(self, batch_id: int, source: Source, contents: Contents) -> None:
         if self._dump is None:
-            self._apply(batch_id, source, batch)
+            self._apply(batch_id, source, contents)
             return
         # The fold stands still while it is dumped, so that the dump is that of one place in the log.
-        self._waiting.append((batch_id, source, batch))
+        # Without what was read of them: that takes as much memory again.
+        self._waiting.append((batch_id, source, contents.batch))
         if len(self._waiting) >= MAX_WAITING:
             self._take_dump()
 
-    def _apply(self, batch_id: int, source: Source, batch: Batch) -> None:
+    def _apply(self, batch_id: int, source: Source, contents: Contents) -> None:
         # First, so that a batch that the fold cannot take is not tried for ever.
         self.at = batch_id
+        batch = contents.batch
         self._entries += len(batch.events) + len(batch.transfers.result) + len(batch.probes.result)
         try:
-            self._fold.apply(source, batch)
+            self._fold.apply(source, contents)
         except Exception as error:  # noqa: BLE001  (one batch that cannot be counted must not stop the others)
             self.poisoned += 1
             _log.exception(
@@ -155,8 +158,8 @@ class FoldKeeper:
         finally:
             self._dump = None
             waiting, self._waiting = self._waiting, []
-            for entry in waiting:
-                self._apply(*entry)
+            for batch_id, source, batch in waiting:
+                self._apply(batch_id, source, Contents(batch))
 
     async def _save_beside(self, pool: ThreadPoolExecutor) -> None:
         if self.at > self._saved:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -71,6 +72,8 @@ class HttpServer:
         self._degraded = degraded
         # One scrape at a time: a second one would only take the same text later.
         self._turn = asyncio.Lock()
+        # Not one of the loop's, which questions and backups may all have: a scrape then would wait for those.
+        self._thread = ThreadPoolExecutor(1, "penstock-metrics")
         application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_one_request])
         application.add_routes(
             [
@@ -112,6 +115,7 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
         await self._runner.cleanup()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         accept = request.headers.get("Accept", "")
@@ -127,7 +131,7 @@ class HttpServer:
     async def _render_alone(self, accept: str) -> tuple[bytes, str]:
         """Render on a thread; one that is given up keeps its turn to its end, so that threads do not pile up."""
         await self._turn.acquire()
-        rendering = asyncio.get_running_loop().run_in_executor(None, self._render, accept)
+        rendering = asyncio.get_running_loop().run_in_executor(self._thread, self._render, accept)
         rendering.add_done_callback(self._rendered)
         return await asyncio.shield(rendering)
 

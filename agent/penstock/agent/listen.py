@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_health.v1.health_pb2 import HealthCheckResponse  # type: ignore[import-untyped]
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse  # type: ignore[import-untyped]
 from penstock.agent.addresses import Address, TcpAddress, UnixAddress
 from penstock.agent.errors import StateError
 
@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
 # The ingest's own check answers with a sentence up to here; gRPC itself refuses what is larger.
 _MAX_RECEIVE_BYTES = 2 << 20
-_MAX_SEND_BYTES = 16 << 20
+MAX_SEND_BYTES = 16 << 20
+"""Of one answer."""
 _MAX_CONNECTIONS = 2_048
+# Calls that are open, over all connections: two for each of as many sources as are taken in. Each holds a task and
+# perhaps a message, before anybody has looked at what it says.
+_MAX_CALLS = 2_048
+# No service has a longer name, and the health service keeps what it is asked for.
+_MAX_SERVICE_NAME = 256
 # A file for each connection, and some for the state; many systems give 1,024 unless one asks for more.
 _FILES = 4_096
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", _MAX_RECEIVE_BYTES),
-    ("grpc.max_send_message_length", _MAX_SEND_BYTES),
+    ("grpc.max_send_message_length", MAX_SEND_BYTES),
     ("grpc.max_concurrent_streams", 4_096),
     # Two for each of some hundred processes, and scrapers of health; each costs memory before it says a word.
     ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
@@ -90,6 +96,15 @@ class Lock:
         os.close(self._file)
 
 
+class _Health(health.aio.HealthServicer):  # type: ignore[misc]
+    """The health service, which keeps no texts of clients."""
+
+    async def Watch(self, request: HealthCheckRequest, context: Any) -> None:  # noqa: N802
+        if len(request.service) > _MAX_SERVICE_NAME:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no service has such a name")
+        await super().Watch(request, context)
+
+
 class GrpcServer:
     """A server with the health service, on one address.
 
@@ -115,13 +130,15 @@ class GrpcServer:
             credentials: of a TCP address with TLS.
 
         """
-        self.server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
+        self.server = grpc.aio.server(
+            options=_OPTIONS, interceptors=interceptors, maximum_concurrent_rpcs=_MAX_CALLS
+        )
         self.address = address
         self._flag = flag
         self._mode = mode
         self._credentials = credentials
         self._lock: Lock | None = None
-        self._health = health.aio.HealthServicer()
+        self._health = _Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
     async def start(self) -> None:

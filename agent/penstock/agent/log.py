@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from penstock.agent.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -36,7 +37,8 @@ def configure(log_format: str, level: str) -> None:
     """Set up structlog for the process: one JSON object a line, or lines for a person (*console*).
 
     Standard library loggers (aiohttp, grpc, opentelemetry) come out the same way, from WARNING on.
-    What cannot be written is lost; no call that logs fails of it.
+    What cannot be written is lost; no call that logs fails of it. Of each sentence there is a bounded number of lines
+    (:mod:`penstock.agent.log_limit`).
     """
     stream: Any = _Lossy(sys.stderr)
     renderer: structlog.typing.Processor
@@ -47,6 +49,7 @@ def configure(log_format: str, level: str) -> None:
         )
     else:
         renderer = structlog.processors.JSONRenderer()
+    limit = LogLimit()
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -55,7 +58,7 @@ def configure(log_format: str, level: str) -> None:
     if log_format == "json":
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[limit.processor, *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=True,
@@ -67,4 +70,5 @@ def configure(log_format: str, level: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    handler.addFilter(limit.filter)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -7,6 +7,8 @@ from penstock.agent.check import Finding, check
 from penstock.agent.config import resolve
 from penstock.agent.main import main
 
+from tests.support.certificates import Authority
+
 
 def findings(tmp_path, environment=None, **flags) -> list[Finding]:
     """Check a configuration in *tmp_path*."""
@@ -54,6 +56,28 @@ def test_what_is_wrong(tmp_path):
     assert found[0].text == f"--state-dir {tmp_path}/file/state: {tmp_path}/file is no directory"
     assert "TCP, whoever reaches it can write" in found[1].text
     assert "No such file" in found[3].text
+
+
+def test_a_name_that_no_file_can_have(tmp_path):
+    """A sentence, no traceback."""
+    first, *_ = findings(tmp_path, **{"state-dir": f"/tmp/{'x' * 300}"})
+    assert first == Finding(f"--state-dir /tmp/{'x' * 300}: File name too long", wrong=True)
+
+
+def test_certificates_of_the_admin_service(tmp_path):
+    """What a start would refuse is said here."""
+    authority = Authority(tmp_path / "ca")
+    files = authority.issue("localhost")
+    flags = {
+        "admin-listen": "127.0.0.1:0",
+        "admin-tls-cert": str(files.cert),
+        "admin-tls-key": str(files.key),
+        "admin-tls-client-ca": str(authority.cert),
+        "admin-allow": "ops=write",
+    }
+    assert Finding(f"--admin-tls-cert {files.cert}: fits its key") in findings(tmp_path, **flags)
+    wrong = [each for each in findings(tmp_path, **{**flags, "admin-tls-key": "/nowhere"}) if each.wrong]
+    assert [each.text for each in wrong] == ["--admin-tls-key '/nowhere' is no file; name a PEM file"]
 
 
 def test_a_disk_smaller_than_the_limit_is_told(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.accounts import Account
@@ -18,6 +19,9 @@ from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.batches import add_transfers, transfer_failure
 
+if TYPE_CHECKING:
+    from penstock.agent.contents import Contents
+
 SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
 
@@ -28,12 +32,12 @@ class ListFold:
         self.seqs: list[int] = []
         self.refuses = False
 
-    def apply(self, source: Source, batch: Batch) -> None:
+    def apply(self, source: Source, contents: Contents) -> None:
         """Remember one, and that it came with its source."""
         assert source == SOURCE
-        if batch.seq == 13:
+        if contents.batch.seq == 13:
             raise RuntimeError("a bug")
-        self.seqs.append(batch.seq)
+        self.seqs.append(contents.batch.seq)
 
     def dump(self) -> bytes:
         """Return the numbers."""

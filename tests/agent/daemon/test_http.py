@@ -57,6 +57,19 @@ async def test_metrics_are_negotiated_by_accept(served):
     assert await get("/metrics", Accept="x/y") == (200, "for x/y", "text/plain; version=0.0.4; charset=utf-8")
 
 
+async def test_a_scrape_does_not_wait_for_questions(served):
+    """Those have the loop's threads, perhaps all of them, and for as long as a backup takes."""
+    _, get = served
+    release = threading.Event()
+    questions = [asyncio.create_task(asyncio.to_thread(release.wait, 20)) for _ in range(64)]
+    try:
+        assert (await get("/metrics", Accept="x/y"))[0] == 200
+        assert not any(question.done() for question in questions)
+    finally:
+        release.set()
+        await asyncio.gather(*questions)
+
+
 async def test_metrics_are_not_half_counted(served):
     """While the log is replayed a scrape fails: a counter that is too low would look like a reset."""
     agent, get = served

@@ -109,7 +109,7 @@ def test_damage_that_shows_while_it_runs():
         agent.stop()
         path = agent.state_dir / "journal.db"
         database = sqlite3.connect(path)
-        (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'requests'").fetchone()
+        (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'kinds'").fetchone()
         database.close()
         with path.open("r+b") as file:
             file.seek((root - 1) * 4096)

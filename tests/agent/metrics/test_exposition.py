@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from penstock.agent.contents import Contents
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.own import BUILD
@@ -147,7 +148,7 @@ def golden_exposition() -> Exposition:
     """Build what the golden files show."""
     fold, exemplars = Fold(), Exemplars()
     for origin, batch in LOG:
-        fold.apply(origin, batch)
+        fold.apply(origin, Contents(batch))
         for entry in (*batch.events, *transfer_samples(batch)):
             exemplars.note(origin, entry, TRACE, SPAN)
     files = FileStatus(error="a.yaml:1: no", applied=2, refused=1, last_success=TIME / SECOND - 60)
@@ -257,7 +258,7 @@ def scrape(fold: Fold, *, connected: bool, now: int = TIME, seen: int = TIME) ->
 def one_failure() -> Fold:
     """Fold one failure of engine 0."""
     fold = Fold()
-    fold.apply(source(), Batch(events=[transfer_failure("r")]))
+    fold.apply(source(), Contents(Batch(events=[transfer_failure("r")])))
     return fold
 
 

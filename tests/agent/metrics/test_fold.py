@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import zlib
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.agent.contents import Contents
 from penstock.agent.errors import StateError
 from penstock.agent.metrics import Fold
 from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics import fold as fold_module
 from penstock.agent.metrics.series import IDLE_NANO
 from penstock.agent.model import EngineKey
 from penstock.agent.samples import transfer_samples
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_ERROR, TRANSFER_RESULT_OK
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import TIME, transfer_failure
+from tests.support.batches import TIME, deferral_end, transfer_failure
 from tests.support.metrics import BATCHES, LOGS, UNTIMED, source, transfers
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ def folded(log: Log, cap: int = 1000) -> Fold:
     """Fold a log from the beginning."""
     fold = Fold(cap)
     for origin, batch in log:
-        fold.apply(origin, batch)
+        fold.apply(origin, Contents(batch))
     return fold
 
 
@@ -54,7 +57,7 @@ def test_a_dump_and_the_rest_of_the_log_are_the_whole_log(log: Log, data: st.Dat
     restarted = Fold(cap)
     restarted.load(folded(log[:cut], cap).dump())
     for origin, batch in log[cut:]:
-        restarted.apply(origin, batch)
+        restarted.apply(origin, Contents(batch))
     assert restarted.dump() == whole.dump()
     assert counters(restarted) == counters(whole)
 
@@ -87,6 +90,27 @@ def test_columns_count_as_their_rows_do(batches: list[Batch]) -> None:
     assert counters(columns) == counters(rows)
 
 
+@UNTIMED
+@given(LOGS, st.sampled_from([1, 3, 1000]), st.sampled_from([2, 50_000]))
+def test_what_is_counted_at_once_is_as_one_by_one(log: Log, cap: int, total: int) -> None:
+    """Ended waits: the same counters, times and label sets, at the caps too."""
+    at_once, one_by_one = Fold(cap, total), Fold(cap, total)
+    for origin, batch in log:
+        at_once.apply(origin, Contents(batch, batch.SerializeToString()))
+        with patch.object(fold_module, "_add_ended", return_value=False):
+            one_by_one.apply(origin, Contents(batch))
+        assert at_once.dump() == one_by_one.dump()
+
+
+def test_waits_that_cannot_be_counted_at_once_are_counted_one_by_one() -> None:
+    """A bug in the short way costs time, no entry."""
+    batch = Batch(events=[deferral_end("r"), deferral_end("r", reason=99)])
+    origin = source()
+    with patch.object(fold_module, "ended_bulks", side_effect=RuntimeError("a bug")):
+        one_by_one = folded([(origin, batch)] * 2)
+    assert one_by_one.dump() == folded([(origin, batch)] * 2).dump()
+
+
 def test_some_metrics_of_the_copy_are_those_of_the_whole_copy() -> None:
     """Who needs a few need not pay for all; a metric that has no series is not there."""
     origin = source()
@@ -109,7 +133,7 @@ def test_what_the_cap_does_is_counted_by_metric() -> None:
     """Folded updates and evicted label sets are series themselves."""
     fold = Fold(cap=1)
     for peer, time in (("a", 0), ("b", 0), ("c", IDLE_NANO)):
-        fold.apply(source(), Batch(events=[transfer_failure("r", peer=peer, time_ns=TIME + time)]))
+        fold.apply(source(), Contents(Batch(events=[transfer_failure("r", peer=peer, time_ns=TIME + time)])))
     (engine,) = fold.engines()
     assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_FOLDED]] == [
         ((c.TRANSFER_FAILURES.name,), 1)

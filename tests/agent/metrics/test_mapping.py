@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from penstock.agent.contents import Contents
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.columns import probe_bulks, transfer_bulks
 from penstock.agent.metrics.mapping import event_updates, transfer_updates
@@ -234,19 +235,19 @@ def test_what_is_not_known_of_a_transfer_is_no_observation() -> None:
     batch = transfers([(0, 9, PEER, common.TRANSFER_RESULT_OK), (7, 0, PEER, common.TRANSFER_RESULT_OK)])
     updates = [update.metric for row in transfer_samples(batch) for update in transfer_updates(row)]
     assert updates == [c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFERS, c.TRANSFER_DURATION]
-    assert [(bulk.metric, bulk.amount, bulk.values) for bulk in transfer_bulks(batch)] == [
+    assert [(bulk.metric, bulk.amount, bulk.values) for bulk in transfer_bulks(Contents(batch))] == [
         (c.TRANSFERS, 2, []),
         (c.TRANSFER_DURATION, 0, [7]),
         (c.TRANSFER_SIZE, 0, [9]),
     ]
-    (nothing,) = transfer_bulks(transfers([(0, 0, PEER, common.TRANSFER_RESULT_OK)]))
+    (nothing,) = transfer_bulks(Contents(transfers([(0, 0, PEER, common.TRANSFER_RESULT_OK)])))
     assert nothing.metric is c.TRANSFERS
 
 
 def test_probes() -> None:
     """Probes count by connector, peer and result."""
     rows = [(PEER, common.PROBE_RESULT_HIT), (PEER, common.PROBE_RESULT_MISS), ("", common.PROBE_RESULT_MISS)]
-    assert [(bulk.metric, bulk.labels, bulk.amount) for bulk in probe_bulks(probes(rows))] == [
+    assert [(bulk.metric, bulk.labels, bulk.amount) for bulk in probe_bulks(Contents(probes(rows)))] == [
         (c.CACHE_PROBES, ("ZmqECConnector", PEER, "hit"), 1),
         (c.CACHE_PROBES, ("ZmqECConnector", PEER, "miss"), 1),
         (c.CACHE_PROBES, ("ZmqECConnector", "unknown", "miss"), 1),

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.contents import Contents
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.text import OPENMETRICS
 from penstock.agent.samples import transfer_samples
@@ -56,8 +57,8 @@ class Busy:
         now = time.time_ns()
         batch = transfers([(20_000_000, 1 << 20, PEER, common.TRANSFER_RESULT_OK)] * 10, time_ns=now)
         failure = transfer_failure("r", mode=common.FAILURE_MODE_LATE_READ, time_ns=now)
-        self._fold.apply(source(), batch)
-        self._fold.apply(source(), Batch(events=[failure]))
+        self._fold.apply(source(), Contents(batch))
+        self._fold.apply(source(), Contents(Batch(events=[failure])))
         for entry in (failure, *transfer_samples(batch)):
             self._exemplars.note(source(), entry, TRACE, SPAN)
         body, content_type = self._exposition.render(accept)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.series import IDLE_NANO, RESERVED, Room, Series
+from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, RESERVED, Room, Series
 
 from tests.support.metrics import UNTIMED
 
@@ -140,6 +140,16 @@ def test_observing_many_is_observing_each(values: list[int], metric: c.Metric) -
         cumulative = [sum(row.counts[: index + 1]) for index in range(len(row.counts))]
         assert cumulative == [*(bisect.bisect_right(ordered, bound) for bound in metric.buckets), len(values)]
         assert row.total == sum(values)
+
+
+def test_a_label_that_no_peer_has_is_folded() -> None:
+    """Text costs memory, disk and every scrape: one of kilobytes, a thousand times, more than all else."""
+    series = Series(c.LATE_READS)
+    series.add(("x" * MAX_LABEL,), 1, time=1)
+    for letter in "abc":
+        series.add((letter * (MAX_LABEL + 1),), 1, time=1)
+    assert totals(series) == {("x" * MAX_LABEL,): 1, ("__other__",): 3}
+    assert series.folded == 3
 
 
 def test_a_dump_of_another_shape_is_refused() -> None:

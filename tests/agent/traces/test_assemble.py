@@ -58,7 +58,7 @@ class Fold:
         """Look into the log as the export looks into the journal."""
         return recall(self, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits)
 
-    def request_batches(self, request_id, before):
+    def request_batches(self, request_id, before, allowance):
         """Do what the journal's reader does, for all requests."""
         return [logged for logged in self.log.batches if logged.id < before]
 

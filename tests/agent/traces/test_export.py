@@ -68,7 +68,7 @@ async def exporting(book, endpoint, **options):
         await asyncio.to_thread(exporter.stop, STOP_SECONDS)
 
 
-async def until(condition, what, deadline=15.0):
+async def until(condition, what, deadline=60.0):
     """Poll until *condition* holds."""
     end = asyncio.get_running_loop().time() + deadline
     while not condition():

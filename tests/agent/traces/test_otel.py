@@ -49,6 +49,14 @@ def test_a_span_is_carried_over_whole():
     )
 
 
+def test_a_tracestate_that_is_none_is_left_out_in_silence(caplog):
+    """Callers send it, and it is on every span of theirs."""
+    for text in ("no member", "a=1,a=2", "a" * 300 + "=1", ",".join(f"k{n}=v" for n in range(40))):
+        readable = SpanConverter().readable(replace(SPAN, tracestate=text), replayed=False)
+        assert readable.context.trace_state.to_header() == ""
+    assert caplog.records == []
+
+
 def test_a_root_has_no_parent():
     """An empty parent is none, not one of zeros."""
     root = SpanConverter().readable(replace(SPAN, parent_span_id="", error=None, client=False), replayed=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from penstock.agent.ctl.tree import tree_lines
 from penstock.agent.errors import NotFoundError
-from penstock.agent.traces import ids, names
+from penstock.agent.traces import find, ids, names
 from penstock.agent.traces.explain import explain
 from penstock.agent.traces.query import get_trace
 from penstock.proto.v1 import common_pb2
@@ -358,3 +359,28 @@ async def test_explain_what_was_never_scheduled(book):
     await book.tell([(DECODE_CORE, closing)])
     (sentence,) = sentences_of(book, DECODE)
     assert "was not scheduled; it ended (abort)" in sentence
+
+
+async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
+    """The newest of it tells the story, and the answer says that there is more."""
+    await book.tell([(DECODE_WORKER, failed_load())], [(DECODE_CORE, closed_decode())])
+    monkeypatch.setattr(find, "_BYTES", 1)
+    good, cut = sentences_of(book, DECODE)
+    assert "without trouble" in good
+    assert cut == (
+        f"The log says more about {DECODE} than is read for one question: the oldest of it is left out here."
+    )
+    trace = trace_of(book, DECODE)
+    (request,) = trace.spans
+    assert request.attributes[names.HISTORY_CUT] == "true"
+    assert "history_cut=true" in "\n".join(tree_lines(trace))
+
+
+async def test_entries_of_one_request_are_bounded(book, monkeypatch):
+    """As in the export, but the newest stay; how many are missing is told."""
+    await book.tell([(DECODE_WORKER, failed_load())] * 3, [(DECODE_CORE, closed_decode())])
+    monkeypatch.setattr(find, "_MAX_ENTRIES", 2)
+    assert len(sentences_of(book, DECODE)) == 2
+    request = trace_of(book, DECODE).spans[0]
+    assert request.attributes[names.ENTRIES_DROPPED] == "2"
+    assert request.attributes[names.HISTORY_CUT] == "true"

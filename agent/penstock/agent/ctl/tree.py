@@ -40,6 +40,8 @@ MATTERS = (
     "gen_ai.usage.prompt_tokens",
     "gen_ai.usage.completion_tokens",
     "penstock.rehearsal",
+    "penstock.entries_dropped",
+    "penstock.history_cut",
 )
 
 

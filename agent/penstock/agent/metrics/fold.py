@@ -9,25 +9,28 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.accounts import Account, Accounts
 from penstock.agent.errors import StateError, UncountableError
-from penstock.agent.kinds import with_kinds
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.columns import probe_bulks, transfer_bulks
-from penstock.agent.metrics.mapping import UNKNOWN, event_updates
+from penstock.agent.metrics.columns import ended_bulks, probe_bulks, transfer_bulks
+from penstock.agent.metrics.mapping import COUNTED, UNKNOWN, event_updates
 from penstock.agent.metrics.series import CAP, TOTAL, Room, Row, Series
 from penstock.agent.model import EngineKey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from penstock.agent.contents import Contents, Group
     from penstock.agent.metrics.columns import Bulk
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
+
+
+# What every request that has waited has one of.
+_ENDED = "deferral_end"
 
 
 class EngineRows(NamedTuple):
@@ -61,8 +64,19 @@ class _Engine:
     def add(self, metric: Metric, labels: tuple[str, ...], value: int, time: int) -> None:
         self.of(metric).add(labels, value, time)
 
-    def add_bulks(self, bulks: Iterable[Bulk], time: int) -> None:
-        for metric, labels, amount, values in bulks:
+    def add_known(self, bulks: Collection[Bulk]) -> bool:
+        """Add *bulks* if all their label sets have a series already; False if nothing was added."""
+        if not all(self._has(bulk.metric, bulk.labels) for bulk in bulks):
+            return False
+        self.add_bulks(bulks)
+        return True
+
+    def _has(self, metric: Metric, labels: tuple[str, ...]) -> bool:
+        series = self.series.get(metric)
+        return series is not None and series.has(labels)
+
+    def add_bulks(self, bulks: Iterable[Bulk]) -> None:
+        for metric, labels, amount, values, time in bulks:
             if values:
                 self.of(metric).observe(labels, values, time)
             else:
@@ -74,8 +88,8 @@ class _Engine:
     def rows(self) -> dict[Metric, list[Row]]:
         rows = {metric: series.rows() for metric, series in self.series.items()}
         for about, counts in (
-            (c.LABEL_SETS_FOLDED, {metric: series.folded for metric, series in self.series.items()}),
-            (c.LABEL_SETS_EVICTED, {metric: series.evicted for metric, series in self.series.items()}),
+            (c.LABEL_SETS_FOLDED, {metric: each.folded for metric, each in _sorted_series(self.series)}),
+            (c.LABEL_SETS_EVICTED, {metric: each.evicted for metric, each in _sorted_series(self.series)}),
         ):
             rows[about] = [Row((metric.name,), count, ()) for metric, count in counts.items() if count]
         return rows
@@ -100,7 +114,7 @@ class Fold:
         self._engines: dict[EngineKey, _Engine] = {}
         self._accounts = Accounts()
 
-    def apply(self, source: Source, batch: Batch) -> None:
+    def apply(self, source: Source, contents: Contents) -> None:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest.
 
         Raises:
@@ -108,14 +122,15 @@ class Fold:
 
         """
         troubles: list[tuple[str, Exception]] = []
+        batch = contents.batch
         with self._lock:
             engine = self._engines.get(source.key)
             if engine is None:
                 engine = self._engines[source.key] = _Engine(self._cap, self._room)
             # What the log holds is stored, whether or not it can be counted.
             self._accounts.apply(source.epoch, batch)
-            _apply_events(engine, batch, troubles)
-            _apply_samples(engine, batch, troubles)
+            _apply_events(engine, contents, troubles)
+            _apply_samples(engine, contents, troubles)
             _apply_losses(engine, batch)
         if troubles:
             kinds = sorted({kind for kind, _ in troubles})
@@ -197,33 +212,44 @@ def _sorted_series(series: dict[Metric, Series]) -> list[tuple[Metric, Series]]:
     return sorted(series.items(), key=lambda item: item[0].name)
 
 
-def _apply_events(engine: _Engine, batch: Batch, troubles: list[tuple[str, Exception]]) -> None:
-    kinds: defaultdict[str, int] = defaultdict(int)
-    for kind, event in with_kinds(batch):
+def _apply_events(engine: _Engine, contents: Contents, troubles: list[tuple[str, Exception]]) -> None:
+    groups = contents.groups
+    for group in groups.values():
+        engine.time = max(engine.time, group.newest)
+    counted = groups.keys() & COUNTED
+    if _ENDED in counted and _add_ended(engine, groups[_ENDED]):
+        counted.discard(_ENDED)
+    for kind, event in contents.in_order(counted):
         time = event.time_unix_nano
-        engine.time = max(engine.time, time)
-        kinds[kind] += 1
         try:
             # All of an event's series, or none.
             for metric, labels, value in tuple(event_updates(kind, event)):
                 engine.add(metric, labels, value, time)
         except Exception as error:  # noqa: BLE001  (it costs itself)
             troubles.append((kind, error))
-    for kind, count in kinds.items():
-        engine.add(c.EVENTS, (kind or UNKNOWN,), count, engine.time)
+    for kind, group in groups.items():
+        engine.add(c.EVENTS, (kind or UNKNOWN,), len(group), engine.time)
 
 
-def _apply_samples(engine: _Engine, batch: Batch, troubles: list[tuple[str, Exception]]) -> None:
-    for kind, ends, bulks in (
-        ("transfer_sample", batch.transfers.end_time_unix_nano, transfer_bulks),
-        ("probe_sample", batch.probes.end_time_unix_nano, probe_bulks),
+def _add_ended(engine: _Engine, group: Group) -> bool:
+    """Count ended waits all at once; False if they have to be counted one by one, in their order."""
+    try:
+        return engine.add_known(tuple(ended_bulks(group)))
+    except Exception:  # noqa: BLE001  (one by one, each costs itself)
+        return False
+
+
+def _apply_samples(engine: _Engine, contents: Contents, troubles: list[tuple[str, Exception]]) -> None:
+    for kind, columns, bulks in (
+        ("transfer_sample", contents.transfers, transfer_bulks),
+        ("probe_sample", contents.probes, probe_bulks),
     ):
-        if ends:
-            time = max(ends)
+        if len(columns):
+            time = max(columns["end_time_unix_nano"])
             engine.time = max(engine.time, time)
-            engine.add(c.EVENTS, (kind,), len(ends), time)
+            engine.add(c.EVENTS, (kind,), len(columns), time)
             try:
-                engine.add_bulks(tuple(bulks(batch)), time)
+                engine.add_bulks(tuple(bulks(contents)))
             except Exception as error:  # noqa: BLE001  (these samples cost themselves)
                 troubles.append((kind, error))
 

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 
+# The words of the most frequent event's enums, by number.
+REASONS = labels(common.DeferralReason)
+ENDINGS = labels(common.DeferralEnding)
+
 
 class Update(NamedTuple):
     """What one entry does to one series.
@@ -131,8 +135,8 @@ def _load_outcome(event: events.Event, body: events.LoadOutcome) -> Iterator[Upd
 
 def _deferral_end(event: events.Event, body: events.DeferralEnd) -> Iterable[Update]:
     # With tables and without a generator: every request that waits has one.
-    reason = _REASONS.get(body.reason, UNKNOWN)
-    ended = Update(c.DEFERRALS, (reason, _ENDINGS.get(body.ending, UNKNOWN), peer_of(body.peer)), 1)
+    reason = REASONS.get(body.reason, UNKNOWN)
+    ended = Update(c.DEFERRALS, (reason, ENDINGS.get(body.ending, UNKNOWN), peer_of(body.peer)), 1)
     start = body.start_time_unix_nano
     if not start:
         return (ended,)
@@ -184,9 +188,6 @@ _EXPERT_SOURCES = (
     ("remote", "experts_received_remotely"),
 )
 
-_REASONS = labels(common.DeferralReason)
-_ENDINGS = labels(common.DeferralEnding)
-
 _RULES: dict[str, Callable[[events.Event, Any], Iterable[Update]]] = {
     "transfer_failure": _transfer_failure,
     "load_outcome": _load_outcome,
@@ -197,3 +198,6 @@ _RULES: dict[str, Callable[[events.Event, Any], Iterable[Update]]] = {
     "quarantine_changed": _quarantine_changed,
     "eplb_rebalance": _eplb_rebalance,
 }
+
+COUNTED = frozenset(_RULES)
+"""Kinds of events that have a share in more than `EVENTS`."""

@@ -52,12 +52,18 @@ class Latency:
             return self._series.rows()
 
 
+_REASONS = ("engines", "invalid", "journal", "memory", "out_of_order", "silent", "sources", "streams")
+
+
 class Refusals:
-    """Messages and streams that were not taken, by reason; the reasons are words of ours."""
+    """Messages and streams that were not taken, by reason; the reasons are words of ours.
+
+    All of them are there from the start: a series that begins with its first refusal shows no increase.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
 
     def count(self, reason: str) -> None:
         """Add one."""

@@ -25,6 +25,9 @@ TOTAL: Final = 50_000
 RESERVED: Final = 8
 """Label sets of its own that a metric of an engine gets although that total is used up, by another's flood."""
 
+MAX_LABEL: Final = 260
+"""Characters of a label: a host's name and its port have no more. Longer ones are somebody's mistake, or worse."""
+
 _PARKED_PER_LIVE = 4
 
 
@@ -81,6 +84,10 @@ class Series:
         # Nothing can be idle before this time: keeps a flood of new label sets from scanning each time.
         self._none_idle_before = 0
 
+    def has(self, labels: tuple[str, ...]) -> bool:
+        """Tell whether the label set has a series that is exposed under its own name: then additions to it commute."""
+        return labels in self._live
+
     def add(self, labels: tuple[str, ...], value: int, time: int) -> None:
         """Add *value* to a counter, or observe it in a histogram."""
         point = self._point(labels, time)
@@ -89,10 +96,10 @@ class Series:
             point.counts[bisect_left(self.metric.buckets, value)] += 1
 
     def observe(self, labels: tuple[str, ...], values: list[int], time: int) -> None:
-        """Observe many values at once in a histogram; sorts *values*."""
+        """Observe many values at once in a histogram."""
         point = self._point(labels, time)
         point.total += sum(values)
-        values.sort()
+        values = sorted(values)
         below = 0
         for index, bound in enumerate(self.metric.buckets):
             up_to = bisect_right(values, bound, below)
@@ -120,7 +127,7 @@ class Series:
             self._park_idle(time)
         series = self._live
         # A client may call a peer __other__: two series of one name would cost the whole scrape.
-        if len(series) >= self._cap or not self._has_room(labels) or OTHER in labels:
+        if len(series) >= self._cap or not self._has_room(labels) or OTHER in labels or _too_long(labels):
             series = self._other
             labels = self.metric.folded(labels)
             self.folded += 1
@@ -197,3 +204,7 @@ def _load(metric: Metric, rows: Iterable[Sequence[Any]]) -> dict[tuple[str, ...]
             raise ValueError(f"{metric.name} has other labels or buckets now")
         series[tuple(labels)] = Point(touched, total, list(counts))
     return series
+
+
+def _too_long(labels: tuple[str, ...]) -> bool:
+    return any(len(label) > MAX_LABEL for label in labels)

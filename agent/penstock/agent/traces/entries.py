@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.kinds import with_kinds
 from penstock.agent.samples import probe_samples, transfer_samples
 from penstock.agent.traces.spans import EventEntry, ProbeEntry, SampleEntry
+from penstock.proto.v1.events_pb2 import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,15 @@ class RequestKey(NamedTuple):
 
     server: str
     request_id: str
+
+
+def alone(entry: Entry) -> Entry:
+    """Return *entry* without the batch that it is part of: all of that stays in memory as long as one event of it does."""
+    if not isinstance(entry, EventEntry):
+        return entry
+    event = Event()
+    event.CopyFrom(entry.event)
+    return EventEntry(entry.source, event)
 
 
 def request_entries(source: Source, batch: Batch) -> Iterator[tuple[RequestKey, Entry]]:

@@ -57,6 +57,8 @@ def sentences(story: Story) -> Iterator[str]:
         yield f"{_subject(story)} {clause}."
     if not told:
         yield f"{_subject(story)} {_good(facts)}."
+    if story.cut:
+        yield f"The log says more about {story.key.request_id} than is read for one question: the oldest of it is left out here."
 
 
 def _subject(story: Story) -> str:

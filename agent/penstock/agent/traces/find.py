@@ -1,21 +1,25 @@
-"""Finding a request in the journal, and all that belongs to the same trace."""
+"""Finding a request in the journal, and all that belongs to the same trace.
+
+What is read for it is bounded, the newest first: a request can be in as much of the log as a client likes.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import NotFoundError
-from penstock.agent.traces.entries import RequestKey, request_entries
+from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
+from penstock.agent.traces.entries import RequestKey, alone, request_entries
 from penstock.agent.traces.facts import RequestFacts, entry_time
 from penstock.agent.traces.ids import external_id
 from penstock.agent.traces.spans import EventEntry
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from penstock.agent.journal import Reader
     from penstock.agent.model import Source
@@ -28,6 +32,10 @@ _MAX_REQUESTS = 64
 _MAX_NAMED = 5
 _MAX_CLOSED_SCANNED = 5_000
 _MAX_EVENTS_SCANNED = 500
+# Of one request, the newest.
+_MAX_ENTRIES = 512
+# Of the batches that name the requests; each step of the search has as much.
+_BYTES = 64 << 20
 _ENGINE_PROCESS = "engine-core"
 
 
@@ -38,6 +46,7 @@ class Story:
     Attributes:
         asked: it is one that was asked for; else it belongs to the same trace.
         handshakes: those that it waited for or fell victim to.
+        cut: the log says more about it than was read: the oldest is missing.
 
     """
 
@@ -45,6 +54,7 @@ class Story:
     facts: RequestFacts
     asked: bool
     handshakes: tuple[EventEntry, ...]
+    cut: bool = False
 
     @property
     def source(self) -> Source:
@@ -69,8 +79,12 @@ def find(reader: Reader, text: str) -> list[Story]:
 
     """
     asked = _ask(reader, text)
-    entries = _gather(reader, asked)
-    stories = [_story(reader, key, found, asked=key.request_id in asked) for key, found in entries.items()]
+    allowance = Allowance(_BYTES, STEP_SECONDS)
+    entries = _gather(reader, asked, allowance)
+    stories = [
+        _story(reader, key, found, asked=key.request_id in asked, cut=allowance.cut)
+        for key, found in entries.items()
+    ]
     stories = sorted(
         (story for story in stories if story.facts.own),
         key=lambda story: (not story.asked, story.facts.start_unix_nano, story.key),
@@ -111,7 +125,10 @@ def _ask(reader: Reader, text: str) -> set[str]:
 def _by_trace(reader: Reader, trace_id: str) -> set[str]:
     """Look through the newest requests: the trace id is a hash, or the caller's."""
     found = set()
-    for logged, index in reader.events(kinds=("request_closed",), limit=_MAX_CLOSED_SCANNED):
+    rows = reader.scan(
+        kinds=("request_closed",), limit=_MAX_CLOSED_SCANNED, allowance=Allowance(seconds=STEP_SECONDS)
+    )
+    for logged, index in rows:
         event = Batch.FromString(logged.body).events[index]
         source = reader.source(logged.epoch)
         if source is not None:
@@ -121,16 +138,17 @@ def _by_trace(reader: Reader, trace_id: str) -> set[str]:
     return found
 
 
-def _pairs(reader: Reader, request_id: str) -> Iterable[tuple[RequestKey, Entry]]:
-    for logged in reader.request_batches(request_id):
+def _pairs(reader: Reader, request_id: str, allowance: Allowance) -> Iterator[tuple[RequestKey, Entry]]:
+    """Yield all entries of the batches that name a request, one batch in memory at a time, the newest first."""
+    for logged in reader.request_batches_newest_first(request_id, allowance=allowance):
         source = reader.source(logged.epoch)
         if source is not None:
             yield from request_entries(source, Batch.FromString(logged.body))
 
 
 def _internal_ids(reader: Reader, name: str) -> set[str]:
-    found = set()
-    for key, entry in _pairs(reader, name):
+    found: set[str] = set()
+    for key, entry in _pairs(reader, name, Allowance(_BYTES, STEP_SECONDS)):
         names = {key.request_id, external_id(key.request_id)}
         if isinstance(entry, EventEntry) and entry.event.HasField("request_closed"):
             names.add(entry.event.request_closed.external_request_id)
@@ -148,17 +166,29 @@ def _remote_request_id(entry: Entry) -> str:
     return ""
 
 
-def _gather(reader: Reader, asked: set[str]) -> dict[RequestKey, list[Entry]]:
+@dataclass(slots=True)
+class _Entries:
+    kept: list[Entry] = field(default_factory=list)
+    dropped: int = 0
+
+    def add(self, entry: Entry) -> None:
+        if len(self.kept) < _MAX_ENTRIES:
+            self.kept.append(alone(entry))
+        else:
+            self.dropped += 1
+
+
+def _gather(reader: Reader, asked: set[str], allowance: Allowance) -> dict[RequestKey, _Entries]:
     """Collect the entries of the requests, and of those on the other side of them, both ways."""
-    entries: dict[RequestKey, list[Entry]] = defaultdict(list)
+    entries: dict[RequestKey, _Entries] = defaultdict(_Entries)
     seen, waiting = set(asked), deque(sorted(asked))
     while waiting:
         request_id = waiting.popleft()
-        for key, entry in _pairs(reader, request_id):
+        for key, entry in _pairs(reader, request_id, allowance):
             remote = _remote_request_id(entry)
             related = set()
             if key.request_id == request_id:
-                entries[key].append(entry)
+                entries[key].add(entry)
                 related = {remote} - {""}
             elif remote == request_id:
                 related = {key.request_id}
@@ -168,19 +198,19 @@ def _gather(reader: Reader, asked: set[str]) -> dict[RequestKey, list[Entry]]:
     return entries
 
 
-def _story(reader: Reader, key: RequestKey, entries: list[Entry], *, asked: bool) -> Story:
-    facts = RequestFacts.of(key.request_id, entries)
+def _story(reader: Reader, key: RequestKey, entries: _Entries, *, asked: bool, cut: bool) -> Story:
+    facts = RequestFacts.of(key.request_id, entries.kept, dropped=entries.dropped)
     if facts.own and facts.closed is None:
         lost = _lost_unix_nano(reader, facts)
-        facts = RequestFacts.of(key.request_id, entries, lost_unix_nano=lost)
-    return Story(key, facts, asked, _handshakes(reader, facts))
+        facts = replace(facts, lost_unix_nano=lost)
+    return Story(key, facts, asked, _handshakes(reader, facts), cut or entries.dropped > 0)
 
 
 def _lost_unix_nano(reader: Reader, facts: RequestFacts) -> int:
     """Return when the engine of an unfinished request vanished; 0 if it did not."""
     began, engine = min(map(entry_time, facts.own)), facts.source.key
     lost = 0
-    for logged, index in reader.events(
+    for logged, index in reader.scan(
         kinds=("source_lost",), since_unix_nano=began, limit=_MAX_EVENTS_SCANNED
     ):
         event = Batch.FromString(logged.body).events[index].source_lost
@@ -198,7 +228,7 @@ def _handshakes(reader: Reader, facts: RequestFacts) -> tuple[EventEntry, ...]:
     missing = {number for _, number in (*failures, *delays)} - found.keys() - {0}
     if missing:
         # A handshake names some of its waiters only, and it may be minutes older than its victim.
-        events = reader.events(kinds=("handshake",), limit=_MAX_EVENTS_SCANNED)
+        events = reader.scan(kinds=("handshake",), limit=_MAX_EVENTS_SCANNED)
         for logged, index in events:
             event = Batch.FromString(logged.body).events[index]
             source = reader.source(logged.epoch)

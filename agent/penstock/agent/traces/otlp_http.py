@@ -70,7 +70,7 @@ class HttpSender:
         async with self._session.post(
             self._url, data=body, headers=self._headers, ssl=self._tls or True, allow_redirects=False
         ) as response:
-            answer = await response.content.read(_MAX_ANSWER)
+            answer = await whole(response.content, _MAX_ANSWER)
             error = of_http(response.status, response.headers, answer, time.time())
         if error is not None:
             return error
@@ -98,6 +98,14 @@ class HttpSender:
             self._runner.run(self._session.close())
             self._session = None
         self._runner.close()
+
+
+async def whole(content: aiohttp.StreamReader, limit: int) -> bytes:
+    """Return all of an answer, *limit* bytes at most; it may come in pieces, and one read returns the first."""
+    answer = bytearray()
+    while len(answer) < limit and (piece := await content.read(limit - len(answer))):
+        answer += piece
+    return bytes(answer)
 
 
 def _context(settings: ExportSettings) -> ssl.SSLContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces import names
@@ -30,6 +31,8 @@ def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
     handshakes: dict[str, Span] = {}
     for story in stories:
         request, *children = request_spans(story.facts, story.facts.identity)
+        if story.cut:
+            request = replace(request, attributes={**request.attributes, names.HISTORY_CUT: True})
         spans += [request, *sorted(children, key=lambda span: (span.start_unix_nano, span.name))]
         for entry in story.handshakes:
             handshakes |= {span.span_id: span for span in standalone_spans(entry)}

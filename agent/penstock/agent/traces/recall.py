@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.journal.allowance import Allowance
 from penstock.agent.traces.entries import request_entries
 from penstock.agent.traces.facts import RequestFacts
 from penstock.agent.traces.sampling import judge
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from penstock.agent.traces.state import Limits
 
 
+# Of the newest batches that name the request: all are in memory, parsed, at once. It is some fifty full ones.
+_BYTES = 8 << 20
+
+
 def recall(
     reader: Reader,
     key: RequestKey,
@@ -35,7 +40,7 @@ def recall(
     """
     earlier = [
         (logged, source, Batch.FromString(logged.body))
-        for logged in reader.request_batches(key.request_id, before=now.id)
+        for logged in reader.request_batches(key.request_id, now.id, Allowance(_BYTES))
         if (source := reader.source(logged.epoch)) is not None
     ]
     # Most often it was not closed: then its entries need not be taken out of their batches.

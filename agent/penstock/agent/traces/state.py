@@ -32,7 +32,7 @@ class Limits:
 
     """
 
-    grace_nano: int = 2 * _SECOND
+    grace_nano: int = 3 * _SECOND
     long_deferral_nano: int = 1 * _SECOND
     max_age_nano: int = 2 * 3600 * _SECOND
     max_pending: int = 20_000
