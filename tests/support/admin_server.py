@@ -28,7 +28,6 @@ from penstock.agent.registry import Registry
 from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.policy_pb2 import OrderRefusal
-from penstock.proto.v1.policy_pb2_grpc import add_PolicyFeedServicer_to_server
 
 from tests.support.policy_feed import Engine
 
@@ -149,8 +148,10 @@ class AdminHarness:
         self.journal = Journal.open(self._directory)
         self.registry = Registry(time.time_ns)
         self.fold = Fold()
-        self.journal.on_commit(lambda _, source, batch: self.fold.apply(source, batch))
-        self.journal.on_commit(lambda _, source, batch: self.registry.committed(source.epoch, batch))
+        self.journal.on_commit(lambda _, source, contents: self.fold.apply(source, contents))
+        self.journal.on_commit(
+            lambda _, source, contents: self.registry.committed(source.epoch, contents.batch)
+        )
         self._database = PolicyDatabase.open(self._directory)
         self.store, self.pauses = PolicyStore(self._database), Pauses(self._database)
         self.orders = OrderBook(self._database)
@@ -170,7 +171,7 @@ class AdminHarness:
         )
         self._servers = [grpc.aio.server(), grpc.aio.server()]
         add_AdminServicer_to_server(self.service, self._servers[0])
-        add_PolicyFeedServicer_to_server(PolicyFeedService(self.feed), self._servers[1])
+        self._servers[1].add_generic_rpc_handlers((PolicyFeedService(self.feed).handler(),))
         for server, address in zip(self._servers, (self.address, self._feed_address), strict=True):
             server.add_insecure_port(address)
             await server.start()

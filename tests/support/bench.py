@@ -67,6 +67,11 @@ class AgentBench:
         """Return the sum of a metric's samples with these labels, in the server."""
         return self.agent.metrics().value(metric, **{"server": self.server, **labels})
 
+    def value_after(self, name: str, metric: str, **labels: str) -> float:
+        """Return :meth:`value` once the agent knows all that the engine told until the end of the request that the client named *name*."""
+        self.event("request_closed", name)
+        return self.value(metric, **labels)
+
     def wait_value(self, expected: float, metric: str, **labels: str) -> None:
         """Wait until :meth:`value` is *expected*."""
         until(lambda: self.value(metric, **labels) == expected, f"{metric} with {labels} is not {expected:g}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-DEADLINE = 15.0
+DEADLINE = 60.0
 
 
 class FakeEngine:

@@ -80,8 +80,12 @@ class IngestHarness:
 
     async def _start(self) -> None:
         self.journal = Journal.open(self._directory)
-        self.journal.on_commit(lambda *what: self.committed.append(what))
-        self.journal.on_commit(lambda _, source, batch: self.registry.committed(source.epoch, batch))
+        self.journal.on_commit(
+            lambda number, source, contents: self.committed.append((number, source, contents.batch))
+        )
+        self.journal.on_commit(
+            lambda _, source, contents: self.registry.committed(source.epoch, contents.batch)
+        )
         self.reader = self.journal.reader()
         self.losses = LossWatch(self.journal, self.reader, self._grace)
         self.metrics = AgentMetrics(0)

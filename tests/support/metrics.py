@@ -143,19 +143,21 @@ _EVENTS = st.one_of(
         st.integers(0, 1 << 40),
     ),
     st.builds(
-        lambda peer, time_ns, reason, waited: event(
+        lambda peer, time_ns, reason, ending, waited: event(
             "deferral_end",
             "r",
             time_ns=time_ns,
             reason=reason,
             peer={"address": peer},
-            ending=common.DEFERRAL_ENDING_READY,
-            start_time_unix_nano=time_ns - waited,
+            ending=ending,
+            start_time_unix_nano=0 if waited is None else time_ns - waited,
         ),
         _PEERS,
         _TIMES,
-        _enum(common.DeferralReason),
-        st.integers(-SECOND, 700 * SECOND),
+        # 99 is of a newer engine.
+        st.sampled_from([*common.DeferralReason.values(), 99]),
+        st.sampled_from([common.DEFERRAL_ENDING_READY, common.DEFERRAL_ENDING_TIMEOUT]),
+        st.none() | st.integers(-SECOND, 700 * SECOND),
     ),
     st.builds(
         lambda time_ns, before: event(

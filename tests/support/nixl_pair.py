@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import threading
 import time
 import warnings
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.vllm.connectors import KvConnectorHook
 
+from demo.nixl_at_ease import pause_progress_threads
+from demo.processes import free_port
 from tests.support import schedulers
 from tests.support.schedulers import BLOCK, BLOCKS
 
@@ -44,15 +45,9 @@ HOST = "127.0.0.1"
 DEADLINE = 30.0
 
 
-def free_port() -> int:
-    """Return a TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def prepare(monkeypatch: pytest.MonkeyPatch, directory: Path, transports: str = "tcp,self,sm") -> None:
-    """Make this process fit for NIXL workers: a world of one rank, those UCX transports, no pinning to a core."""
+    """Make this process fit for NIXL workers: a world of one rank, those UCX transports, no core pinned or kept busy."""
+    pause_progress_threads()
     monkeypatch.setenv("UCX_TLS", transports)
     monkeypatch.setenv("UCX_LOG_LEVEL", "error")
     monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", HOST)

@@ -186,7 +186,7 @@ class OtlpBackend(trace_service_pb2_grpc.TraceServiceServicer):
             return list(self._spans)
 
     def wait(
-        self, condition: Callable[[OtlpBackend], object], what: str, deadline: float = 15.0
+        self, condition: Callable[[OtlpBackend], object], what: str, deadline: float = 60.0
     ) -> list[ReceivedSpan]:
         """Wait until *condition* holds, looked at after each call; return the spans, or fail with *what*."""
         end = time.monotonic() + deadline
@@ -201,7 +201,7 @@ class OtlpBackend(trace_service_pb2_grpc.TraceServiceServicer):
                 self._condition.wait(left)
             return list(self._spans)
 
-    def wait_for(self, count: int, deadline: float = 15.0) -> list[ReceivedSpan]:
+    def wait_for(self, count: int, deadline: float = 60.0) -> list[ReceivedSpan]:
         """Wait until *count* spans have come."""
         return self.wait(lambda backend: len(backend.spans) >= count, f"{count} spans", deadline)
 

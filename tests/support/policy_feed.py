@@ -19,13 +19,13 @@ from penstock.agent.policy import (
     PolicyStore,
 )
 from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved, PolicyNack, Push, Report, Subscribe
-from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub, add_PolicyFeedServicer_to_server
+from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 async def eventually(condition: Callable[[], object], what: str) -> None:
@@ -57,7 +57,7 @@ async def running_feed(
     store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database, clock=clock)
     feed = PolicyFeed(store, pauses, orders, patience=patience, clock=clock)
     server = grpc.aio.server()
-    add_PolicyFeedServicer_to_server(PolicyFeedService(feed), server)
+    server.add_generic_rpc_handlers((PolicyFeedService(feed).handler(),))
     address = f"unix://{directory}/feed.sock"
     server.add_insecure_port(address)
     await server.start()

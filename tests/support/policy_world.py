@@ -220,7 +220,7 @@ class World:
             push = self.feed.next_push(subscriber)
             if push is None:
                 return
-            link.down.append((push.SerializeToString(), self.state))
+            link.down.append((push, self.state))
         self.end_at_agent(link)
 
     # The engines

@@ -114,6 +114,14 @@ def build(scheduler_class: Any, config: VllmConfig, *, hybrid: bool = False) -> 
     )
 
 
+def make_room_for_items(scheduler: Any, *, rows: int = 4096, chunk: int = 1024) -> None:
+    """Let a scheduler of a text model have encoder inputs: *rows* in its encoder cache, *chunk* tokens in a step."""
+    scheduler.max_num_encoder_input_tokens = 1024
+    scheduler.max_num_scheduled_tokens = chunk
+    manager = scheduler.encoder_cache_manager
+    manager.cache_size = manager.num_free_slots = manager.num_freeable_slots = rows
+
+
 def request(
     request_id: str,
     *,

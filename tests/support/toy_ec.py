@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
 
+    from tests.support.toy_connector import Load
+
 TOY_PEER = Peer(PEER)
 LEFT = RequestStatus.FINISHED_ABORTED
 ERROR = RequestStatus.FINISHED_ERROR
@@ -170,11 +172,17 @@ def embedding(request: Any, position: int, item_of: Callable[[str], int]) -> int
     return int(request.all_token_ids[position])
 
 
+def contents(request: Any, length: int) -> list[int]:
+    """Return the right KV of the first *length* prompt tokens."""
+    kv: list[int] = []
+    for position in range(length):
+        kv.append(fingerprint(kv, embedding(request, position, hash)))
+    return kv
+
+
 def expected(request: Any, count: int) -> list[int]:
     """Return the output of a request to which nothing happens."""
-    kv: list[int] = []
-    for position in range(request.num_prompt_tokens):
-        kv.append(fingerprint(kv, embedding(request, position, hash)))
+    kv = contents(request, request.num_prompt_tokens)
     tokens: list[int] = []
     for _ in range(count):
         tokens.append(sample(kv))
@@ -183,7 +191,7 @@ def expected(request: Any, count: int) -> list[int]:
 
 
 class ToyEcEngine(ToyEngine):
-    """As :class:`ToyEngine`, with an encoder cache in its worker, as vLLM's runner has."""
+    """As :class:`ToyEngine`, with an encoder cache in its worker, as vLLM's runner has; with a KV connector, an EC connector or both."""
 
     def __init__(
         self,
@@ -192,12 +200,14 @@ class ToyEcEngine(ToyEngine):
         ahead: bool,
         bad: Callable[[str], bool] = lambda _item: False,
         keeps_held: bool = False,
+        fails: Callable[[str, int], bool] = lambda _request, _block: False,
+        by_blocks: bool = True,
     ) -> None:
-        """Run *scheduler*; a load of an item fails where *bad* says so.
+        """Run *scheduler*; a load of an item fails where *bad* says so, one of KV as in :class:`ToyEngine`.
 
         *keeps_held*: what the worker holds is not encoded again, as in vLLM's V2 runner; the V1 runner does it, and overwrites.
         """
-        super().__init__(scheduler, ahead=ahead)
+        super().__init__(scheduler, ahead=ahead, fails=fails, by_blocks=by_blocks)
         self.keeps_held = keeps_held
         self.cache: dict[str, int] = {}
         self.loaded: list[str] = []
@@ -205,21 +215,23 @@ class ToyEcEngine(ToyEngine):
         self.bad = bad
         self._inputs: dict[str, list[int]] = {}
         self._requests: dict[str, Any] = {}
-        # What the worker was given with a request; vLLM leaves out media that lie in the cached prefix, and the V1 runner gets
-        # nothing new when it is resumed.
-        self._features: dict[str, list[Any]] = {}
+        # The inputs as the worker was given them with a request; vLLM leaves out media that lie in the cached prefix, and the V1
+        # runner gets nothing new when it is resumed.
+        self.given: dict[str, list[Any]] = {}
 
     def _execute(self, scheduled: Any) -> Any:
         self._update(scheduled)
         for new in scheduled.scheduled_new_reqs:
             request = self._requests[new.req_id] = self.scheduler.requests[new.req_id]
-            self._features[new.req_id] = request.mm_features if self.keeps_held else new.mm_features
+            self.given[new.req_id] = request.mm_features if self.keeps_held else new.mm_features
         for item in scheduled.free_encoder_mm_hashes:
             self.cache.pop(item, None)
-        report = self._load_items(scheduled.ec_connector_metadata)
+        items, blocks = scheduled.ec_connector_metadata, scheduled.kv_connector_metadata
+        report = self._load_items(items) if items is not None else None
+        transfer = self._load(blocks.loads) if blocks is not None else None
         for request_id, indexes in scheduled.scheduled_encoder_inputs.items():
             for index in indexes:
-                feature = self._features[request_id][index]
+                feature = self.given[request_id][index]
                 assert feature.data is not None, (
                     f"{request_id} is to encode {feature.identifier} without media"
                 )
@@ -236,8 +248,12 @@ class ToyEcEngine(ToyEngine):
             logprobs=None,
             prompt_logprobs_dict={},
             pooler_output=[],
+            kv_connector_output=transfer,
             ec_connector_output=ECConnectorOutput(ec_connector_worker_meta=report) if report else None,
         )
+
+    def _stored(self, load: Load) -> list[int]:
+        return contents(self.scheduler.requests[load.request_id], load.end)
 
     def _load_items(self, metadata: Any) -> EcReport | None:
         broken = []

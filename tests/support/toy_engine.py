@@ -164,8 +164,7 @@ class ToyEngine:
 
     def _fill(self, load: Load) -> set[int]:
         """Do a load; return the ids of the blocks that it leaves garbage in."""
-        prompt = self.scheduler.requests[load.request_id].prompt_token_ids
-        right, broken = contents(prompt[: load.end]), set()
+        right, broken = self._stored(load), set()
         for group, blocks in enumerate(load.blocks):
             for position in range(load.start, load.end):
                 block = blocks[position // BLOCK]
@@ -174,6 +173,10 @@ class ToyEngine:
                 if failed:
                     broken.add(block)
         return broken
+
+    def _stored(self, load: Load) -> list[int]:
+        """Return the right KV of a load's tokens and of all before them."""
+        return contents(self.scheduler.requests[load.request_id].prompt_token_ids[: load.end])
 
     def _compute(self, request_id: str, count: int) -> list[int]:
         tokens, table = self._tokens[request_id], self._tables[request_id]

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.emitter import Emitter
 
-ROUND: Final = 0.2
-"""Seconds that an entry waits for others to share its batch: a batch costs the engine a millisecond, an entry a few
-microseconds (decision 0011)."""
+ROUND: Final = 1.0
+"""Seconds that an entry of a calm engine waits for others to share its batch, which goes with the snapshot of each second: a batch costs the
+engine a millisecond, an entry a few microseconds (decision 0011)."""
+
+SOON: Final = 0.2
+"""Seconds that a batch waits in which something is that somebody may wait for: a failure, an outcome, a change of policy."""
 
 BATCH_ENTRIES: Final = 512
 """Entries of one kind that are sealed without waiting further, and at most so many at a time."""
@@ -42,7 +45,9 @@ class Collector:
         self.flush_at = NEVER
         self.taken = 0
 
-    def collect(self, now: float, *, free: bool, accounts: bool, hurry: bool = False) -> list[Sealed]:
+    def collect(
+        self, now: float, *, free: bool, accounts: bool, hurry: bool = False, watched: bool = False
+    ) -> list[Sealed]:
         """Return what is to be sent, oldest first, and set the mark at which the emitter rings again.
 
         Args:
@@ -50,24 +55,25 @@ class Collector:
             free: nothing is in flight or waiting, so a batch that is not full may go. An agent that is
                 away gets full batches only, and nobody wakes for less.
             hurry: what waits may go before its time.
-            accounts: report drops and guard errors even if there is no entry to send with them.
+            accounts: a snapshot goes now: what waits goes with it, and so do drops and guard errors, even if there is no entry.
+            watched: this is called again within a round, so nobody needs to ring for an entry that can wait.
 
         """
         emitter = self._emitter
         longest = emitter.longest()
-        if longest and self.flush_at == NEVER:
-            self.flush_at = now + ROUND
+        if longest:
+            self.flush_at = min(self.flush_at, now + (SOON if emitter.urgent else ROUND))
         sealed: list[Sealed] = []
         if (
             longest >= BATCH_ENTRIES
             or (free and (now >= self.flush_at or (hurry and longest)))
-            or (accounts and free and (emitter.drops or guard.counts))
+            or (accounts and free and (longest or emitter.drops or guard.counts))
         ):
             sealed = self.seal()
         # First the mark, then the look: an entry is appended before the mark is read, so one of the two sees the other.
-        emitter.mark = 0
+        emitter.mark = BATCH_ENTRIES - 1 if watched else 0
         if emitter.queued():
-            self.flush_at = min(self.flush_at, now + ROUND)
+            self.flush_at = min(self.flush_at, now + (SOON if emitter.urgent else ROUND))
             emitter.mark = BATCH_ENTRIES - 1
             if emitter.longest() >= BATCH_ENTRIES:
                 self._ring()
@@ -82,7 +88,11 @@ class Collector:
 
         emitter = self._emitter
         self.flush_at = NEVER
+        emitter.urgent = False
         events, transfers, probes = _take(emitter.events), _take(emitter.transfers), _take(emitter.probes)
+        if emitter.queued():
+            # What a full batch has left behind may have rung for this one.
+            emitter.urgent = True
         self.taken += len(events) + len(transfers) + len(probes)
         try:
             batches = seal(events, transfers, probes, emitter.drops)

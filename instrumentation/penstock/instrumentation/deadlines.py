@@ -78,18 +78,21 @@ class Deadlines:
     those that already wait. Times are monotonic nanoseconds. Belongs to one thread.
     """
 
-    __slots__ = ("_latest", "_since")
+    __slots__ = ("_latest", "_since", "_tables")
 
     def __init__(self) -> None:
         self._since: dict[Wait, dict[str, int]] = {wait: {} for wait in Wait}
+        # Looked at in every step.
+        self._tables = tuple(self._since.values())
         self._latest = dict.fromkeys(Wait, 0)
 
     def __len__(self) -> int:
-        return sum(len(waiting) for waiting in self._since.values())
+        starts, transfers = self._tables
+        return len(starts) + len(transfers)
 
     def begin(self, request_id: str, now: int) -> None:
         """Note that a request waits for its transfer to start; a repeated poll of the same wait changes nothing."""
-        if not any(request_id in waiting for waiting in self._since.values()):
+        if not any(request_id in waiting for waiting in self._tables):
             self._append(Wait.START, request_id, now)
 
     def started(self, request_id: str, now: int) -> None:
@@ -102,7 +105,7 @@ class Deadlines:
 
     def end(self, request_id: str) -> None:
         """Note that a request no longer waits, for whatever reason."""
-        for waiting in self._since.values():
+        for waiting in self._tables:
             waiting.pop(request_id, None)
 
     def take_overdue(self, limits: Limits, now: int) -> list[Overdue]:

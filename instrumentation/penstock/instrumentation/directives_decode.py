@@ -35,6 +35,8 @@ def decode_directives(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple
 
     """
     refused: dict[str, str] = {}
+    if not (push.quarantines or push.drills):
+        return NO_DIRECTIVES, refused
     orders = _each(push.quarantines, _order, ORDERS_MAX, "quarantine orders", refused)
     allowed = Drills(allowed=faults_allowed)
 

@@ -3,10 +3,11 @@
 No lock is taken, no clock but the event's is read, nothing is allocated but the
 tuple. One number, the *mark*, carries the three reasons to do more than that: the
 exporter sleeps (mark 0: the first entry wakes it), a batch is full (mark 511), the
-queue is full (mark at capacity: the newest entry is given up and counted).
+queue is full (mark at capacity: the newest entry is given up and counted). An event
+that somebody may wait for wakes the exporter as well, once for each batch.
 
-An entry is appended before the mark is read, and the exporter sets the mark before
-it looks at the queues a last time; so one of the two always sees the other.
+An entry is appended before the mark and *urgent* are read, and the exporter sets both
+before it looks at the queues a last time; so one of the two always sees the other.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ QUEUE_FULL: Final = "queue_full"
 ID_MAX: Final = 1024
 """Characters of a request id that are kept. A client chooses a part of it, and what waits here must stay small."""
 
+CALM: Final = frozenset({"request_closed", "deferral_start", "deferral_end", "lease_closed"})
+"""Kinds of events that come with every request, however well it goes: they wait for the next snapshot. All others are told soon."""
+
 _EVENT_KIND: Final = 1
 
 
@@ -42,10 +46,11 @@ class Emitter:
         events, transfers, probes: what waits, oldest first; the exporter takes from the left.
         drops: entries given up, by (reason, kind).
         mark: length of a queue above which an emit calls *ring*, at most once per setting.
+        urgent: whether an event that is not calm waits, and *ring* was called for it.
 
     """
 
-    __slots__ = ("_capacity", "_ring", "drops", "events", "mark", "probes", "transfers")
+    __slots__ = ("_capacity", "_ring", "drops", "events", "mark", "probes", "transfers", "urgent")
 
     def __init__(self, ring: Callable[[], None], capacity: int = CAPACITY) -> None:
         self._ring = ring
@@ -55,6 +60,7 @@ class Emitter:
         self.transfers: deque[TransferRecord] = deque()
         self.probes: deque[ProbeRecord] = deque()
         self.mark = 0
+        self.urgent = False
 
     def emit_event(
         self,
@@ -93,8 +99,13 @@ class Emitter:
                 rehearsal,
             )
         )
+        rung = self.urgent or kind in CALM
+        if not rung:
+            self.urgent = True
         if len(queue) > self.mark:
             self._attend(queue)
+        elif not rung:
+            self._ring()
 
     def emit_transfer(
         self,
@@ -146,6 +157,7 @@ class Emitter:
     def saturate(self) -> None:
         """Set the mark so that nothing rings until a queue is full."""
         self.mark = self._capacity
+        self.urgent = True
 
     def reset(self) -> None:
         """Forget everything: for a child after a fork, whose parent sends what is queued."""
@@ -154,6 +166,7 @@ class Emitter:
         self.probes.clear()
         self.drops.reset()
         self.mark = 0
+        self.urgent = False
 
     def _attend(self, queue: deque[Any]) -> None:
         if len(queue) <= self._capacity:

@@ -136,12 +136,13 @@ class Exporter(Service):
             return
         if self._stream is None:
             self._connect(now)
+        # Before the batch that goes with it: behind that, a stream that has not taken it yet would look like an agent that does not read.
+        if now >= self._snapshot_at and self._greeted and not self._stopping:
+            self._send_snapshot(now)
         self._send_next()
         if self._flushes and (not self._greeted or not (self._emitter.queued() or len(self._outbox))):
             while self._flushes:
                 self._flushes.pop().set()
-        if now >= self._snapshot_at and self._greeted and not self._stopping:
-            self._send_snapshot(now)
 
     # The link.
 
@@ -302,8 +303,11 @@ class Exporter(Service):
 
     def _collect(self, now: float) -> None:
         free = self._greeted and not self._in_flight and not len(self._outbox)
-        accounts, hurry = now >= self._snapshot_at, bool(self._flushes)
-        for batch in self._collector.collect(now, free=free, accounts=accounts, hurry=hurry):
+        # A stream that is greeted has a snapshot a second, unless the agent has refused one: the next look comes by itself.
+        watched = self._greeted and self._snapshot_at <= now + SNAPSHOT_INTERVAL
+        for batch in self._collector.collect(
+            now, free=free, accounts=now >= self._snapshot_at, hurry=bool(self._flushes), watched=watched
+        ):
             self._outbox.append(batch)
 
     def _seal_the_rest(self) -> None:

@@ -39,6 +39,9 @@ START_AGAIN: Final = 512
 STOP_DEADLINE: Final = 1.0
 """Seconds that the end of the process may wait for the last batches."""
 
+LAST_WORDS_SECONDS: Final = 0.5
+"""How long an exception that ends the engine waits until the agent knows of it; not at all without an agent."""
+
 FORK_DEADLINE: Final = 2.0
 """Seconds that a fork may wait for our threads to close what they hold (about 10 ms is usual)."""
 

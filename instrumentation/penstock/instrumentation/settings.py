@@ -21,6 +21,8 @@ logger = logging.getLogger("penstock")
 
 DOWNWARD_API: Final = ("POD_NAME", "POD_NAMESPACE", "POD_UID", "NODE_NAME")
 MAX_LABELS: Final = 64
+MAX_LABEL_BYTES: Final = 6 << 10
+"""Of all keys and values together: the agent takes a Hello of 8 KiB."""
 
 # The kernel's limit of sun_path, with its closing zero byte.
 _UNIX_PATH_MAX: Final = 107
@@ -147,6 +149,11 @@ def _labels(environ: Mapping[str, str]) -> Mapping[str, str]:
         raise SettingsError(
             f"PENSTOCK_LABELS={raw!r} makes {len(labels)} labels; keep at most "
             f"{MAX_LABELS - len(DOWNWARD_API)}"
+        )
+    size = sum(len(key) + len(value) for key, value in labels.items())
+    if size > MAX_LABEL_BYTES:
+        raise SettingsError(
+            f"PENSTOCK_LABELS={raw!r} makes labels of {size} characters in all; keep at most {MAX_LABEL_BYTES}"
         )
     return MappingProxyType(labels)
 

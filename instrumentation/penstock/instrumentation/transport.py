@@ -37,6 +37,9 @@ ANSWERS_MAX: Final = 256
 
 _JOIN: Final = 0.5
 
+LOOK_INTERVAL: Final = 1.0
+"""Seconds between two looks of grpc at a stream on which nothing happens."""
+
 
 class Ended:
     """How a stream ended: a status code by name (``"UNAVAILABLE"``) and its text."""
@@ -69,6 +72,7 @@ class Stream(Generic[T]):
         self._reader = threading.Thread(target=self._read, name="penstock-reader", daemon=True)
         try:
             self._call: Any = call(iter(self._requests.get, None))
+            _look_seldom(self._call)
             self._reader.start()
         except BaseException:
             # No thread was to be had: leave none behind that waits for requests.
@@ -111,3 +115,20 @@ class Stream(Generic[T]):
             self._call.cancel()
             ended = Ended("INTERNAL", f"{type(error).__name__}: {error}")
         self._inbox.put(Message(Tag.ENDED, self, ended))
+
+
+def _look_seldom(call: Any) -> None:
+    """Let a thread that waits for *call* sleep until it is notified.
+
+    grpc looks ten times a second whether anything has happened, each time with the interpreter's lock, so that a main thread can
+    handle signals (grpc#19464); ours is none. The call's state notifies of each of its changes, so nothing is missed. Where
+    a version of grpc keeps its state otherwise, it goes on looking.
+    """
+    condition = getattr(getattr(call, "_state", None), "condition", None)
+    if isinstance(condition, threading.Condition):
+        wait = condition.wait
+
+        def patient(timeout: float | None = None) -> bool:  # noqa: ARG001  (grpc's is too short)
+            return wait(LOOK_INTERVAL)
+
+        setattr(condition, "wait", patient)  # noqa: B010  (a method, to mypy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from penstock.instrumentation.collector import BATCH_ENTRIES, NEVER, ROUND, Collector
+from penstock.instrumentation.collector import BATCH_ENTRIES, NEVER, ROUND, SOON, Collector
 from penstock.instrumentation.emitter import Emitter
 
 
@@ -15,26 +15,70 @@ def emitter():
     return Emitter(lambda: None)
 
 
-def emit(emitter, count=1):
+def emit(emitter, count=1, kind="request_closed"):
     """Emit some events."""
     for _ in range(count):
-        emitter.emit_event("goodbye", {}, component=0)
+        emitter.emit_event(kind, {}, component=0)
 
 
-def test_a_stream_is_sealed_once_a_round(emitter):
-    """One entry a millisecond for two seconds, after a silence."""
+@pytest.mark.parametrize(("kind", "wait"), [("request_closed", ROUND), ("transfer_failure", SOON)])
+def test_a_stream_is_sealed_once_a_round(emitter, kind, wait):
+    """One entry a millisecond for four seconds, after a silence; what somebody may wait for goes sooner."""
     collector, sealed = Collector(emitter, lambda: None), []
     assert collector.collect(10.0, free=True, accounts=False) == []
     assert collector.flush_at == NEVER
-    for millisecond in range(2000):
-        now = 100 + millisecond / 1000
-        emit(emitter)
+    for number in range(4000):
+        if number % 10 == 0:  # so that no batch is full
+            emit(emitter, kind=kind)
+        now = 100 + number / 1000
         if collector.collect(now, free=True, accounts=False):
             sealed.append(now)
-    assert sealed[0] == pytest.approx(100 + ROUND, abs=0.002)
+    assert sealed[0] == pytest.approx(100 + wait, abs=0.012)
     gaps = [later - earlier for earlier, later in itertools.pairwise(sealed)]
-    assert gaps == pytest.approx([ROUND] * len(gaps), abs=0.002)
-    assert len(gaps) >= int(1.9 / ROUND) - 1
+    assert gaps == pytest.approx([wait] * len(gaps), abs=0.012)
+    assert len(gaps) >= int(3.8 / wait) - 1
+
+
+def test_an_urgent_entry_takes_the_calm_ones_along(emitter):
+    """And the next batch has its own time again."""
+    collector = Collector(emitter, lambda: None)
+    emit(emitter)
+    assert collector.collect(100.0, free=True, accounts=False) == []
+    emit(emitter, kind="load_outcome")
+    assert collector.collect(100.5, free=True, accounts=False) == []
+    (batch,) = collector.collect(100.5 + SOON, free=True, accounts=False)
+    assert batch.held == {"request_closed": 1, "load_outcome": 1}
+    emit(emitter)
+    assert collector.collect(101.0, free=True, accounts=False) == []
+    assert collector.flush_at == 101.0 + ROUND
+
+
+def test_what_waits_goes_with_a_snapshot(emitter):
+    """One wake-up for both, if nothing is in flight."""
+    collector = Collector(emitter, lambda: None)
+    emit(emitter)
+    assert collector.collect(100.0, free=False, accounts=True) == []
+    assert collector.collect(100.0, free=True, accounts=True)
+
+
+def test_who_looks_by_himself_is_not_rung_for_a_calm_entry():
+    """Only for an urgent one, and only once for a batch."""
+    rings = []
+    emitter = Emitter(lambda: rings.append(emitter.queued()))
+    collector = Collector(emitter, lambda: None)
+    collector.collect(100.0, free=True, accounts=False, watched=True)
+    emit(emitter, BATCH_ENTRIES - 1)
+    assert rings == []
+    emit(emitter, kind="transfer_failure")
+    emit(emitter, kind="transfer_failure")
+    assert len(rings) <= 2  # a full batch is another reason
+    rings.clear()
+    assert collector.collect(100.0, free=True, accounts=False, watched=True)
+    emit(emitter, kind="transfer_failure")
+    assert rings == []  # what was left of the full batch is waited for already
+    assert collector.collect(100.0 + SOON, free=True, accounts=False, watched=True)
+    emit(emitter, 2, kind="transfer_failure")
+    assert rings == [1]
 
 
 def test_full_batches_do_not_wait(emitter):

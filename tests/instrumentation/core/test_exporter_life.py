@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import exporter
 from penstock.instrumentation.bounds import ROWS_MAX
+from penstock.instrumentation.collector import BATCH_ENTRIES
 from penstock.instrumentation.constants import COMPONENT_WORKER
 from penstock.instrumentation.encode import TEXT_MAX
 from penstock.instrumentation.guard import guard
@@ -47,6 +48,19 @@ def test_snapshots_hold_what_providers_add(
     assert not snapshot.paused
     agent.wait(agent.received.guard_errors, "the guard's count")
     assert ("snapshot.broken", "ValueError") in agent.received.guard_errors()
+
+
+def test_a_busy_source_has_its_snapshot_too(agent: FakeAgent, runtime: Runtime) -> None:
+    """A batch that goes at the same moment does not keep the snapshot back: the stream is not behind for that."""
+    runtime.start()
+
+    def told() -> bool:
+        # At every turn there is something to send.
+        emit_transfer(runtime, "r-1")
+        return len(agent.received.snapshots) >= 4
+
+    agent.wait(told, "four snapshots", 8.0)
+    assert agent.received.entries()
 
 
 def test_oversize_snapshot_is_dropped_and_counted(agent: FakeAgent, runtime: Runtime) -> None:
@@ -227,5 +241,23 @@ def test_idle_thread_sleeps(agent: FakeAgent, runtime: Runtime) -> None:
     runtime.start()
     agent.wait(lambda: agent.received.snapshots, "a snapshot")
     service = runtime._exporter
-    assert runtime.emitter.mark == 0
+    assert runtime.emitter.mark == BATCH_ENTRIES - 1  # an entry waits for the snapshot, too
     assert service._wait(0.0) == min(service._snapshot_at, service._proven_at)
+
+
+def test_an_idle_stream_sleeps(agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader does not look ten times a second, as grpc by itself does, whether there is an answer."""
+    from grpc import _common
+
+    looks: list[str] = []
+    look = _common._wait_once
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        looks.append(threading.current_thread().name)
+        look(*args, **kwargs)
+
+    monkeypatch.setattr(_common, "_wait_once", counted)
+    runtime.start()
+    agent.wait(lambda: len(agent.received.snapshots) >= 4, "four snapshots")
+    # By the clock at most one a second, and one for each time that something has been sent or answered.
+    assert 0 < looks.count("penstock-reader") <= 3 * len(agent.received.snapshots)

@@ -62,6 +62,11 @@ def test_endpoints(endpoint: str) -> None:
         ("PENSTOCK_LABELS", "a b=c", "key=value"),
         ("PENSTOCK_LABELS", "role=prefil", "prefill, decode, encoder, both"),
         ("PENSTOCK_LABELS", ",".join(f"l{index}=x" for index in range(65)), "60"),
+        (
+            "PENSTOCK_LABELS",
+            ",".join(f"{'a' * 100}.io/l{n}={'x' * 60}" for n in range(40)),
+            "keep at most 6144",
+        ),
         ("PENSTOCK_ALLOW_FAULTS", "yes", "1 nor 0"),
     ],
 )

@@ -38,6 +38,8 @@ def make_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[...,
         role: str = "kv_consumer",
         own: str = "fail",
         hybrid: bool = False,
+        pictures: bool = False,
+        chunk: int = 1024,
         **transfer: Any,
     ) -> Any:
         chosen = {
@@ -50,6 +52,8 @@ def make_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[...,
         config = schedulers.vllm_config(tmp_path, **chosen)
         config.scheduler_config.async_scheduling = kind == "async"
         scheduler = schedulers.build(instrument(schedulers.SCHEDULERS[kind]), config, hybrid=hybrid)
+        if pictures:
+            schedulers.make_room_for_items(scheduler, chunk=chunk)
         built.append(scheduler)
         return scheduler
 
@@ -91,11 +95,7 @@ def make_ec_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[.
         )
         config.scheduler_config.async_scheduling = kind == "async"
         scheduler = schedulers.build(instrument(schedulers.SCHEDULERS[kind]), config, hybrid=hybrid)
-        # A text model has no room for encoder outputs.
-        scheduler.max_num_encoder_input_tokens = 1024
-        scheduler.max_num_scheduled_tokens = chunk
-        manager = scheduler.encoder_cache_manager
-        manager.cache_size = manager.num_free_slots = manager.num_freeable_slots = rows
+        schedulers.make_room_for_items(scheduler, rows=rows, chunk=chunk)
         built.append(scheduler)
         return scheduler
 

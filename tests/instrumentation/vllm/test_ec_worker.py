@@ -147,17 +147,30 @@ def test_all_broken(make_worker: MakeWorker, recorder: Recorder) -> None:
     assert len(recorder.take("transfer_failure")) == 20
 
 
+def last_words(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> list[int]:
+    """Return how many failures had been told whenever the agent was to have what was emitted so far."""
+    told: list[int] = []
+
+    def flush(_seconds: float) -> None:
+        told.append(sum(event.HasField("transfer_failure") for event in recorder.events))
+
+    monkeypatch.setattr(runtime, "flush", flush)
+    return told
+
+
 def test_vllms_own_behaviour_where_it_is_not_guarded(
-    make_worker: MakeWorker, recorder: Recorder, tmp_path: Path
+    make_worker: MakeWorker, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exception goes on, untouched, and is told; what is wrong in another way is not looked at."""
+    """The exception goes on, untouched, and is told, at once; what is wrong in another way is not looked at."""
     worker = make_worker()
+    told = last_words(monkeypatch, recorder)
     put(tmp_path, "wrong", GOOD[:-1])
     cache: dict[str, Any] = {}
     assert step(worker, cache, "wrong", guarded=False) is None
     assert cache["wrong"].shape[0] == ROWS - 1
     with pytest.raises(FileNotFoundError):
         step(worker, {}, "gone", guarded=False)
+    assert told == [1]
     (failure,) = recorder.take("transfer_failure")
     assert (failure.item, failure.error_class) == ("gone", "FileNotFoundError")
 
@@ -267,9 +280,11 @@ def test_saves_are_sends(
         GOOD.nbytes,
         c.TRANSFER_RESULT_OK,
     )
+    told = last_words(monkeypatch, recorder)
     (tmp_path / "full").write_text("a file where a directory should be")
     with pytest.raises(OSError, match="full"):
         worker.save_caches({"full": GOOD}, "full")
+    assert told == [1]
     (failure,) = recorder.take("transfer_failure")
     assert (failure.item, failure.direction) == ("full", c.DIRECTION_SEND)
 

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "connectors.md"
 NAMES = sorted(KVConnectorFactory._registry)
-# Their modules import a library that is not in the environment.
+# Their modules import libraries that may not be in the environment: LMCache is not, msgpack is in the one of the tests.
 FOREIGN = {"LMCacheMPConnector", "MoRIIOConnector"}
 
 
@@ -70,5 +70,5 @@ def test_what_is_wrapped_is_what_vllm_calls(name: str) -> None:
 
 def test_the_table_is_complete() -> None:
     """The document has one row for each connector of the factory, and no other."""
-    rows = re.findall(r"^\| `(\w+)`", DOCUMENT.read_text(), flags=re.MULTILINE)
+    rows = re.findall(r"^\| `(\w*Connector\w*)`", DOCUMENT.read_text(), flags=re.MULTILINE)
     assert sorted(rows) == NAMES

@@ -9,8 +9,9 @@ import pytest
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.runtime import runtime
 
+from demo.processes import free_port
 from tests.support.nixl_faults import break_agent, refuse
-from tests.support.nixl_pair import HOST, Engine, connect, free_port, instrumented_engines, prepare
+from tests.support.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
 from tests.support.recorder import recording
 
 if TYPE_CHECKING:

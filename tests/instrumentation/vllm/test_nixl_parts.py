@@ -13,7 +13,8 @@ from penstock.instrumentation.vllm.nixl_reach import refuses
 from penstock.instrumentation.vllm.nixl_sizes import bytes_of
 from penstock.instrumentation.vllm.peers import Peer
 
-from tests.support.nixl_pair import HOST, free_port
+from demo.processes import free_port
+from tests.support.nixl_pair import HOST
 
 FACTORS = {
     "dtype": "float16",

@@ -385,7 +385,7 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler) -> None:
     scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
     observer = scheduler._penstock
     assert not observer._records
-    assert not observer._awaiting_token
+    assert not observer.awaiting_token
     assert not observer._deferrals._open
     assert not observer._deferrals._requests
 

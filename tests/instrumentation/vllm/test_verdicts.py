@@ -153,7 +153,7 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler, recorder: Recorder) -> N
         serve(scheduler, parked)
         assert outcome_of(recorder, parked).attempt == 1
     loads = scheduler._penstock_loads
-    assert not loads._failing
+    assert not loads.failing
     assert not loads._gate._loading
     assert not len(loads._deadlines._deadlines)
     assert not scheduler._penstock._records

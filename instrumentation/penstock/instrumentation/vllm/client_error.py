@@ -107,8 +107,9 @@ class ClientErrorHook:
         @functools.wraps(new_output)
         def with_text(state: Any, *args: Any, **kwargs: Any) -> Any:
             output = new_output(state, *args, **kwargs)
+            # Of each part of each answer: only the last one has a reason, and most have none.
             reason = output.stop_reason
-            if output.finish_reason == _ERROR and isinstance(reason, str) and runtime.active:
+            if reason and output.finish_reason == _ERROR and isinstance(reason, str) and runtime.active:
                 with _GUARD:
                     if reason.startswith(PREFIX):
                         output.finish_reason = LoadError.of(reason.removeprefix(PREFIX))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec_tracking import Answer
     from penstock.instrumentation.vllm.ec_waits import EcWait
     from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+    from penstock.instrumentation.vllm.worker_media import WorkerMedia
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE
@@ -47,8 +48,8 @@ _OUTCOMES: Final = {"recompute": Outcome.RECOMPUTED, "fail": Outcome.FAILED}
 class EcControl:
     """The encoder outputs of one scheduler that has an EC connector."""
 
-    def __init__(self, scheduler: Any, observer: SchedulerObserver) -> None:
-        """Control *scheduler*, which is built but has not run, and tell what happens to requests by *observer*."""
+    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerMedia) -> None:
+        """Control *scheduler*, which is built but has not run, and tell by *observer*; *media*: what its workers know."""
         self._scheduler = scheduler
         self._observer = observer
         self._connector = scheduler.ec_connector
@@ -64,7 +65,7 @@ class EcControl:
         self._rewinds = supports(scheduler)
         self._tracking = Tracking(scheduler)
         self._bad = BadItems()
-        self._needs = Needs(scheduler, self._loader, self._bad)
+        self._needs = Needs(scheduler, self._loader, self._bad, media)
         self._failures = EcFailures(scheduler, self._needs, settle=self._settle)
         self._waits = EcWaits()
         self._orders = WorkerOrders()
@@ -186,8 +187,12 @@ class EcControl:
     def scheduled(self, output: Any) -> None:
         """Note who computes on what is loaded in the step that was just scheduled, and let the workers drop what was bad."""
         self._tracking.scheduled(output)
-        self._tracking.keep_media(output)
         self._failures.release(output)
+
+    @property
+    def needs_media(self) -> bool:
+        """Whether a request that is new in this step may be rewound for the loads that are under way, behind any of its inputs."""
+        return self._tracking.awaits_results
 
     def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
         """Fail a request of which vLLM would encode these inputs, if one cannot be encoded here; tell whether it fails."""

@@ -12,18 +12,22 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec_contract import EcLoader
     from penstock.instrumentation.vllm.ec_memory import BadItems
     from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.vllm.worker_media import WorkerMedia
 
 
 class Needs:
     """Looks at the requests of one scheduler; each with so many computed tokens."""
 
-    def __init__(self, scheduler: Any, loader: EcLoader | None, bad: BadItems) -> None:
-        """Ask *loader* what moves, if the connector moves items ahead, else the connector what is there."""
+    def __init__(
+        self, scheduler: Any, loader: EcLoader | None, bad: BadItems, worker_media: WorkerMedia
+    ) -> None:
+        """Ask *loader* what moves, if the connector moves items ahead, else the connector what is there; *worker_media* what workers can encode."""
         self._scheduler = scheduler
         self._connector = scheduler.ec_connector
         self._loader = loader
         self._bad = bad
         self._media = LocalMedia(scheduler.vllm_config.model_config)
+        self._worker_media = worker_media
 
     def missing(self, request: Any, computed: int) -> list[str]:
         """Return the items that it needs and vLLM's encoder cache does not have."""
@@ -60,8 +64,15 @@ class Needs:
 
     def lacking_media(self, request: Any, indexes: Iterable[int]) -> tuple[str, ...]:
         """Return the items of the inputs with those *indexes* that cannot be encoded here."""
-        features = (request.mm_features[index] for index in indexes)
-        return tuple(dict.fromkeys(each.identifier for each in features if not self._media.has(each)))
+        found = [(index, request.mm_features[index]) for index in indexes]
+        unknown = self._worker_media.lacking(request, (index for index, _ in found))
+        return tuple(
+            dict.fromkeys(
+                feature.identifier
+                for index, feature in found
+                if index in unknown or not self._media.has(feature)
+            )
+        )
 
     def transfer(self, request: Any, computed: int) -> tuple[int, Peer | None] | None:
         """Return when the first transfer began that it waits for, and from whom; None while none has."""

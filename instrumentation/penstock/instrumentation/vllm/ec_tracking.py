@@ -133,17 +133,10 @@ class Tracking:
                     first = first_use(request, item, request.num_computed_tokens - count)
                     users[request_id] = min(first, users.get(request_id, first))
 
-    def keep_media(self, output: Any) -> None:
-        """Let the workers have all media of the requests that are new in the step that was just scheduled.
-
-        VLLM leaves out media that lie in the cached prefix. That may be tainted while a result is not in; a rewind behind it would then
-        have the worker encode what it was never given, and the V1 runner tells a resumed request nothing new.
-        """
-        if self._pending:
-            for new in output.scheduled_new_reqs:
-                request = self._scheduler.requests.get(new.req_id)
-                if request is not None and request.mm_features:
-                    new.mm_features = request.mm_features
+    @property
+    def awaits_results(self) -> bool:
+        """Whether the result of a step with loads is not in."""
+        return bool(self._pending)
 
     def leaving(self, request: Any) -> None:
         """Note the blocks of a request that is about to lose them."""

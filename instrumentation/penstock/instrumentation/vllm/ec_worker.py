@@ -15,7 +15,7 @@ import torch
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.drills import Drills
 from penstock.instrumentation.guard import guard
-from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
 from penstock.instrumentation.vllm import failures
 from penstock.instrumentation.vllm.ec_contract import EcFailure, EcLoader, EcTransfer
 from penstock.instrumentation.vllm.ec_observer import EcObserver
@@ -72,6 +72,8 @@ class EcWorker:
                 missing = next((each for each in wanted if each.item not in cache), None)
                 if missing is not None:
                     self._tell(missing, failures.of_store(error, c.FAILURE_MODE_LOAD), start_ns)
+                    # vLLM kills all processes of an engine that raises, within milliseconds.
+                    runtime.flush(LAST_WORDS_SECONDS)
             raise
         with _GUARD:
             for each in wanted:
@@ -190,6 +192,7 @@ class EcWorker:
                 _ec_failure(item, failures.of_store(error, c.FAILURE_MODE_LOAD), start_ns),
                 direction=c.DIRECTION_SEND,
             )
+            runtime.flush(LAST_WORDS_SECONDS)
 
     def _loaded(self, item: ExternalItem, tensor: Any, start_ns: int) -> None:
         if not self._moves_ahead and tensor is not None:

@@ -14,6 +14,7 @@ from penstock.instrumentation.vllm.ec_connectors import EcSchedulerSideMixin
 from penstock.instrumentation.vllm.ec_control import EcControl
 from penstock.instrumentation.vllm.load_control import LoadControl
 from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+from penstock.instrumentation.vllm.worker_media import WorkerMedia
 
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -23,7 +24,12 @@ POLICY_FIELDS = ("kv_load_failure", "ec_load_failure", "deferral", "peer_quarant
 
 
 class EngineSource:
-    """One scheduler and what is true of it while it runs."""
+    """One scheduler and what is true of it while it runs.
+
+    Attributes:
+        moves: it has a connector, so that something can fail to load.
+
+    """
 
     def __init__(self, scheduler: Any) -> None:
         """Read the facts of *scheduler*, which is built but has not run."""
@@ -32,13 +38,15 @@ class EngineSource:
         self._connector = scheduler.connector
         self._facts = _facts(scheduler)
         self.observer = SchedulerObserver(self._facts["kv_connector"])
-        self.loads = LoadControl(scheduler, self.observer)
+        self.media = WorkerMedia(scheduler)
+        self.loads = LoadControl(scheduler, self.observer, self.media)
         self._ec_connector = scheduler.ec_connector
+        self.moves = self._connector is not None or self._ec_connector is not None
         self.ec: EcControl | None = None
         # Without the connector's mixin nobody would tell it anything.
         if isinstance(self._ec_connector, EcSchedulerSideMixin):
             with guard("ec_connector"):
-                self.ec = EcControl(scheduler, self.observer)
+                self.ec = EcControl(scheduler, self.observer, self.media)
 
     @classmethod
     def of(cls, scheduler: Any) -> EngineSource:

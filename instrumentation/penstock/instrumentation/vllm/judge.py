@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.budget import RecomputeBudget
-from penstock.instrumentation.decisions import Budgets, KvLoss, Outcome, decide_kv
+from penstock.instrumentation.decisions import Budgets, DecidedBy, KvLoss, Outcome, decide_kv
 from penstock.instrumentation.ledger import Ledger
 from penstock.instrumentation.policy_model import NO_POLICY
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
 """Why a request fails that should have been rewound."""
+
+WITHOUT_MEDIA: Final = (
+    "an input cannot be encoded again: vLLM left its media out when it told the workers of the request"
+)
+"""Why a request fails that should have been rewound, or was, on vLLM's V1 model runner."""
 
 
 class Judge:
@@ -59,4 +64,10 @@ class Judge:
         )
         if affected.held and decision.outcome is Outcome.RECOMPUTED:
             return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {HELD}")
+        if (
+            affected.without_media
+            and decision.outcome is Outcome.RECOMPUTED
+            and decision.decided_by is not DecidedBy.VLLM
+        ):
+            return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {WITHOUT_MEDIA}")
         return decision

@@ -1,4 +1,4 @@
-"""What some of vLLM's connectors say in metadata of their own, beyond the base interface: whom they save for, and bytes.
+"""What some of vLLM's connectors say themselves, beyond the base interface: whom they save for, bytes, why a load failed.
 
 A connector that is not named here is told by the base interface alone: its loads, its sends, its failures. Pure; what does
 not look as expected is not told.
@@ -6,9 +6,11 @@ not look as expected is not told.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm import failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,6 +114,35 @@ class EventJobs:
         for number in metadata.completed_store_events:
             if number in directions:
                 yield Done(number, c.DIRECTION_SEND)
+
+
+# What MooncakeConnector's worker says when a load has failed, the peer's words included, in small letters. One text may be about
+# several requests that failed for different reasons: the first line here wins, and `incompatible`, for which a peer is
+# quarantined until it restarts, comes last.
+_MOONCAKE: Final = (
+    ("not found from bootstrap", c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_OTHER),
+    ("transfer engine returned", c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER),
+    ("timeout waiting for p side", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_TIMEOUT),
+    ("p num blocks less than d", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER),
+    ("kv group count mismatch", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_INCOMPATIBLE),
+    ("is not paired with p tp_rank", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_INCOMPATIBLE),
+    ("cannot be aligned across pp sizes", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_INCOMPATIBLE),
+    ("does not match registered layers", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_INCOMPATIBLE),
+    ("matching kv region counts", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_INCOMPATIBLE),
+    ("kv region length", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_INCOMPATIBLE),
+)
+
+
+def failure_of_mooncake(reason: str, error: BaseException | None) -> failures.Failure:
+    """Classify a failed load of ``MooncakeConnector`` by its worker's *reason*, and by the *error* that it handles, if it does."""
+    text = failures.cut(reason)
+    if error is not None:
+        told = failures.classify("transfer_failed", error)
+        return replace(told, upstream_type="", error_text=text)
+    lowered = reason.lower()
+    found = (kind for words, *kind in _MOONCAKE if words in lowered)
+    mode, error_type = next(found, (c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER))
+    return failures.Failure(mode, error_type, error_text=text)
 
 
 SAVES: Final[dict[str, SavesIn]] = {"ExampleConnector": saves_of_example}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.decisions import Decision
     from penstock.instrumentation.vllm.rewind import Taint
+    from penstock.instrumentation.vllm.worker_media import WorkerMedia
 
     Settle = Callable[[Any, Affected], Decision]
 
@@ -50,6 +51,7 @@ class KvFailures:
         *,
         external_tokens: Callable[[Any], int],
         timed_out: Callable[[str], bool],
+        media: WorkerMedia,
         settle: Settle,
     ) -> None:
         """Plan for *scheduler*.
@@ -58,12 +60,14 @@ class KvFailures:
             scheduler: vLLM's.
             external_tokens: how many tokens the present load of a request brings.
             timed_out: whether a deadline has ended the load of a request.
+            media: what the workers know of the requests' inputs.
             settle: decides about one request and reports the outcome.
 
         """
         self._scheduler = scheduler
         self._external_tokens = external_tokens
         self._timed_out = timed_out
+        self._media = media
         self._settle = settle
         self._exports = exports(scheduler)
 
@@ -114,6 +118,7 @@ class KvFailures:
             computed - kept,
             exported=status == _RUNNING and self._exports,
             held=status not in {_RUNNING, _PARKED} or (stuck and request_id not in failed),
+            without_media=self._media.lacks_behind(request, kept),
             collateral=not anew and (not external or request_id not in taint.direct),
             trigger=Trigger.DEADLINE if self._timed_out(request_id) else Trigger.FAILURE,
         )

@@ -11,6 +11,7 @@ from penstock.instrumentation.vllm import kv_dialects
 from penstock.instrumentation.vllm.kv_moves import place_of
 from penstock.instrumentation.vllm.kv_observer import KvObserver
 from penstock.instrumentation.vllm.kv_worker import KvWorkerMixin
+from penstock.instrumentation.vllm.mooncake import MooncakeWorkers
 from penstock.instrumentation.vllm.subclass import Swaps
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class KvWorkers:
 
     def __init__(self) -> None:
         self._hook: KvWorkerHook | None = None
+        self._mooncake = MooncakeWorkers()
 
     def instrument(self, config: Any, connector: Any) -> None:
         """Put the mixin over a *connector* that has no children."""
@@ -68,6 +70,13 @@ class KvWorkers:
         place = place_of([getattr(connector, "_cache_hit_source", None)])
         if jobs is not None:
             place = place or jobs.place
-        observer = KvObserver(type(connector).__name__, config.parallel_config.rank, place=place, jobs=jobs)
+        rank = config.parallel_config.rank
+        observer = KvObserver(
+            type(connector).__name__,
+            rank,
+            place=place,
+            jobs=jobs,
+            reasons=self._mooncake.instrument(connector, rank),
+        )
         self._hook.swaps.swap(connector, KvWorkerMixin)
         connector._penstock_observer = observer

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
-from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
 from penstock.instrumentation.vllm import failures
 from penstock.instrumentation.vllm.kv_jobs import JobTable
 from penstock.instrumentation.vllm.kv_moves import (
@@ -32,15 +32,13 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.kv_dialects import Jobs
     from penstock.instrumentation.vllm.kv_moves import KvLoad
+    from penstock.instrumentation.vllm.kv_reasons import Reasons
 
 MOVES_MAX: Final = 4_096
 """Moves that wait for the scheduler's next step."""
 
 WAITING_MAX: Final = 8_192
 """Loads in flight whose beginning is remembered."""
-
-LAST_WORDS_SECONDS: Final = 0.5
-"""How long an exception that ends the engine waits until the agent knows of it; not at all without an agent."""
 
 
 class KvObserver:
@@ -51,7 +49,15 @@ class KvObserver:
 
     """
 
-    def __init__(self, connector: str, rank: int, *, place: str = "", jobs: Jobs | None = None) -> None:
+    def __init__(
+        self,
+        connector: str,
+        rank: int,
+        *,
+        place: str = "",
+        jobs: Jobs | None = None,
+        reasons: Reasons | None = None,
+    ) -> None:
         """Observe the connector of that class on *rank*.
 
         Args:
@@ -59,12 +65,14 @@ class KvObserver:
             rank: the worker's.
             place: where it saves to, ``host`` or ``disk``; empty where it does not say.
             jobs: how it names what it does beside the steps, if it does.
+            reasons: why its loads have failed, if it says so.
 
         """
         self.connector = connector
         self._rank = rank
         self._place = place
         self._jobs = JobTable(jobs) if jobs is not None else None
+        self._reasons = reasons
         self._loads: tuple[KvLoad, ...] = ()
         self._start_ns = 0
         self._waited_ns = 0
@@ -219,7 +227,7 @@ class KvObserver:
     @property
     def has_news(self) -> bool:
         """Whether there is something to report."""
-        return bool(self._moves or self._began or self._broken)
+        return bool(self._moves or self._began or self._broken or self._reasons)
 
     def report(self, inner: Any) -> Any:
         """Return what goes to the scheduler with this step; *inner* is the connector's own metadata.
@@ -231,7 +239,11 @@ class KvObserver:
         if inner is not None and self._jobs is not None:
             self._take_jobs(self._jobs, inner)
         report = WorkerReport(
-            began=tuple(self._began), inner=inner, moves=tuple(self._moves), broken=tuple(self._broken)
+            began=tuple(self._began),
+            inner=inner,
+            moves=tuple(self._moves),
+            broken=tuple(self._broken),
+            reasons=self._reasons.take() if self._reasons is not None else (),
         )
         self._began, self._moves, self._broken = [], [], []
         return report

@@ -7,12 +7,13 @@ scheduler knows, at this step. On the scheduler's thread.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import kv_observer, rewind
 from penstock.instrumentation.vllm.kv_moves import peer_at
+from penstock.instrumentation.vllm.kv_reasons import LoadReason
 from penstock.instrumentation.vllm.reports import LoadFailure
 
 if TYPE_CHECKING:
@@ -22,14 +23,18 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.reports import WorkerReport
     from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
 
+_NO_REASON: Final = LoadReason("", 0, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
+"""Of a connector that only says which blocks are missing."""
+
 
 @dataclass(slots=True)
 class _Open:
-    """A load that has begun: *tokens* behind *local* ones; *spoiled* are the ranks that did not load all blocks."""
+    """A load that has begun: *tokens* behind *local* ones; *spoiled* are the ranks that did not load all blocks, *reasons* why."""
 
     local: int
     tokens: int
     spoiled: set[int] = field(default_factory=set)
+    reasons: dict[int, LoadReason] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,9 @@ class KvTransfers:
         failed: list[LoadFailure] = []
         loaded: list[str] = []
         for report in reports:
+            for reason in report.reasons:
+                if reason.request_id in self._open:
+                    self._open[reason.request_id].reasons[reason.rank] = reason
             broken: dict[tuple[str, int], _Broken] = {}
             for each in report.broken:
                 self._claim(each, broken)
@@ -95,6 +103,8 @@ class KvTransfers:
     ) -> Iterator[LoadFailure]:
         """Emit a load that failed on a rank; *move* if it has ended there."""
         record = self._observer.record(request_id)
+        load = self._open.get(request_id)
+        reason = load.reasons.get(rank, _NO_REASON) if load is not None else _NO_REASON
         place = move.place if move is not None else ""
         peer = peer_at(place, record.peer if record is not None else None)
         if record is not None:
@@ -103,8 +113,10 @@ class KvTransfers:
             "channel": c.CHANNEL_KV,
             "connector": broken.connector,
             "direction": c.DIRECTION_RECEIVE,
-            "mode": c.FAILURE_MODE_LOAD,
-            "error_type": c.ERROR_TYPE_OTHER,
+            "mode": reason.mode,
+            "error_type": reason.error_type,
+            "error_class": reason.error_class,
+            "error_text": reason.error_text,
             "peer": peer.fields(),
             "start_time_unix_nano": move.start_ns if move is not None else 0,
             "remote_request_id": record.remote_request_id if record is not None and not place else "",
@@ -121,7 +133,7 @@ class KvTransfers:
                 request_id=request_id,
             )
         if request_id:
-            yield LoadFailure(request_id, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER, peer, rank)
+            yield LoadFailure(request_id, reason.mode, reason.error_type, peer, rank)
 
     def _claim(self, broken: BrokenBlocks, claims: dict[tuple[str, int], _Broken]) -> None:
         """Add to *claims* how many of the blocks each load has to do without, under "" those that belong to none."""

@@ -7,29 +7,35 @@ configuration holds.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.decisions import DecidedBy, Outcome, Trigger
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.decisions import DecidedBy, Decision, Outcome, Trigger
+from penstock.instrumentation.policy_model import Action
+from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import client_error, outcomes
-from penstock.instrumentation.vllm.judge import Judge
-from penstock.instrumentation.vllm.kv_failures import KvFailures
+from penstock.instrumentation.vllm.judge import WITHOUT_MEDIA, Judge
+from penstock.instrumentation.vllm.kv_failures import KvFailures, exports
 from penstock.instrumentation.vllm.kv_transfers import KvTransfers
 from penstock.instrumentation.vllm.load_deadlines import LoadDeadlines
-from penstock.instrumentation.vllm.outcomes import Affected
+from penstock.instrumentation.vllm.outcomes import Affected, Cause
 from penstock.instrumentation.vllm.peer_gate import PeerGate
 from penstock.instrumentation.vllm.reports import find
+from penstock.instrumentation.vllm.sync_loads import SyncLoads
 from penstock.instrumentation.vllm.worker_orders import WorkerOrders, with_children
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.decisions import Decision
     from penstock.instrumentation.directives import Directives
     from penstock.instrumentation.policy_model import Policy
     from penstock.instrumentation.vllm.kv_failures import Plan
-    from penstock.instrumentation.vllm.outcomes import Cause
     from penstock.instrumentation.vllm.requests import RequestRecord
     from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+    from penstock.instrumentation.vllm.worker_media import WorkerMedia
+
+_REWINDING: Final = frozenset({Action.RECOMPUTE, Action.AUTO})
+_LEFT_OUT: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_EVICTED)
 
 
 class Admission(Enum):
@@ -41,12 +47,21 @@ class Admission(Enum):
 
 
 class LoadControl:
-    """The remote loads of one scheduler."""
+    """The remote loads of one scheduler.
 
-    def __init__(self, scheduler: Any, observer: SchedulerObserver) -> None:
-        """Control *scheduler*, which is built but has not run, and tell what happens by *observer*."""
+    Attributes:
+        failing: requests that fail, and what their clients are told.
+
+    """
+
+    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerMedia) -> None:
+        """Control *scheduler*, which is built but has not run, and tell what happens by *observer*; *media*: what its workers know."""
         self._scheduler = scheduler
         self._observer = observer
+        self._media = media
+        self._sync = SyncLoads()
+        # What has run on a failed load of such a connector fails anyway.
+        self._rewinds = not exports(scheduler)
         self._judge = Judge(
             own=Outcome.RECOMPUTED if scheduler.recompute_kv_load_failures else Outcome.FAILED
         )
@@ -58,13 +73,15 @@ class LoadControl:
             scheduler,
             external_tokens=lambda request: observer.record_of(request).external_tokens,
             timed_out=lambda request_id: self._deadlines.overdue(request_id) is not None,
+            media=media,
             settle=self._settle,
         )
-        # Requests that fail, and what their clients are told.
-        self._failing: dict[str, str] = {}
+        self.failing: dict[str, str] = {}
         # Reported in this step: over their deadline, with a transfer in flight.
         self._pinned: frozenset[str] = frozenset()
         self.fill = self._gate.fill
+        # Looks who has waited for too long, once in each step.
+        self.check_deadlines = self._deadlines.check
 
     def follow(self, policy: Policy, directives: Directives) -> None:
         """Take in what came into force; between two steps, on any thread."""
@@ -77,7 +94,7 @@ class LoadControl:
 
     def admit(self, request: Any, local_tokens: int, external_tokens: int) -> Admission:
         """Decide about a request that is about to load *external_tokens* behind *local_tokens*, or to tell its peer that it need not."""
-        if request.request_id in self._failing:
+        if request.request_id in self.failing:
             self._fail(request.request_id)
             return Admission.FAIL
         record = self._observer.record_of(request)
@@ -113,11 +130,13 @@ class LoadControl:
             record.begin_load(external_tokens)
             self._gate.load_begins(record)
             self._transfers.begins(request.request_id, record.local_tokens, external_tokens)
+            self._sync.begins(request.request_id)
 
     def attach(self, metadata: Any) -> None:
         """Put the orders for the workers on a step's *metadata*."""
-        for each in with_children(metadata):
-            self._gate.silence(each)
+        if self._gate.has_open:
+            for each in with_children(metadata):
+                self._gate.silence(each)
         self._orders.attach(metadata)
 
     # The scheduler
@@ -125,10 +144,52 @@ class LoadControl:
     def parked(self, request_id: str) -> None:
         """Note that a request waits for its load."""
         self._deadlines.parked(request_id)
+        self._sync.parked(request_id)
 
-    def check_deadlines(self) -> None:
-        """Look who has waited for too long, once in each step."""
-        self._deadlines.check()
+    def scheduled(self, output: Any) -> None:
+        """Note whether the step that was just scheduled loads something itself."""
+        self._sync.scheduled(output)
+
+    def executed(self, output: Any) -> None:
+        """Note that the result of the step with that scheduler's *output* is taken in."""
+        self._sync.executed(output)
+
+    @property
+    def needs_media(self) -> bool:
+        """Whether a request that is new in this step may be rewound for the loads that are under way, behind any of its inputs."""
+        rule = self._judge.policy.kv_load_failure
+        rewinds = self._rewinds and runtime.active and rule is not None and rule.action in _REWINDING
+        return rewinds and bool(self._sync)
+
+    def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
+        """Fail a request of which vLLM would encode these inputs, if the workers lack the media of one; tell whether it fails.
+
+        Where no policy speaks vLLM's own end stays; what a policy has sent back is held to it in any case.
+        """
+        if not self._media.lacking(request, indexes):
+            return False
+        record = self._observer.record_of(request)
+        if not record.rewound and not self._speaks:
+            return False
+        if request.request_id not in self.failing:
+            # Not the load that was decided about: what could have been encoded then cannot be now.
+            record.begin_load(0)
+            record.decided = record.present_attempt
+            affected = Affected(request.request_id, request.num_computed_tokens, 0)
+            decision = Decision(Outcome.FAILED, DecidedBy.POLICY, WITHOUT_MEDIA)
+            self._observer.decided(record, affected, decision, _LEFT_OUT, self._judge.policy.hash)
+            self.failing[request.request_id] = client_error.describe(_LEFT_OUT, record.peer, decision.reason)
+        self._fail(request.request_id)
+        return True
+
+    @property
+    def _speaks(self) -> bool:
+        """Whether a policy says what is done about failed loads."""
+        rule, deferral = self._judge.policy.kv_load_failure, self._judge.policy.deferral
+        return runtime.active and (
+            (rule is not None and rule.action is not None)
+            or (deferral is not None and deferral.on_timeout is not None)
+        )
 
     def no_longer_parked(self, request_id: str) -> None:
         """Note that a request's load has ended, however it did."""
@@ -167,11 +228,9 @@ class LoadControl:
 
     def mark(self, outputs: Mapping[int, Any]) -> None:
         """Tell the clients of the requests that have failed in this step why."""
-        if not self._failing:
-            return
-        client_error.mark(outputs, self._failing)
-        for request_id in [each for each in self._failing if each not in self._scheduler.requests]:
-            del self._failing[request_id]
+        client_error.mark(outputs, self.failing)
+        for request_id in [each for each in self.failing if each not in self._scheduler.requests]:
+            del self.failing[request_id]
 
     def left(self, request: Any) -> None:
         """Forget a request that has finished."""
@@ -191,7 +250,7 @@ class LoadControl:
         decision = self._decide(record, affected, outcomes.cause_of(record, affected))
         # Asked again, a connector would load what has just failed: once it computes for itself.
         if decision.outcome is Outcome.RECOMPUTED and decision.decided_by is not DecidedBy.VLLM:
-            record.stays_local = True
+            record.stays_local = record.rewound = True
         return decision
 
     def _decide(self, record: RequestRecord, affected: Affected, cause: Cause) -> Decision:
@@ -201,7 +260,7 @@ class LoadControl:
             self._observer.decided(record, affected, decision, cause, self._judge.policy.hash)
         if decision.outcome is Outcome.FAILED and decision.decided_by is not DecidedBy.VLLM:
             peer = record.failure.peer if record.failure is not None else record.peer
-            self._failing[record.request_id] = client_error.describe(cause, peer, decision.reason)
+            self.failing[record.request_id] = client_error.describe(cause, peer, decision.reason)
             if affected.trigger is Trigger.QUARANTINE:
                 self._fail(record.request_id)
         return decision

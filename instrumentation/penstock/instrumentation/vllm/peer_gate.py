@@ -63,6 +63,11 @@ class PeerGate:
         record.probe = admitted.probe or record.probe
         return replace(admitted, remote=True) if record.probe else admitted
 
+    @property
+    def has_open(self) -> bool:
+        """Whether there is a peer of which nothing is to be asked."""
+        return bool(self._open)
+
     def is_open(self, address: str) -> bool:
         """Tell whether nothing at all is to be asked of a peer."""
         return address in self._open

@@ -46,7 +46,10 @@ def address(host: object, port: object) -> str:
 
 def identifier(value: object) -> str:
     """Return an id that somebody else gave, cut; empty for what is none."""
-    return value[:TEXT_MAX].encode(errors="replace").decode() if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    cut = value[:TEXT_MAX]
+    return cut if cut.isascii() else cut.encode(errors="replace").decode()
 
 
 def named(host: object, port: object, engine_id: object) -> Peer:
@@ -56,7 +59,7 @@ def named(host: object, port: object, engine_id: object) -> Peer:
 
 def from_params(params: Mapping[str, Any] | None) -> Peer | None:
     """Return the peer that a request's ``kv_transfer_params`` name, or None if they name none."""
-    if not isinstance(params, Mapping):
+    if not params or not isinstance(params, Mapping):
         return None
     host, port = params.get("remote_host"), params.get("remote_port")
     if host is None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.instrumentation.vllm.kv_moves import BrokenBlocks, KvMove
+    from penstock.instrumentation.vllm.kv_reasons import LoadReason
     from penstock.instrumentation.vllm.peers import Peer
 
 
@@ -44,6 +45,7 @@ class WorkerReport:
             vLLM reports them as received, whatever becomes of the request.
         moves: loads and saves that have ended, of a connector that does not tell of them itself.
         broken: blocks that such a connector did not load.
+        reasons: why loads of such a connector have failed, where it says so; no later than that they have.
 
     """
 
@@ -54,6 +56,7 @@ class WorkerReport:
     pinned: tuple[str, ...] = ()
     moves: tuple[KvMove, ...] = ()
     broken: tuple[BrokenBlocks, ...] = ()
+    reasons: tuple[LoadReason, ...] = ()
 
     def __bool__(self) -> bool:
         return True
@@ -73,6 +76,7 @@ class WorkerReport:
             self.pinned + theirs.pinned,
             self.moves + theirs.moves,
             self.broken + theirs.broken,
+            self.reasons + theirs.reasons,
         )
 
 

@@ -39,6 +39,7 @@ class RequestRecord:
         collateral: the present attempt is no load of its own: it shares blocks with one that failed.
         timed_out: its load was ended by a deadline.
         stays_local: it was rewound, so the next answer to "what is there to load?" is nothing, until it is scheduled.
+        rewound: a policy has sent it back at least once.
         probe: the number by which its load decides about a half-open peer, 0 for none.
         ec_attempt: how many of its loads of encoder outputs were decided about.
         ec_lost: how many encoder outputs it has lost by that.
@@ -65,6 +66,7 @@ class RequestRecord:
     collateral: bool = False
     timed_out: bool = False
     stays_local: bool = False
+    rewound: bool = False
     probe: int = 0
     ec_attempt: int = 0
     ec_lost: int = 0

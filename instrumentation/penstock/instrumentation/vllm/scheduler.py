@@ -6,6 +6,7 @@ says so, and tells the observer what happens. Without a policy it changes nothin
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import constants as c
@@ -14,10 +15,13 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.engine import EngineSource
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.instrumentation.vllm.ec_control import EcControl
     from penstock.instrumentation.vllm.kv_failures import Plan
     from penstock.instrumentation.vllm.load_control import LoadControl
     from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+    from penstock.instrumentation.vllm.worker_media import WorkerMedia
 
 _GUARD = guard("scheduler")
 
@@ -37,8 +41,12 @@ class SchedulerMixin:
     _penstock: SchedulerObserver | None = None
     _penstock_loads: LoadControl | None = None
     _penstock_ec: EcControl | None = None
+    _penstock_media: WorkerMedia | None = None
     _penstock_source: EngineSource | None = None
     _penstock_plan: Plan | None = None
+    # The observer's and the loads' own: a step in which both are empty asks neither.
+    _penstock_awaiting: Mapping[str, Any] = MappingProxyType({})
+    _penstock_failing: Mapping[str, str] = MappingProxyType({})
 
     # Set by vLLM's Scheduler.
     requests: dict[str, Any]
@@ -52,6 +60,10 @@ class SchedulerMixin:
             source = self._penstock_source = EngineSource.of(self).start()
             self._penstock, self._penstock_loads = source.observer, source.loads
             self._penstock_ec = source.ec
+            if source.moves:
+                self._penstock_media = source.media
+            self._penstock_awaiting = source.observer.awaiting_token
+            self._penstock_failing = source.loads.failing
 
     def add_request(self, request: Any) -> None:
         """Take a request in: its ``kv_transfer_params`` are read before the connector changes them."""
@@ -77,19 +89,32 @@ class SchedulerMixin:
             if ec is not None:
                 with _GUARD:
                     ec.scheduled(output)
+            self._penstock_keep_media(output)
         observer = self._penstock
-        if observer is not None and runtime.active:
+        if output.scheduled_new_reqs and observer is not None and runtime.active:
             with _GUARD:
-                if output.scheduled_new_reqs:
-                    observer.scheduled(output.scheduled_new_reqs, self.requests)
+                observer.scheduled(output.scheduled_new_reqs, self.requests)
         return output
+
+    def _penstock_keep_media(self, output: Any) -> None:
+        """Have the workers know all media of whom a failed load could send back; note whose they do not."""
+        media, loads, ec = self._penstock_media, self._penstock_loads, self._penstock_ec
+        if media is not None and loads is not None:
+            with _GUARD:
+                loads.scheduled(output)
+                keep = loads.needs_media or (ec is not None and ec.needs_media)
+                media.scheduled(output, keep=keep)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Do what the policy says about the loads that failed in this step."""
         host: Any = super()
         loads, ec = self._penstock_loads, self._penstock_ec
         with runtime.policy.step():
-            plan = self._penstock_judge(model_runner_output.kv_connector_output)
+            moved = model_runner_output.kv_connector_output
+            plan = self._penstock_judge(moved) if moved is not None else None
+            if loads is not None and self._penstock_media is not None:
+                with _GUARD:
+                    loads.executed(scheduler_output)
             if ec is not None:
                 with _GUARD:
                     ec.executed(
@@ -99,14 +124,14 @@ class SchedulerMixin:
                 outputs = host.update_from_output(scheduler_output, model_runner_output)
             else:
                 outputs = self._penstock_carry_out(plan, scheduler_output, model_runner_output)
-            if loads is not None and runtime.active:
+            if self._penstock_failing and loads is not None and runtime.active:
                 with _GUARD:
                     loads.mark(outputs)
             if ec is not None:
                 with _GUARD:
                     ec.mark(outputs)
         observer = self._penstock
-        if observer is not None and runtime.active:
+        if self._penstock_awaiting and observer is not None and runtime.active:
             with _GUARD:
                 observer.stepped()
         return outputs
@@ -114,8 +139,12 @@ class SchedulerMixin:
     def _penstock_judge(self, output: Any) -> Plan | None:
         """Return what is to be done about the failed loads in *output*, or None where vLLM's own configuration decides."""
         observer, loads = self._penstock, self._penstock_loads
-        if output is None or observer is None or loads is None or not runtime.active:
+        if observer is None or loads is None or not runtime.active:
             return None
+        if output.kv_connector_worker_meta is None and not (
+            output.finished_recving or output.failed_recving or output.invalid_block_ids
+        ):
+            return None  # as in most steps
         with _GUARD:
             observer.reported(output.kv_connector_worker_meta)
             loads.reported(output)
@@ -175,11 +204,11 @@ class SchedulerMixin:
         """Let nobody encode what is not here: the engine would end."""
         host: Any = super()
         planned = host._try_schedule_encoder_inputs(request, *args, **kwargs)
-        ec = self._penstock_ec
-        if ec is not None:
+        ec, loads = self._penstock_ec, self._penstock_loads
+        if loads is not None and planned[0]:
             with _GUARD:
                 to_encode, _, *rest = planned
-                if to_encode and ec.refuses(request, to_encode):
+                if (ec is not None and ec.refuses(request, to_encode)) or loads.refuses(request, to_encode):
                     # What vLLM answers where it rejects a request: no inputs and no tokens in this step.
                     return [], 0, *([] if isinstance(each, list) else each for each in rest)
         return planned
@@ -233,6 +262,9 @@ class SchedulerMixin:
             with _GUARD:
                 loads.left(request)
                 observer.closed(request)
+        if self._penstock_media is not None:
+            with _GUARD:
+                self._penstock_media.left(request.request_id)
         return result
 
     def _free_blocks(self, request: Any) -> None:

@@ -32,6 +32,7 @@ class SchedulerObserver:
         connector: name of its KV connector, empty for none.
         roles: the kinds of requests seen, ``ROLE_PREFILL`` and ``ROLE_DECODE``.
         compatibility_hash: what its workers show their peers, empty while it is not known.
+        awaiting_token: requests that were scheduled and have no token yet.
 
     """
 
@@ -42,7 +43,7 @@ class SchedulerObserver:
         self._records: dict[str, RequestRecord] = {}
         self._deferrals = Deferrals()
         self._leases = Leases()
-        self._awaiting_token: dict[str, Any] = {}
+        self.awaiting_token: dict[str, Any] = {}
 
     # Life of a request
 
@@ -72,22 +73,20 @@ class SchedulerObserver:
             if record is not None and request is not None:
                 record.scheduled(request, now)
                 if not record.first_token_ns:
-                    self._awaiting_token[data.req_id] = request
+                    self.awaiting_token[data.req_id] = request
 
     def stepped(self) -> None:
         """Note the first tokens that this step brought."""
-        if not self._awaiting_token:
-            return
         now = time.time_ns()
-        for request_id, request in list(self._awaiting_token.items()):
+        for request_id, request in list(self.awaiting_token.items()):
             record = self._records.get(request_id)
             if record is None or record.has_token(request, now):
-                del self._awaiting_token[request_id]
+                del self.awaiting_token[request_id]
 
     def closed(self, request: Any) -> None:
         """Let a finished request go and emit what its span needs."""
         request_id = request.request_id
-        self._awaiting_token.pop(request_id, None)
+        self.awaiting_token.pop(request_id, None)
         record = self._records.pop(request_id, None)
         timed_out = record is not None and record.timed_out
         ending = c.DEFERRAL_ENDING_TIMEOUT if timed_out else c.DEFERRAL_ENDING_ABORTED

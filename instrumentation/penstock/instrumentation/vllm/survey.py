@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
@@ -16,6 +17,7 @@ from penstock.instrumentation.hooks import misfit
 from penstock.instrumentation.vllm.client_error import ClientErrorHook
 from penstock.instrumentation.vllm.install import hooks
 from penstock.instrumentation.vllm.kv_hook import KvWorkerHook
+from penstock.instrumentation.vllm.mooncake import MooncakeHook
 from penstock.instrumentation.vllm.nixl_hook import NixlHook
 from penstock.instrumentation.vllm.scheduler_hook import SchedulerHook
 
@@ -35,6 +37,9 @@ NIXL_WORKERS: Final = (
     f"{_NIXL}.pull_worker.NixlPullConnectorWorker",
     f"{_NIXL}.push_worker.NixlPushConnectorWorker",
 )
+MOONCAKE_WORKER: Final = (
+    "vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector.MooncakeConnectorWorker"
+)
 
 
 def survey(disabled: Collection[str] = ()) -> list[Answer]:
@@ -50,6 +55,7 @@ def survey(disabled: Collection[str] = ()) -> list[Answer]:
             for name in NIXL_WORKERS
         ),
         _answer("kv_worker", c.COMPONENT_WORKER, functools.partial(misfit, KvWorkerHook()), disabled),
+        _answer("mooncake", c.COMPONENT_WORKER, _mooncake, disabled),
         _answer("client_error", c.COMPONENT_FRONTEND, functools.partial(misfit, ClientErrorHook()), disabled),
     ]
 
@@ -76,6 +82,16 @@ def _nixl(name: str) -> str:
     if agent is None:
         raise _NotUsedError("vLLM finds no NIXL")
     return misfit(NixlHook(_load(name), agent))
+
+
+def _mooncake() -> str:
+    # It warns, in a survey as well, where Mooncake is not installed.
+    logging.getLogger(MOONCAKE_WORKER.rpartition(".")[0]).disabled = True
+    try:
+        worker = _load(MOONCAKE_WORKER)
+    except (ImportError, AttributeError) as error:
+        raise _NotUsedError("this vLLM has no such connector") from error
+    return misfit(MooncakeHook(worker))
 
 
 def _answer(

@@ -175,7 +175,7 @@ class Server:
             return
         if reply.item:
             self._shares.sent(identity, reply.item, reply.frames[-1], now)
-            self._note(identity, reply, _host_of(request))
+            self._note(identity, reply, request)
 
     def _send(self, identity: bytes, reply: Reply) -> None:
         self._socket.send(identity, zmq.SNDMORE | zmq.NOBLOCK)
@@ -203,7 +203,7 @@ class Server:
         if self._log.ask(what) is not None:
             logger.error("ZmqECConnector: %s", what, exc_info=error)
 
-    def _note(self, identity: bytes, reply: Reply, host: str) -> None:
+    def _note(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
         now = time.time_ns()
         key = (identity, reply.item)
         if reply.first:
@@ -214,7 +214,8 @@ class Server:
             begun = self._handed_out.pop(key, now)
             observer = self.observer
             if observer is not None:
-                observer.sent(EcTransfer(reply.item, Peer(host), begun, now, reply.size, ok=True))
+                peer = Peer(_host_of(request))
+                observer.sent(EcTransfer(reply.item, peer, begun, now, reply.size, ok=True))
 
 
 def _router(context: zmq.Context[zmq.Socket[bytes]], *, ipv6: bool) -> zmq.Socket[bytes]:
