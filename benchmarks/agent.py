@@ -13,11 +13,13 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from benchmarks import otlp_load
 from benchmarks.mixes import MIXES
 from benchmarks.otlp_peer import ATTRIBUTES, grpc_exporter, provider, running_peer
 from benchmarks.rows import Budget, Row, Section, Spread, against
 from benchmarks.scale import Result, Taken, flood, load, own
 from benchmarks.turns import take_turns
+from benchmarks.waiting import cpu_seconds
 from tests.support.agent import running_agent
 
 if TYPE_CHECKING:
@@ -35,8 +37,9 @@ TITLE: Final = "The agent"
 _NOTES: Final = (
     (
         "*Taking in*: entries by second of CPU of the agent's process, as full batches from 8 sources; committed to disk before they are acknowledged, and counted. *As engines send them*: the proportions of a pair of engines, prefill and decode. The peer is a Python "
-        "server that takes spans over OTLP/gRPC from `opentelemetry-sdk`, parses and forgets them. *Sources*: 2,000 events a second in all; times from the send of a batch to its "
-        "acknowledgement, in the sender, which shares the machine's cores. More, and what it means: [scale](scale.md)."
+        "server that takes spans over OTLP/gRPC from `opentelemetry-sdk`: one parses and forgets them; one that keeps them is as durable as the agent, it commits the body of a call to SQLite before it answers (neither "
+        "counts, indexes or makes traces of anything). *Sources*: 2,000 events, or spans, a second in all, as batches every 200 ms; times from the send of a batch to its "
+        "acknowledgement, in the sender, which shares the machine's cores; a new agent each round. More, and what it means: [scale](scale.md)."
     ),
 )
 _ARGS: Final = ("--log-level=warning",)
@@ -45,19 +48,34 @@ _INGEST_SOURCES: Final = 8
 _ROUNDS, _QUICK_ROUNDS = 10, 5
 _SECONDS, _QUICK_SECONDS = 1.5, 0.8
 _RATE: Final = 2_000
-_RATE_SECONDS: Final = 12.0
+_RATE_SECONDS, _RATE_WARM_UP = 5.0, 2.0
+_RATE_ROUNDS: Final = 4
 _OF_BUDGET: Final = 64
 _STARTS: Final = 5
-_IDLE_SECONDS: Final = 10.0
+_IDLE_SECONDS: Final = 2.0
+_IDLE_ROUNDS: Final = 6
 _MIB: Final = 1 << 20
 _SPANS: Final = 512
 
-_SPANS_OF_PEER: Final = "spans"
+_FORGETS, _KEEPS = "an OTLP server, spans", "an OTLP server that keeps spans"
 _MIXES: Final = {"events": "events only", "samples": "samples only", "engine": "as engines send them"}
 _QUICK_MIXES: Final = ("samples", "engine")
 _INGEST_BUDGETS: Final = {
     mix: Budget(f"agent ingest, durable, entries a second and core: {words}", 200_000, at_most=False)
     for mix, words in _MIXES.items()
+}
+_STATE_BUDGETS: Final = {
+    mix: Budget(f"bytes of state an entry costs: {words}", None) for mix, words in _MIXES.items()
+}
+_UNITS: Final = {
+    "acknowledgement p50": "ms",
+    "acknowledgement p99": "ms",
+    "memory": "MiB",
+    "CPU": "% of a core",
+    "state on disk": "bytes an entry",
+    "a scrape, over HTTP": "ms",
+    "as much as it takes, as engines send them": "/s",
+    "memory then": "MiB",
 }
 _BUDGETS: Final = {
     "acknowledgement p99": Budget("acknowledgement, from send, p99 at 2,000 events/s from 64 sources", 20),
@@ -69,9 +87,7 @@ def measure(run: Run) -> Section:
     """Measure the area."""
     rows = _taking_in(run)
     if not run.quick:
-        for sources in _SOURCES:
-            run.say(f"{sources} sources")
-            rows += _sources(sources)
+        rows += _by_sources(run)
         rows += _alone(run)
     return Section(AREA, TITLE, _NOTES, rows)
 
@@ -85,42 +101,45 @@ def _taking_in(run: Run) -> list[Row]:
     # An agent for each mix: what one has on disk is not the next one's.
     with ExitStack() as parts:
         agents = {mix: parts.enter_context(running_agent(_ARGS)) for mix in mixes}
-        peer = parts.enter_context(running_peer())
-        traces = parts.enter_context(_provider(peer))
+        peers = {
+            _FORGETS: parts.enter_context(running_peer()),
+            _KEEPS: parts.enter_context(running_peer(keeps=True)),
+        }
         taken = {mix: partial(_taken, agent, seconds, mix) for mix, agent in agents.items()}
+        for name, peer in peers.items():
+            taken[name] = partial(_spans, peer, parts.enter_context(_provider(peer)), seconds)
         for each in taken.values():
             each()
         run.say("taking in")
-        found = take_turns(
-            {**taken, _SPANS_OF_PEER: partial(_spans, peer, traces, seconds)},
-            _QUICK_ROUNDS if run.quick else _ROUNDS,
-            run.say,
-        )
-    return _taking_in_rows(
-        {mix: found[mix] for mix in mixes}, [each.per_core for each in found[_SPANS_OF_PEER]]
-    )
+        found = take_turns(taken, _QUICK_ROUNDS if run.quick else _ROUNDS, run.say)
+    return _taking_in_rows({mix: found[mix] for mix in mixes}, {name: found[name] for name in peers})
 
 
-def _taking_in_rows(found: Mapping[str, Sequence[Taken]], theirs: Sequence[float]) -> list[Row]:
+def _taking_in_rows(found: Mapping[str, Sequence[Taken]], peers: Mapping[str, Sequence[Taken]]) -> list[Row]:
+    group = "Taking in"
     rows = [
         against(
             f"entries by second of CPU, {_MIXES[mix]}",
             "/s",
             [each.per_core for each in taken],
-            "an OTLP server, spans",
-            theirs,
-            group="Taking in",
-            budget=_INGEST_BUDGETS.get(mix),
+            peer,
+            [each.per_core for each in theirs],
+            group=group,
+            budget=_INGEST_BUDGETS.get(mix) if peer == _FORGETS else None,
             better="higher",
         )
         for mix, taken in found.items()
+        for peer, theirs in peers.items()
     ]
     rows += [
-        Row(
+        against(
             f"state on disk, {_MIXES[mix]}",
             "bytes an entry",
-            Spread.one(sum(each.state_bytes for each in taken) / sum(each.entries for each in taken)),
-            "Taking in",
+            [each.state_bytes / each.entries for each in taken],
+            _KEEPS,
+            [each.state_bytes / each.entries for each in peers[_KEEPS]],
+            group=group,
+            budget=_STATE_BUDGETS[mix],
         )
         for mix, taken in found.items()
     ]
@@ -134,14 +153,18 @@ def _taken(agent: AgentProcess, seconds: float, mix: str) -> Taken:
 def _spans(peer: Peer, traces: TracerProvider, seconds: float) -> Taken:
     """Return what the server has taken in."""
     tracer = traces.get_tracer("benchmark")
-    spans, cpu = peer.told()
-    end = time.monotonic() + seconds
+    before, end = peer.used(), time.monotonic() + seconds
     while time.monotonic() < end:
         for _ in range(_SPANS):
             tracer.start_span("kv.load", attributes=ATTRIBUTES).end()
         traces.force_flush()
-    later, used = peer.told()
-    return Taken(later - spans, seconds, used - cpu, 0)
+    after = peer.used()
+    return Taken(
+        after.spans - before.spans,
+        seconds,
+        after.cpu_seconds - before.cpu_seconds,
+        after.disk - before.disk,
+    )
 
 
 @contextmanager
@@ -156,30 +179,69 @@ def _provider(peer: Peer) -> Iterator[TracerProvider]:
 # By sources.
 
 
-def _sources(sources: int) -> list[Row]:
+def _by_sources(run: Run) -> list[Row]:
+    run.say("by sources")
+    found = take_turns(
+        {
+            f"{who} {sources}": partial(way, sources)
+            for sources in _SOURCES
+            for who, way in (("ours", _ours), ("theirs", _theirs))
+        },
+        _RATE_ROUNDS,
+        run.say,
+    )
+    return [
+        row
+        for sources in _SOURCES
+        for row in _sources_rows(sources, found[f"ours {sources}"], found[f"theirs {sources}"])
+    ]
+
+
+def _ours(sources: int) -> Mapping[str, float]:
     result = Result(sources)
     with running_agent(_ARGS) as agent:
         asyncio.run(load(agent, result, _RATE, _RATE_SECONDS))
-    cuts = statistics.quantiles(result.acks, n=100, method="inclusive")
-    group = (
-        f"2,000 events a second from {sources} sources"
-        if sources > 1
-        else "2,000 events a second from 1 source"
-    )
+    return {
+        **_answers(result.acks),
+        "memory": result.memory,
+        "CPU": result.cpu,
+        "state on disk": result.bytes_per_entry,
+        "a scrape, over HTTP": result.scrape,
+        "as much as it takes, as engines send them": result.throughput,
+        "memory then": result.peak,
+    }
+
+
+def _theirs(sources: int) -> Mapping[str, float]:
+    with running_peer(keeps=True) as peer:
+        found = asyncio.run(otlp_load.load(peer, sources, _RATE, _RATE_SECONDS, _RATE_WARM_UP))
+    return {
+        **_answers(found.answers),
+        "memory": found.memory,
+        "CPU": found.cpu,
+        "state on disk": found.bytes_per_span,
+    }
+
+
+def _answers(milliseconds: Sequence[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(milliseconds, n=100, method="inclusive")
+    return {"acknowledgement p50": cuts[49], "acknowledgement p99": cuts[98]}
+
+
+def _sources_rows(
+    sources: int, ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]]
+) -> list[Row]:
+    group = f"2,000 a second from {sources} source{'s' if sources > 1 else ''}"
     budgets = _BUDGETS if sources == _OF_BUDGET else {}
-    measured = (
-        ("acknowledgement p50", "ms", cuts[49]),
-        ("acknowledgement p99", "ms", cuts[98]),
-        ("memory", "MiB", result.memory),
-        ("CPU", "% of a core", result.cpu),
-        ("state on disk", "bytes an event", result.bytes_per_entry),
-        ("a scrape, over HTTP", "ms", result.scrape),
-        ("as much as it takes, as engines send them", "/s", result.throughput),
-        ("memory then", "MiB", result.peak),
-    )
-    return [
-        Row(what, unit, Spread.one(value), group, budget=budgets.get(what)) for what, unit, value in measured
-    ]
+    rows = []
+    for what, unit in _UNITS.items():
+        values, budget = [each[what] for each in ours], budgets.get(what)
+        if what in theirs[0]:
+            others = [each[what] for each in theirs]
+            rows.append(against(what, unit, values, _KEEPS, others, group=group, budget=budget))
+        else:
+            rows.append(Row(what, unit, Spread.of(values), group, budget=budget))
+    return rows
 
 
 # Alone.
@@ -187,29 +249,42 @@ def _sources(sources: int) -> list[Row]:
 
 def _alone(run: Run) -> list[Row]:
     run.say("start-up")
-    group = "Alone"
+    group, server = "Alone", "an OTLP server"
     found = take_turns(
         {"ours": partial(_start, partial(running_agent, _ARGS)), "theirs": partial(_start, running_peer)},
         _STARTS,
     )
-    run.say("idle")
-    with running_agent(_ARGS) as agent:
-        before, began = own(agent, "cpu_seconds_total"), time.monotonic()
-        time.sleep(_IDLE_SECONDS)
-        cpu = 100 * (own(agent, "cpu_seconds_total") - before) / (time.monotonic() - began)
-        memory = own(agent, "resident_memory_bytes") / _MIB
-    return [
-        against(
-            "from its start until it is ready",
-            "s",
-            found["ours"],
-            "an OTLP server",
-            found["theirs"],
-            group=group,
-        ),
-        Row("CPU with nobody there, scraped twice", "% of a core", Spread.one(cpu), group),
-        Row("memory with nobody there", "MiB", Spread.one(memory), group),
+    rows = [
+        against("from its start until it is ready", "s", found["ours"], server, found["theirs"], group=group)
     ]
+    run.say("idle")
+    with running_agent(_ARGS) as agent, running_peer() as peer:
+        idle = [_idle(agent, peer) for _ in range(_IDLE_ROUNDS)]
+        rows += [
+            # The peer's may be nothing, so there is no ratio.
+            Row(
+                "CPU with nobody there", "% of a core", Spread.of([ours for ours, _ in idle]),
+                group, server, Spread.of([theirs for _, theirs in idle]),
+            ),
+            against(
+                "memory with nobody there", "MiB", [own(agent, "resident_memory_bytes") / _MIB],
+                server, [peer.used().memory / _MIB], group=group,
+            ),
+        ]  # fmt: skip
+    return rows
+
+
+def _idle(agent: AgentProcess, peer: Peer) -> tuple[float, float]:
+    """Return the percents of a core of both while nobody comes, nor scrapes."""
+    assert agent.process is not None
+    processes = agent.process.pid, peer.process.pid
+    before, began = [cpu_seconds(each) for each in processes], time.monotonic()
+    time.sleep(_IDLE_SECONDS)
+    took = (time.monotonic() - began) / 100
+    ours, theirs = (
+        (cpu_seconds(each) - earlier) / took for each, earlier in zip(processes, before, strict=True)
+    )
+    return ours, theirs
 
 
 def _start(begin: Callable[[], AbstractContextManager[object]]) -> float:

@@ -22,9 +22,19 @@ _HEAD: Final = """\
 Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. What the numbers rest on: [benchmarks](../benchmarks/README.md).
 
 A number counts only beside its peer's of the same run: the two took turns, and the ratio (Penstock ÷ peer) was taken round by round. Numbers are medians over
-the rounds, quartiles in brackets. *Not decided*: the interval in which the median lies with 95 % has the limit in it.
+the rounds, quartiles in brackets; with a p99 of all rounds stands the interval in which it lies with 95 %, as far as the rounds reach. *Median, 95 %*: the interval in which the true median
+of that ratio lies with 95 %. *Not decided*: the interval of what is limited has the limit in it.
 """
-_COLUMNS: Final = ("what", "Penstock", "peer", "the peer's", "Penstock ÷ peer", "budget", "verdict")
+_COLUMNS: Final = (
+    "what",
+    "Penstock",
+    "peer",
+    "the peer's",
+    "Penstock ÷ peer",
+    "median, 95 %",
+    "budget",
+    "verdict",
+)
 _BUDGET_COLUMNS: Final = ("budget", "limit", "measured", "verdict", "section")
 
 
@@ -44,9 +54,11 @@ class Results:
         return cls(Section.from_json(each) for each in json.loads(text))
 
     def save(self, path: Path) -> None:
-        """Write it."""
+        """Write it, whole or not at all."""
         sections = [section.as_json() for section in self._sections.values()]
-        path.write_text(json.dumps(sections, indent=1, ensure_ascii=False) + "\n")
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(sections, indent=1, ensure_ascii=False) + "\n")
+        new.replace(path)
 
     def replace(self, section: Section) -> None:
         """Put *section* in the place of its area's."""
@@ -76,9 +88,14 @@ def spread(found: Spread | None, unit: str = "") -> str:
     return f"{text} [{number(found.low)} {number(found.high)}]" if found.varies else text
 
 
+def interval(found: Spread | None) -> str:
+    """Return where the true median lies with 95 %; nothing where there is no spread."""
+    return f"{number(found.least)} to {number(found.most)}" if found is not None and found.varies else ""
+
+
 def limit(budget: Budget | None, unit: str) -> str:
     """Return a budget's limit."""
-    if budget is None:
+    if budget is None or budget.limit is None:
         return ""
     sign = "≤" if budget.at_most else "≥"
     return (
@@ -104,6 +121,7 @@ def _cells(row: Row) -> list[str]:
         row.peer,
         spread(row.theirs, row.unit),
         spread(row.ratio),
+        interval(row.ratio),
         limit(row.budget, row.unit),
         row.verdict,
     ]
@@ -114,9 +132,10 @@ def _budgets(sections: Iterable[Section]) -> str:
     for section in sections:
         for row in section.rows:
             if row.budget is not None:
-                measured = (
-                    spread(row.value, row.unit) if row.budget.of == "value" else f"ratio {spread(row.ratio)}"
-                )
+                limited, unit = (row.value, row.unit) if row.budget.of == "value" else (row.ratio, "")
+                measured = f"{'' if unit else 'ratio '}{spread(limited, unit)}"
+                if within := interval(limited):
+                    measured += f", median {within}"
                 where = f"[{section.title}](#{anchor(section.title)})"
                 lines.append((row.budget.name, limit(row.budget, row.unit), measured, row.verdict, where))
     return f"## Budgets\n\n{table(_BUDGET_COLUMNS, lines)}" if lines else ""

@@ -2,7 +2,7 @@
 
 A round is: the producer saves, says so, the consumer gets the items and gathers them into the model's input, as vLLM does
 (ECExampleConnector maps its file: its reading is that copy). The three take turns, so that whatever else the machine does
-hits all alike; what counts are the ratios, taken round by round. The consumer's process is the scheduler and the worker
+hits all alike, in another order each round; what counts are the ratios, taken round by round. The consumer's process is the scheduler and the worker
 at once, as with vLLM's ``uni`` executor. Raw pyzmq is a REQ/REP of the same bytes, sent from where they are and left
 where libzmq put them, without checksum: what the transport alone costs.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import random
 import shutil
 import tempfile
 import time
@@ -229,9 +230,11 @@ def rounds_of(
 ) -> dict[str, list[tuple[float, float]]]:
     """Return (seconds in all, of these in the producer's save) of each way and round."""
     rows = size // 4 // WIDTH
+    order = random.Random(size)
     found: dict[str, list[tuple[float, float]]] = {way: [] for way in consumers}
     for number in range(-WARM_UP, rounds):
-        for way, consumer in consumers.items():
+        for way in order.sample(list(consumers), len(consumers)):
+            consumer = consumers[way]
             items = [f"{way}-{size}-{number}-{index}" for index in range(count)]
             began = time.perf_counter()
             pipe.send((way, items, rows))

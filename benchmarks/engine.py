@@ -1,6 +1,7 @@
 """What a real engine pays for Penstock: ``make bench ONLY=engine``.
 
-Engines of all variants are up at once, with a tiny model, which makes Penstock's part of a step as large as it can be; one is driven at a
+The budget is held against engines that are with and without Penstock by turns (:mod:`benchmarks.switch`). Beside them, to see what else changes and
+what vLLM's own traces cost, engines of all variants are up at once, with a tiny model, which makes Penstock's part of a step as large as it can be; one is driven at a
 time, in another order for each load and round. Two engines without Penstock: what the others are compared with is their mean, and
 their difference is the noise. The same with pairs of prefill and decode servers over NIXL.
 """
@@ -11,7 +12,7 @@ import statistics
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,10 +20,13 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
-from benchmarks.engines import MODULE, VARIANT, cpu_seconds, started
+from benchmarks import switching
+from benchmarks.engines import MODULE, VARIANT, aside, cpu_seconds, started
 from benchmarks.otlp_peer import running_peer
 from benchmarks.policy import change
 from benchmarks.rows import Budget, Row, Section, Spread, against
+from benchmarks.switching import MODULE as SWITCHED
+from benchmarks.switching import Switched, Switching
 from benchmarks.traffic import Load, Route, drive, meanwhile
 from benchmarks.turns import take_turns
 from demo.agent import Agent
@@ -40,7 +44,15 @@ AREA: Final = "engine"
 TITLE: Final = "A real engine"
 _NOTES: Final = (
     (
-        "vLLM on the CPU with a tiny model: what Penstock does in a step is set against a step of some milliseconds, where a real model's takes ten times that. Engines, "
+        "*By turns in one engine*: two processes of the same program differ by some per cent for as long as they run, so one engine is compared with itself: its processes "
+        "take Penstock out and put it back at the same moments, every 0.3 s, in an order in which drifts cancel out (with, without, without, with, without, with, with, without), while clients "
+        "go on asking. Such an eight is one comparison, and has at least one batch and one snapshot of Penstock's in it; *without, again* compares the blocks without of two eights with each other. What it did is "
+        "counted in the engine: tokens, steps, CPU time of EngineCore and API process with all their threads (what a thread of Penstock does later, it does in a later block that is with Penstock, because its clock "
+        "stands still meanwhile). The interval is that of the median over the eights, by ranks. Not in it: memory, and what gRPC's threads do while nothing is sent, which stays (0.2 % of a core a process, [profiles](profiles.md)). "
+        "Agent and OTLP server run only where a core is idle (SCHED_IDLE), as if they had cores of their own: what they cost is in *The agent*."
+    ),
+    (
+        "*Engines side by side*: vLLM on the CPU with a tiny model: what Penstock does in a step is set against a step of some milliseconds, where a real model's takes ten times that. Engines, "
         "client, agent and OTLP server share the machine's cores. The peer is the mean of two engines without Penstock, and *without, again* is the second against the "
         "first: no difference smaller than that can be seen. *Penstock, no agent*: nobody listens at its endpoint. *vLLM's own traces*: `--otlp-traces-endpoint` to a "
         "server that counts spans; the agent exports its spans to the same one. Decode-heavy: 16 tokens in, 24 to 96 out; prefill-heavy: 256 in, 4 out."
@@ -66,14 +78,21 @@ _PAIR_LOADS: Final = (
     Load("prefill → decode over NIXL, 1 at a time", 1, 4, 256, 16),
     Load("prefill → decode over NIXL, 16 at a time", 16, 32, 256, 16),
 )
-_SECONDS: Final = 270.0
-_PAIR_SECONDS: Final = 90.0
+_SECONDS: Final = 100.0
+_PAIR_SECONDS: Final = 75.0
+_SWITCHED: Final = (
+    (_AGENT, replace(_LOADS[0], varies=True), 60.0),
+    (_AGENT, replace(_LOADS[1], varies=True), 120.0),
+    (_AGENT, replace(_LOADS[4], varies=True), 60.0),
+    (_NO_AGENT, replace(_LOADS[1], varies=True), 60.0),
+)
+"""Who switches, under which of the loads, for how many seconds."""
 _LEAST_ROUNDS: Final = 3
 _MOST_ROUNDS: Final = 40
 _POLICIES: Final = 30
 _PEER: Final = "without Penstock"
 _BUDGETS: Final = {
-    ("throughput", name): Budget(f"real vLLM throughput: {name} ÷ without", 0.99, of="ratio", at_most=False)
+    name: Budget(f"real vLLM throughput: {name} ÷ without", 0.99, of="ratio", at_most=False)
     for name in (_AGENT, _NO_AGENT)
 }
 
@@ -136,9 +155,10 @@ def _single(run: Run) -> list[Row]:
         directory = Path(place)
         traces = parts.enter_context(running_peer())
         agent = _agent(directory, traces.endpoint, 1, parts)
+        switches = {name: Switching(directory / "switch" / name) for name in (_AGENT, _NO_AGENT)}
         env = {
-            _NO_AGENT: {"PENSTOCK_ENDPOINT": f"unix://{directory}/nobody.sock"},
-            _AGENT: {"PENSTOCK_ENDPOINT": agent.endpoint},
+            _NO_AGENT: {"PENSTOCK_ENDPOINT": f"unix://{directory}/nobody.sock", **switches[_NO_AGENT].env},
+            _AGENT: {"PENSTOCK_ENDPOINT": agent.endpoint, **switches[_AGENT].env},
             _VLLM: {"OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true"},
         }
         args = {_VLLM: ("--otlp-traces-endpoint", traces.endpoint)}
@@ -146,7 +166,7 @@ def _single(run: Run) -> list[Row]:
         specs = [
             ServerSpec(
                 name,
-                module=MODULE,
+                module=SWITCHED if name in switches else MODULE,
                 env={**VARIANT, **env.get(name, {})},
                 args=(*_SEQUENCES, *args.get(name, ())),
             )
@@ -155,8 +175,14 @@ def _single(run: Run) -> list[Row]:
         run.say(f"{len(specs)} engines start")
         servers = started(specs, directory, parts, run.say)
         subjects = {name: Subject(Route(server.url), (server,)) for name, server in servers.items()}
+        routes = {name: (switches[name], subjects[name].route) for name in switches}
         found = _rounds(subjects, _LOADS, _SECONDS, run.say)
-        rows = _tables(found, _MEASURES, "All loads")
+        with aside(agent.child.pid, traces.process.pid):
+            by_turns = _by_turns(routes, run.say)
+        rows = [
+            *by_turns,
+            *_tables(found, _MEASURES, "Engines side by side, all loads"),
+        ]
         run.say("policies into a busy engine")
         return [*rows, *_policies(agent, subjects[_AGENT], found[_LOADS[1].name][_AGENT])]
 
@@ -190,6 +216,15 @@ def _policies(agent: Agent, subject: Subject, turns: Sequence[Turn]) -> list[Row
             step,
         )
     ]
+
+
+def _by_turns(switches: Mapping[str, tuple[Switching, Route]], say: Callable[[str], None]) -> list[Row]:
+    found: dict[str, dict[str, Switched]] = {name: {} for name in switches}
+    for name, load, seconds in _SWITCHED:
+        say(f"{name}, on and off by turns for {seconds:.0f} s: {load.name}")
+        switch, route = switches[name]
+        found[name][load.name] = switch.watched(route, load, seconds)
+    return switching.tables(found, _BUDGETS)
 
 
 # Prefill and decode.
@@ -279,8 +314,7 @@ def _tables(
                 what, better = f"{each.what}, {name}", each.better
                 rows.append(against(what, each.unit, mine, _PEER, other, group=load, better=better))
                 together += [ours / theirs for ours, theirs in zip(mine, other, strict=True)]
-            budget = _BUDGETS.get((each.what, name))
-            every.append(Row(what, "", None, pooled, _PEER, None, Spread.of(together), budget, better))
+            every.append(Row(what, "", None, pooled, _PEER, None, Spread.of(together), better=better))
     order = {load: number for number, load in enumerate(found)}
     return [*(every if pooled else ()), *sorted(rows, key=lambda row: order[row.group])]
 

@@ -1,100 +1,95 @@
 """What an engine pays for Penstock while its agent is in trouble: ``python -m benchmarks.engine_in_faults``.
 
-Three real vLLM engines on the CPU with a tiny model, which makes Penstock's part of a step as large as it can be: one
-with Penstock, two without. In each experiment they take turns with the same closed-loop load, in another order each
-round, while the agent is as the experiment says, also in the turns of the engines that do not know it. Ratios are
-taken round by round. The second engine without Penstock against the first one shows the noise. Then nobody asks
-anything of them for a while, and what they take all the same is compared.
+A real vLLM engine on the CPU with a tiny model, which makes Penstock's part of a step as large as it can be. In each experiment it is with and
+without Penstock by turns (:mod:`benchmarks.switch`) under a closed-loop load, while the agent is as the experiment says, all the time. The
+blocks without against each other show the noise. Then nobody asks anything of it for a while, and what it takes all the same, with Penstock,
+is compared with a second engine, without.
 
-After each experiment the agent is well again, and what the engine told it is compared with what was asked of the engine.
+After each experiment the agent is well again, and what the engine told it is compared with what it has counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import resource
 import signal
 import statistics
+import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from http import HTTPStatus
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.engines import MODULE, VARIANT, cpu_seconds, settled, started, told
+from benchmarks.document import interval, spread, table
+from benchmarks.engines import MODULE, VARIANT, aside, cpu_seconds, settled, started, told
+from benchmarks.switching import CPU, MAIN, THROUGHPUT, Switched, Switching, row
+from benchmarks.switching import MODULE as SWITCHED
+from benchmarks.traffic import Load, Route, drive
 from demo.agent import Agent
-from demo.client import complete
 from demo.servers import ServerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from benchmarks.switching import Measure
     from demo.servers import Server
 
-CLIENTS = 4
-TOKENS = 64
+LOAD = Load("4 at a time", 4, 24, 16, 64, varies=True)
+SECONDS = 75.0
 IDLE_SECONDS = 10.0
-WITH, WITHOUT, AGAIN = "with", "without", "without-again"
-_PROMPT = "A penstock is the gate and gauge at the head of a channel."
+WITH, WITHOUT = "with", "without"
 _SECONDS_BETWEEN_KILLS = 0.5
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What one engine did in one round: requests a second, and CPU seconds of all its processes."""
-
-    throughput: float
-    cpu: float
 
 
 @dataclass
 class Experiment:
-    """One row of the table."""
+    """One row of the table.
+
+    Attributes:
+        idle: the share of a core, in percent, by engine.
+        requests: how many ends of requests the engine has told.
+        counted, dropped: how many of them the agent has counted, and was told are lost.
+
+    """
 
     name: str
-    rounds: list[dict[str, Turn]] = field(default_factory=list)
+    found: Switched
+    idle: dict[str, float]
     requests: int = 0
     counted: int = 0
     dropped: int = 0
-    idle: dict[str, float] = field(default_factory=dict)
 
     def cells(self) -> list[str]:
         """Return the row's text."""
         return [
             self.name,
-            *(self._ratio(engine, what) for what in ("throughput", "cpu") for engine in (WITH, AGAIN)),
-            *(f"{self.idle[engine]:.2f}" for engine in (WITH, WITHOUT, AGAIN)),
+            *self._ratios(THROUGHPUT),
+            *self._ratios(CPU),
+            self._ratio(MAIN, noise=False),
+            *(f"{self.idle[engine]:.2f}" for engine in (WITH, WITHOUT)),
             f"{self.requests:,}",
             f"{self.counted:,}",
             f"{self.dropped:,}",
         ]
 
-    def _ratio(self, engine: str, what: str) -> str:
-        return spread([getattr(turns[engine], what) / getattr(turns[WITHOUT], what) for turns in self.rounds])
+    def _ratios(self, measure: Measure) -> list[str]:
+        return [self._ratio(measure, noise=noise) for noise in (False, True)]
+
+    def _ratio(self, measure: Measure, *, noise: bool) -> str:
+        ratio = row(self.found.noise if noise else self.found.pairs, measure, "").ratio
+        return f"{spread(ratio)}, {interval(ratio)}"
 
 
 HEADERS = (
-    "agent", "throughput, with ÷ without", "noise", "CPU, with ÷ without", "noise", "idle CPU %, with",
-    "without", "without", "requests", "counted", "dropped",
+    "agent", "throughput, with ÷ without", "noise", "CPU by token, with ÷ without", "noise", "main thread by step, with ÷ without",
+    "idle CPU %, with", "without", "requests", "counted", "dropped",
 )  # fmt: skip
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return the median, and the quartiles in brackets."""
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{middle:.3f} [{low:.3f} {high:.3f}]"
-
-
-def row(cells: Sequence[str]) -> str:
-    """Return one line of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
 
 
 # The agent's troubles: each holds while its context does, and leaves a healthy agent.
@@ -169,26 +164,6 @@ TROUBLES: dict[str, Callable[[Agent], AbstractContextManager[None]]] = {
 # The engines
 
 
-def drive(server: Server, requests: int) -> Turn:
-    """Send *requests*, some at a time, and wait for all of them.
-
-    Raises:
-        RuntimeError: one was not served.
-
-    """
-
-    def send(_: int) -> int:
-        return complete(server.url, _PROMPT, max_tokens=TOKENS).status
-
-    cpu, begun = cpu_seconds(server), time.monotonic()
-    with ThreadPoolExecutor(CLIENTS) as clients:
-        statuses = set(clients.map(send, range(requests)))
-    took = time.monotonic() - begun
-    if statuses != {HTTPStatus.OK}:
-        raise RuntimeError(f"{server.spec.name} answered {sorted(statuses)} instead of 200 only.")
-    return Turn(requests / took, cpu_seconds(server) - cpu)
-
-
 def rest(servers: dict[str, Server]) -> dict[str, float]:
     """Return the share of a core, in percent, that each engine takes while nobody asks anything of it."""
     before = {name: cpu_seconds(server) for name, server in servers.items()}
@@ -198,51 +173,65 @@ def rest(servers: dict[str, Server]) -> dict[str, float]:
     }
 
 
-def start_engines(endpoint: str, directory: Path, parts: ExitStack) -> dict[str, Server]:
-    """Start the three, wait until they serve, and have *parts* stop them."""
-    env = {WITH: {**VARIANT, "PENSTOCK_ENDPOINT": endpoint}}
-    specs = [ServerSpec(name, module=MODULE, env=env.get(name, VARIANT)) for name in (WITH, WITHOUT, AGAIN)]
-    return started(specs, directory, parts)
+def start_engines(endpoint: str, switch: Switching, directory: Path, parts: ExitStack) -> dict[str, Server]:
+    """Start both, wait until they serve, and have *parts* stop them."""
+    env = {**VARIANT, "PENSTOCK_ENDPOINT": endpoint, **switch.env}
+    specs = [ServerSpec(WITH, module=SWITCHED, env=env), ServerSpec(WITHOUT, module=MODULE, env=VARIANT)]
+    return started(specs, directory, parts, say)
 
 
-def run(name: str, agent: Agent, servers: dict[str, Server], rounds: int, requests: int) -> Experiment:
-    """Make one experiment."""
-    result = Experiment(name)
+def run(
+    name: str, agent: Agent, servers: dict[str, Server], switch: Switching, before: int, seconds: float
+) -> Experiment:
+    """Make one experiment; *before* is how many ends of requests the engine has told until now."""
+    route = Route(servers[WITH].url)
     counted, dropped = told(agent)
-    orders = itertools.cycle(itertools.permutations(servers))
-    with TROUBLES[name](agent):
-        for order in itertools.islice(orders, rounds):
-            result.rounds.append({each: drive(servers[each], requests) for each in order})
-        result.idle = rest(servers)
-    result.requests = rounds * requests
+    # It has no core of its own here, as it has in a pod.
+    with aside(agent.child.pid), TROUBLES[name](agent):
+        result = Experiment(name, switch.watched(route, LOAD, seconds), rest(servers))
+    result.requests = switch.told(route) - before
     now = settled(agent, counted + dropped + result.requests)
     result.counted, result.dropped = now[0] - counted, now[1] - dropped
     return result
 
 
+def say(text: str) -> None:
+    """Show progress, beside whatever is redirected."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def main() -> None:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=24, help="of each experiment; 2 or more (default: 24)")
-    parser.add_argument("--requests", type=int, default=24, help="of each engine and round (default: 24)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help=f"of each experiment (default: {SECONDS:g})"
+    )
     options = parser.parse_args()
-    # Whoever ends us, the engines have to go too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Whoever ends us, the engines have to go too; a shell's background job would ignore SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place, ExitStack() as parts:
         agent = Agent(Path(place), engines=1)
         parts.callback(agent.stop)
         agent.start()
-        servers = start_engines(agent.endpoint, Path(place), parts)
-        for server in servers.values():
-            drive(server, options.requests)
-        settled(agent, options.requests)
-        print(row(HEADERS))
-        print(row(["---", *["---:"] * (len(HEADERS) - 1)]))
+        switch = Switching(Path(place) / "switch")
+        servers = start_engines(agent.endpoint, switch, Path(place), parts)
+        route = Route(servers[WITH].url)
+        drive(route, LOAD, seed=0)
+        before = switch.told(route)
+        settled(agent, before)
+        lines = []
         for name in TROUBLES:
-            result = run(name, agent, servers, options.rounds, options.requests)
-            print(row(result.cells()), flush=True)
-            rate = statistics.median(turns[WITHOUT].throughput for turns in result.rounds)
-            parts.callback(print, f"{name}: {rate * TOKENS:,.0f} tokens/s without")
+            say(f"{name}: {options.seconds:.0f} s by turns, {IDLE_SECONDS:.0f} s of rest")
+            result = run(name, agent, servers, switch, before, options.seconds)
+            before += result.requests
+            lines.append(result.cells())
+            say(table(HEADERS, lines[-1:]))
+            rate = statistics.median(pair.other.throughput for pair in result.found.pairs)
+            parts.callback(print, f"{name}: {len(result.found.pairs)} eights, {rate:,.0f} tokens/s without")
+        print(table(HEADERS, lines), flush=True)
     print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end")
 
 

@@ -7,6 +7,7 @@ ranks there are more transfers, one from each: with four, five events and four s
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL
@@ -96,7 +97,8 @@ def engine(rng: random.Random) -> Batch:
         remote = request_id(rng)
         found += [*prefill_events(remote, peer, time), *decode_events(name, peer, time, remote)]
         names.append(name)
-    rng.shuffle(found)
+    # As they come: requests overlap, and a wait begins before it ends.
+    found.sort(key=attrgetter("time_unix_nano"))
     return add_transfers(Batch(events=found[: FULL - len(names)]), names, peer=_peer(rng))
 
 

@@ -1,21 +1,31 @@
 """The peer in tracing: ``opentelemetry-sdk`` in the sender, and an OTLP/gRPC server that parses spans, counts them and forgets them.
 
-``python -m benchmarks.otlp_peer`` is the server; it prints its address and serves until standard input ends. A line on standard
-input asks how many spans there were, and how many seconds of CPU it has used.
+Or keeps them: as durable as our journal, a call is answered when its body is committed to SQLite (a write-ahead log, ``synchronous = NORMAL``).
+
+``python -m benchmarks.otlp_peer [DIRECTORY]`` is the server, which keeps spans if it has a directory; it prints its address and serves until
+standard input ends. A line on standard input asks how many spans there were, and what it has used.
 """
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import grpc
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,18 +40,54 @@ ATTRIBUTES: Final[Mapping[str, str | int]] = {
 """What one of our samples tells, as attributes of a span."""
 
 
-class Server(trace_service_pb2_grpc.TraceServiceServicer):
-    """Counts."""
+SERVICE: Final = "opentelemetry.proto.collector.trace.v1.TraceService"
 
-    def __init__(self) -> None:
-        self.spans = 0
 
-    def Export(self, request: Any, _context: Any) -> Any:  # noqa: N802  (the servicer's name)
+class Used(NamedTuple):
+    """What a server has taken and used: spans, seconds of CPU, bytes of memory, bytes on disk."""
+
+    spans: int
+    cpu_seconds: float
+    memory: int
+    disk: int
+
+
+class Server:
+    """Counts, and keeps what comes if it has a *directory*."""
+
+    def __init__(self, directory: str) -> None:
+        self._spans = 0
+        self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
+        if directory:
+            self._database = sqlite3.connect(Path(directory) / "spans.db", check_same_thread=False)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._database.execute("CREATE TABLE calls (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
+
+    def export(self, body: bytes, _context: Any) -> bytes:
         """Take one call."""
-        self.spans += sum(
-            len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans
-        )
-        return trace_service_pb2.ExportTraceServiceResponse()
+        request = ExportTraceServiceRequest.FromString(body)
+        spans = sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+        with self._lock:
+            self._spans += spans
+            if self._database is not None:
+                with self._database:
+                    self._database.execute("INSERT INTO calls (body) VALUES (?)", (body,))
+        return ExportTraceServiceResponse().SerializeToString()
+
+    def used(self) -> Used:
+        """Return it."""
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        disk = 0
+        if self._database is not None:
+            with self._lock:
+                (count,), (size,) = (
+                    self._database.execute(f"PRAGMA {word}").fetchone()
+                    for word in ("page_count", "page_size")
+                )
+            disk = count * size
+        return Used(self._spans, time.process_time(), pages * os.sysconf("SC_PAGE_SIZE"), disk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +102,26 @@ class Peer:
         """Its URL."""
         return f"http://{self.address}"
 
-    def told(self) -> tuple[int, float]:
-        """Return how many spans have come, and the CPU seconds that the server has used."""
+    def used(self) -> Used:
+        """Return what the server has taken and used by now."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        spans, seconds = self.process.stdout.readline().split()
-        return int(spans), float(seconds)
+        spans, seconds, memory, disk = self.process.stdout.readline().split()
+        return Used(int(spans), float(seconds), int(memory), int(disk))
 
 
 @contextmanager
-def running_peer() -> Iterator[Peer]:
-    """Run a server in a process of its own; it ends with the context, and with us."""
+def running_peer(*, keeps: bool = False) -> Iterator[Peer]:
+    """Run a server in a process of its own; it ends with the context, and with us. If it *keeps* spans, then where an agent's state would be."""
     command = [sys.executable, "-m", "benchmarks.otlp_peer"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with ExitStack() as parts:
+        if keeps:
+            command.append(parts.enter_context(tempfile.TemporaryDirectory(prefix="penstock-peer-")))
+        process = parts.enter_context(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()
@@ -112,13 +163,14 @@ def grpc_exporter(peer: Peer) -> SpanExporter:
 
 def main() -> None:
     """Serve."""
-    served = Server()
+    served = Server(sys.argv[1] if len(sys.argv) > 1 else "")
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(served, server)  # type: ignore[no-untyped-call]
+    handlers: dict[str, Any] = {"Export": grpc.unary_unary_rpc_method_handler(served.export)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     print(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", flush=True)
     server.start()
     for _ in sys.stdin:
-        print(served.spans, time.process_time(), flush=True)
+        print(*served.used(), flush=True)
     server.stop(None).wait(5)
 
 

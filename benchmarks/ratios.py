@@ -6,11 +6,12 @@ Ratios to peers of the same run, never times: a slow or busy machine is slow for
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from benchmarks.rows import Section
@@ -72,6 +73,15 @@ def better_of(first: Mapping[str, Stored], second: Mapping[str, Stored]) -> dict
         if known is None or known.worse(found.ratio) < 1:
             merged[key] = found
     return merged
+
+
+def middle_of(runs: Sequence[Mapping[str, Stored]]) -> dict[str, Stored]:
+    """Return the median ratio of the runs for each key of all of them: what is stored is not one run's luck."""
+    return {
+        key: Stored(statistics.median(run[key].ratio for run in runs), first.better)
+        for key, first in runs[0].items()
+        if all(key in run for run in runs)
+    }
 
 
 def regressions(stored: Mapping[str, Stored], found: Mapping[str, Stored]) -> list[Regression]:

@@ -18,7 +18,8 @@ Better: TypeAlias = Literal["lower", "higher"]
 HOLDS: Final = "holds"
 FAILS: Final = "does not hold"
 OPEN: Final = "not decided"
-"""The verdicts. The last: the interval in which the median lies has the limit in it."""
+SHOWN: Final = "shown"
+"""The verdicts. The last but one: the interval in which the true value lies has the limit in it. The last: there is no limit."""
 
 _TAIL: Final = 40
 """One part in so many lies below the interval, and one above."""
@@ -29,9 +30,9 @@ class Spread:
     """The median of a measure over the rounds.
 
     Attributes:
-        low, high: the quartiles.
-        least, most: the interval in which the true median lies with 95 %, from the ranks of the rounds; all of them
-            where there are fewer than six.
+        low, high: the quartiles. Of a percentile, which has none: *least* and *most*, within what was measured.
+        least, most: the interval in which the true median, or percentile, lies with 95 %, from the ranks of the rounds. Where
+            they are too few for it: of a median all of them, of a percentile no end at all (infinite).
 
     """
 
@@ -60,6 +61,24 @@ class Spread:
         return cls(middle, low, high, ranked[out], ranked[count - 1 - out])
 
     @classmethod
+    def percentile(cls, values: Sequence[float], percent: int) -> Self:
+        """Return a percentile of one value a round, which takes many rounds to be known: the 99th about four hundred.
+
+        Raises:
+            ValueError: there is none.
+
+        """
+        if not values:
+            raise ValueError("A percentile needs the value of one round at least.")
+        ranked = sorted(values)
+        count = len(ranked)
+        below, above = _ranks(count, percent)
+        least = ranked[below] if below >= 0 else -math.inf
+        most = ranked[above] if above < count else math.inf
+        found = ranked[-(-count * percent // 100) - 1]
+        return cls(found, max(least, ranked[0]), min(most, ranked[-1]), least, most)
+
+    @classmethod
     def one(cls, value: float) -> Self:
         """Return the spread of what was measured as a whole."""
         return cls(value, value, value, value, value)
@@ -81,6 +100,24 @@ def _outside(count: int) -> int:
     return max(out - 1, 0)
 
 
+def _ranks(count: int, percent: int) -> tuple[int, int]:
+    """Return the ranks, from 0, between which a percentile lies with 95 %; -1 and *count* where there is no such rank.
+
+    How many of *count* values lie below it is binomial.
+    """
+    share = percent / 100
+    below, lower, upper = 0.0, -1, count
+    for rank in range(count):
+        ways = math.lgamma(count + 1) - math.lgamma(rank + 1) - math.lgamma(count - rank + 1)
+        below += math.exp(ways + rank * math.log(share) + (count - rank) * math.log1p(-share))
+        if below * _TAIL <= 1:
+            lower = rank
+        if (1 - below) * _TAIL <= 1:
+            upper = rank
+            break
+    return lower, upper
+
+
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
     """Return the spread of the ratios, taken round by round: what else the machine did hit both of a round."""
     return Spread.of([mine / other for mine, other in zip(ours, theirs, strict=True)])
@@ -92,26 +129,26 @@ class Budget:
 
     Attributes:
         name: the line of the table of budgets that the row answers.
-        limit: in the row's unit, or a ratio.
+        limit: in the row's unit, or a ratio; None where the value is only to be shown.
         of: what is limited.
         at_most: or else at least.
 
     """
 
     name: str
-    limit: float
+    limit: float | None
     of: Literal["value", "ratio"] = "value"
     at_most: bool = True
 
     def verdict(self, spread: Spread) -> str:
-        """Return ``HOLDS``, ``FAILS`` or ``OPEN``."""
-        inside = [self._holds(end) for end in (spread.least, spread.most)]
+        """Return ``HOLDS``, ``FAILS``, ``OPEN`` or ``SHOWN``."""
+        limit = self.limit
+        if limit is None:
+            return SHOWN
+        inside = [end <= limit if self.at_most else end >= limit for end in (spread.least, spread.most)]
         if all(inside):
             return HOLDS
         return OPEN if any(inside) else FAILS
-
-    def _holds(self, value: float) -> bool:
-        return value <= self.limit if self.at_most else value >= self.limit
 
 
 @dataclass(frozen=True, slots=True)

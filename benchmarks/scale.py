@@ -1,7 +1,7 @@
 """How the agent's cost grows with the number of sources: ``python -m benchmarks.scale``.
 
 For each number of sources a new agent is started, and simulated engine processes (real gRPC, one stream each, one batch
-in flight, a batch every 200 ms at most, a snapshot every second, as the engine's exporter does) send it
+in flight, a batch every 200 ms at most, a snapshot every second, as the exporter of an engine in trouble does: a calm one sends a batch a second) send it
 
 1. 2,000 events a second in all, a wait's start, its end and the request's end for each request, for some seconds;
 2. as many full batches as it acknowledges, of what real engines send (:mod:`benchmarks.mixes`).
@@ -26,15 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.journal.schema import FILE
-from penstock.instrumentation.collector import ROUND
+from penstock.instrumentation.collector import SOON
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1.common_pb2 import ROLE_DECODE
 from penstock.proto.v1.ingest_pb2 import Ack, Batch, Hello
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from benchmarks.mixes import FULL, MIXES
+from benchmarks.mixes import FULL, MIXES, decode_events, request_id
 from tests.support.agent import AgentProcess, running_agent
-from tests.support.batches import deferral_end, deferral_start, event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +128,8 @@ class Sender:
         self._result = result
         self._seq = 0
         self._requests = 0
-        self._stage = 0
+        self._rng = random.Random(number)
+        self._events: list[Event] = []
         self._call: Any = None
 
     async def connect(self, channel: grpc.aio.Channel) -> None:
@@ -149,7 +149,7 @@ class Sender:
     async def trickle(self, per_second: float, until: float) -> int:
         """Emit events at a steady rate, sent as the exporter does; returns how many were acknowledged."""
         sent, snapshot_at = 0, time.monotonic() + random.random()
-        await asyncio.sleep(random.random() * ROUND)
+        await asyncio.sleep(random.random() * SOON)
         start = time.monotonic()
         while (now := time.monotonic()) < until:
             if now >= snapshot_at:
@@ -159,7 +159,7 @@ class Sender:
             if due:
                 await self._publish(Batch(events=[self._event() for _ in range(due)]))
                 sent += due
-            await asyncio.sleep(max(ROUND, 1 / per_second if not due else 0))
+            await asyncio.sleep(max(SOON, 1 / per_second if not due else 0))
         return sent
 
     async def flood(self, until: float, mix: str = "samples") -> int:
@@ -191,18 +191,12 @@ class Sender:
         return f"10.0.0.{self._requests % PEERS}:5600"
 
     def _event(self) -> Event:
-        """Return the next event of the requests that come one after the other."""
-        now, request = time.time_ns(), f"chatcmpl-{self.epoch:016x}-{self._requests}-0a1b2c3d"
-        self._stage = (self._stage + 1) % 3
-        if self._stage == 1:
-            return deferral_start(request, peer=self._peer(), time_ns=now)
-        if self._stage:
-            return deferral_end(request, peer=self._peer(), start_ns=now - 10_000_000, time_ns=now)
-        self._requests += 1
-        return event(
-            "request_closed", request, time_ns=now, finish_reason="stop", prompt_tokens=512, output_tokens=64,
-            arrival_time_unix_nano=now - 50_000_000, external_cached_tokens=480,
-        )  # fmt: skip
+        """Return the next event of the requests that come one after the other: decode's, with ids as vLLM makes them."""
+        if not self._events:
+            self._requests += 1
+            names = request_id(self._rng), request_id(self._rng)
+            self._events = decode_events(names[0], self._peer(), time.time_ns(), names[1])[::-1]
+        return self._events.pop()
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(

@@ -10,6 +10,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
+from penstock.agent.contents import Contents
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.process import process_use
 from penstock.agent.model import EngineKey, Source
@@ -35,7 +36,7 @@ def fill(fold: Fold, label_sets: int) -> None:
         source = Source(epoch=engine + 1, key=EngineKey("", str(engine)), process="engine-core")
         address = f"10.0.{peer // 250}.{peer % 250}:5600"
         batch = add_transfers(Batch(events=[transfer_failure("r", peer=address)]), ["r"], peer=address)
-        fold.apply(source, batch)
+        fold.apply(source, Contents(batch))
 
 
 def timed(work: Callable[[], object], times: int = 3) -> float:

@@ -6,6 +6,7 @@ Prompts are token ids, new ones each time, so that no prefix is cached; the same
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import statistics
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
 
 _TIMEOUT: Final = 120.0
 _TOKENS: Final = range(3, 500)
@@ -34,6 +35,8 @@ class Load:
         clients: how many requests are there at a time.
         requests: how many in all.
         prompt, output: tokens of each.
+        varies: each has between a half and one and a half of that output, by chance: else those that begin together end together,
+            and what the engine does changes in waves.
 
     """
 
@@ -42,6 +45,7 @@ class Load:
     requests: int
     prompt: int
     output: int
+    varies: bool = False
 
 
 @dataclass(slots=True)
@@ -80,21 +84,19 @@ def drive(route: Route, load: Load, seed: int) -> Seen:
         RuntimeError: a request was not served, or not completely.
 
     """
-    return asyncio.run(_drive(route, load, seed))
+    return asyncio.run(_drive(route, load, itertools.islice(_asked(load, seed), load.requests)))
 
 
-async def _drive(route: Route, load: Load, seed: int) -> Seen:
-    prompts = _prompts(load, seed)
+async def _drive(route: Route, load: Load, asked: Iterator[tuple[list[int], int]]) -> Seen:
     seen = Seen()
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0), timeout=timeout, raise_for_status=_must_be_ok
     ) as session:
-        left = iter(prompts)
 
         async def client() -> None:
-            for prompt in left:
-                await _ask(session, route, prompt, load.output, seen)
+            for prompt, output in asked:
+                await _ask(session, route, prompt, output, seen)
 
         began = time.perf_counter()
         try:
@@ -108,9 +110,13 @@ async def _drive(route: Route, load: Load, seed: int) -> Seen:
     return seen
 
 
-def _prompts(load: Load, seed: int) -> Sequence[list[int]]:
+def _asked(load: Load, seed: int) -> Iterator[tuple[list[int], int]]:
+    """Yield prompts, each with how many tokens are wanted."""
     chance = random.Random(seed)
-    return [chance.choices(_TOKENS, k=load.prompt) for _ in range(load.requests)]
+    least, most = (load.output + 1) // 2, load.output + load.output // 2
+    while True:
+        prompt = chance.choices(_TOKENS, k=load.prompt)
+        yield prompt, chance.randint(least, most) if load.varies else load.output
 
 
 async def _ask(
@@ -151,14 +157,16 @@ async def _must_be_ok(answer: aiohttp.ClientResponse) -> None:
 
 
 def meanwhile(route: Route, load: Load, work: Callable[[], None]) -> None:
-    """Call *work* in a thread while loads go on one after the other; returns when it has returned."""
+    """Call *work* in a thread while the load's clients ask one request after the other; returns when both have ended.
+
+    Raises:
+        RuntimeError: a request was not served, or not completely.
+
+    """
 
     async def both() -> None:
         done = asyncio.create_task(asyncio.to_thread(work))
-        seed = 0
-        while not done.done():
-            seed += 1
-            await _drive(route, load, -seed)
+        await _drive(route, load, itertools.takewhile(lambda _: not done.done(), _asked(load, seed=-1)))
         await done
 
     asyncio.run(both())

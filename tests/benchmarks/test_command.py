@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as command
+from benchmarks.rows import Section, against
 from tests.support.agent import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +50,85 @@ def test_an_interrupted_run_leaves_nothing(number):
     assert "Interrupted" in rest
     assert len(started) >= 3
     wait_until(lambda: not [pid for pid in started if Path(f"/proc/{pid}").exists()], "all have ended")
+
+
+def test_an_area_that_does_not_end_is_killed_with_what_it_started(monkeypatch):
+    """It ignores that it is asked."""
+    monkeypatch.setattr(command, "_END_SECONDS", 0.2)
+    script = (
+        "import signal, subprocess, sys\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with child:
+        started = int(child.stdout.readline())
+        command._end(child)
+        assert child.returncode == -signal.SIGKILL
+        wait_until(lambda: not _runs(started), "what it started has ended")
+
+
+def _runs(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # nobody may be there to take its end
+
+
+def _section(area, ratio):
+    return Section(area, area, (), (against("w", "ns", [ratio], "p", [1.0]),))
+
+
+@pytest.fixture
+def areas(monkeypatch, tmp_path):
+    """Measure nothing: each area has the section, or the error, that is in this."""
+    found = {}
+
+    def measured(area, *, quick=False):
+        del quick
+        if isinstance(found[area], Exception):
+            raise found[area]
+        return found[area]
+
+    monkeypatch.setattr(command, "measured", measured)
+    for name in ("RESULTS", "RATIOS", "DOCUMENT"):
+        monkeypatch.setattr(command, name, tmp_path / name)
+    return found
+
+
+def test_an_area_that_fails_keeps_no_other_from_running(areas, capsys):
+    """The command fails; what was found before and after is written, and compared."""
+    areas |= {name: _section(name, 1.0) for name in ("emit", "agent", "scrape")}
+    assert command.quick(list(areas), update=True) == 0
+    areas["agent"] = command.AreaError("agent: ended with 1")
+    assert command.full(list(areas)) == 1
+    assert "## emit" in command.DOCUMENT.read_text()
+    assert "## scrape" in command.DOCUMENT.read_text()
+    assert command.quick(list(areas), update=False) == 1
+    areas["scrape"] = _section("scrape", 5.0)
+    assert command.quick(list(areas), update=False) == 1
+    told = capsys.readouterr().err
+    assert "Not measured: agent" in told
+    assert "WORSE scrape: w / p: ratio 5, stored is 1" in told
+    assert "not on both sides" not in told
+
+
+def test_a_failed_area_keeps_its_stored_ratios(areas):
+    """An update without it does not forget them."""
+    areas |= {name: _section(name, 1.0) for name in ("emit", "agent")}
+    command.quick(list(areas), update=True)
+    areas |= {"emit": command.AreaError("emit: ended with 1"), "agent": _section("agent", 3.0)}
+    assert command.quick(list(areas), update=True) == 1
+    stored = command.ratios.load(command.RATIOS)
+    assert {key: each.ratio for key, each in stored.items()} == {"emit: w / p": 1.0, "agent: w / p": 3.0}
 
 
 def test_an_unknown_area_is_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_a_document_has_budgets_tables_and_circumstances():
         "## Budgets\n\n"
         "| budget | limit | measured | verdict | section |\n"
         "| --- | ---: | ---: | ---: | ---: |\n"
-        "| emit | ≤ 250 ns | 200 ns [150 250] | not decided | [Emit path](#emit-path) |\n\n"
+        "| emit | ≤ 250 ns | 200 ns [150 250], median 100 to 300 | not decided | [Emit path](#emit-path) |\n\n"
         "## Emit path\n\n"
         "What it costs.\n\n"
         "| what | Penstock | peer | the peer's | Penstock ÷ peer | budget | verdict |\n"
@@ -102,6 +103,23 @@ def test_a_spread_is_shown_where_there_is_one():
     assert spread(None) == ""
 
 
+def test_a_ratio_says_where_its_median_lies():
+    """In its table and in that of the budgets."""
+    values = [90, 95, 100, 100, 100, 105, 110]
+    row = against(
+        "rate",
+        "/s",
+        values,
+        "without",
+        [100] * 7,
+        budget=Budget("rate", 0.8, of="ratio", at_most=False),
+        better="higher",
+    )
+    text = Results([Section("emit", "Emit path", (), (row,))]).markdown(("emit",))
+    assert "| 1.000 [0.975 1.025] | 0.9 to 1.100 | ratio ≥ 0.8 | holds |" in text
+    assert "| rate | ratio ≥ 0.8 | ratio 1.000 [0.975 1.025], median 0.9 to 1.100 | holds |" in text
+
+
 def test_anchors_are_githubs():
     """As links of the budgets need them."""
     assert anchor("Prefill → decode, over NIXL") == "prefill--decode-over-nixl"
@@ -110,3 +128,25 @@ def test_anchors_are_githubs():
 def test_the_terminal_shows_a_row_a_line():
     """With the name that stored ratios go by."""
     assert terminal(EMIT).splitlines()[1] == "Beside / an event / span: 900 ns; span; 9,000 ns; 0.1"
+
+
+def test_a_budget_without_a_limit_is_in_the_table():
+    """It is shown, and no verdict on it."""
+    row = Row("state", "bytes an entry", Spread.one(50), budget=Budget("bytes of state", None))
+    text = Results([Section("emit", "Emit path", (), (row,))]).markdown(ORDER)
+    assert "| bytes of state |  | 50.0 bytes an entry | shown | [Emit path](#emit-path) |" in text
+
+
+def test_results_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    """An interrupted run leaves those of the run before."""
+    path = tmp_path / "results.json"
+    Results([EMIT]).save(path)
+    before = path.read_text()
+    monkeypatch.setattr(Path, "replace", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Results([EMIT, AGENT]).save(path)
+    assert path.read_text() == before
+
+
+def _interrupted(*_):
+    raise KeyboardInterrupt

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.ratios import Stored, better_of, found_in, load, regressions, save, unmatched
+from benchmarks.ratios import (
+    Stored,
+    better_of,
+    found_in,
+    load,
+    middle_of,
+    regressions,
+    save,
+    unmatched,
+)
 from benchmarks.rows import Row, Section, Spread, against
 
 RATIO = st.floats(1e-6, 1e6)
@@ -53,6 +62,14 @@ def test_the_better_of_two_runs_is_never_worse_than_either(first, second, better
 def test_what_only_one_run_has_is_kept():
     """A failed try does not forget."""
     assert better_of({"a": Stored(1, "lower")}, {"b": Stored(2, "lower")}).keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize("better", ["lower", "higher"])
+def test_what_is_stored_is_no_lucky_run(better):
+    """The middle one of several; a row that one of them lacks is not stored."""
+    runs = [{"a": Stored(ratio, better), "b": Stored(1, better)} for ratio in (9, 2, 3)]
+    del runs[2]["b"]
+    assert middle_of(runs) == {"a": Stored(3, better)}
 
 
 def test_a_row_that_is_gone_or_new_is_told():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.rows import FAILS, HOLDS, OPEN, Budget, Row, Section, Spread, against, ratios
+from benchmarks.rows import FAILS, HOLDS, OPEN, SHOWN, Budget, Row, Section, Spread, against, ratios
 
 VALUES = st.lists(st.floats(0.001, 1e9), min_size=1, max_size=200)
 
@@ -39,6 +40,41 @@ def test_no_round_is_an_error():
     """A mistake of the benchmark, not a zero."""
     with pytest.raises(ValueError, match="one round"):
         Spread.of([])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "percent", "least", "most"),
+    [(100, 99, 96, math.inf), (300, 99, 292, math.inf), (400, 99, 391, 399), (1000, 99, 982, 996), (100, 50, 39, 60)],
+    ids=str,
+)  # fmt: skip
+def test_the_interval_of_a_percentile_needs_rounds(rounds, percent, least, most):
+    """Fewer than some four hundred say nothing of how high the 99th may be, whatever was seen."""
+    found = Spread.percentile(list(range(rounds)), percent)
+    assert (found.least, found.most) == (least, most)
+    assert (found.low, found.high) == (least, min(most, rounds - 1))
+    assert found.low <= found.median <= found.high
+
+
+@given(VALUES, st.integers(1, 99))
+def test_a_percentile_lies_in_its_interval(values, percent):
+    """And what is shown was measured."""
+    found = Spread.percentile(values, percent)
+    tolerance = 1e-9 * max(values)
+    assert found.least - tolerance <= found.median <= found.most + tolerance
+    assert {found.low, found.high} <= set(values)
+
+
+def test_few_rounds_do_not_decide_about_a_p99():
+    """All of a hundred are below the limit, and one more may be above."""
+    assert Budget("b", 50).verdict(Spread.percentile([1.0] * 100, 99)) == OPEN
+    assert Budget("b", 50).verdict(Spread.percentile([1.0] * 400, 99)) == HOLDS
+    with pytest.raises(ValueError, match="one round"):
+        Spread.percentile([], 99)
+
+
+def test_what_has_no_limit_is_shown():
+    """DESIGN asks to see the bytes of an entry, and sets no budget."""
+    assert Budget("b", None).verdict(Spread.one(50)) == SHOWN
 
 
 def test_ratios_are_taken_round_by_round():
@@ -83,9 +119,10 @@ def test_a_section_is_the_same_after_json():
             "what", "ns", [1.0, 2, 3], "peer", [2.0, 2, 2], group="g", budget=Budget("b", 3), better="higher"
         ),
         Row("alone", "MiB", Spread.one(7)),
+        Row("p99", "ms", Spread.percentile([1, 2], 99)),
         Row("ratio only", "", None, ratio=Spread.one(1), peer="peer"),
     )
     section = Section("area", "Title", ("note",), rows, {"on": "this"})
     again = Section.from_json(json.loads(json.dumps(section.as_json())))
     assert (tuple(again.rows), tuple(again.notes), again.circumstances) == (rows, ("note",), {"on": "this"})
-    assert [row.key for row in again.rows] == ["g / what / peer", "alone", "ratio only / peer"]
+    assert [row.key for row in again.rows] == ["g / what / peer", "alone", "p99", "ratio only / peer"]

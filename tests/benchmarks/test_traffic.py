@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -97,6 +98,19 @@ def test_a_seed_names_the_prompts():
     assert {len(prompt) for prompt in prompts[0]} == {5}
 
 
+def test_answers_of_a_load_that_varies_are_of_different_lengths():
+    """So that those that begin together do not end together; a seed names them, too."""
+    lengths = []
+    for seed in (1, 1):
+        streams = Streams()
+        with serving(streams.serve) as url:
+            drive(Route(url), replace(LOAD, output=8, varies=True), seed)
+        lengths.append(sorted(body["max_tokens"] for body in streams.bodies))
+    assert lengths[0] == lengths[1]
+    assert len(set(lengths[0])) > 1
+    assert set(lengths[0]) <= set(range(4, 13))
+
+
 def test_a_route_over_prefill_hands_its_parameters_on():
     """As a router does."""
     prefill, decode = Streams(), Streams()
@@ -121,7 +135,7 @@ def test_a_request_that_is_not_served_ends_the_turn(streams, match):
 
 
 def test_traffic_goes_on_while_something_else_is_done():
-    """And ends after it."""
+    """At the full number of clients until that has ended, and then every request that was begun."""
     streams = Streams()
     enough = threading.Event()
 
@@ -135,7 +149,8 @@ def test_traffic_goes_on_while_something_else_is_done():
 
     with serving(count) as url:
         meanwhile(Route(url), LOAD, work)
-    assert len(streams.bodies) % LOAD.requests == 0
+    assert len(streams.bodies) > 2 * LOAD.requests
+    assert (streams.most, streams._open) == (LOAD.clients, 0)
 
 
 def test_gaps_of_answers_that_came_at_once():
