@@ -3,6 +3,8 @@ SHELL := /bin/bash
 VENV := $(or $(PENSTOCK_VENV),.venv)
 PYTHON_IN_VENV := $(VENV)/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest $(ARGS)
+# Tests at a time; those of engines come last, one after the other.
+TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
@@ -29,17 +31,17 @@ demo-ec: setup ## Agent, a real encoder and a real language model; transfers tha
 demo-eplb: setup ## Two processes move expert weights through vLLM's balancer; what Penstock says of it.
 	@$(PYTHON_IN_VENV) -m demo.eplb
 
-test: setup prometheus ## The whole test suite (ARGS="-k name" for a part).
-	@$(PYTEST)
+test: setup prometheus ## The whole test suite (ARGS="-k name" for a part, JOBS=0 one after the other).
+	@$(PYTEST) $(TOGETHER)
 
 test-fast: setup prometheus ## The same without engines.
-	@$(PYTEST) -m "not engine"
+	@$(PYTEST) $(TOGETHER) -m "not engine"
 
 test-engine: setup ## Only the tests that start vLLM.
 	@$(PYTEST) -m engine
 
 test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
-	@$(COMPAT)/bin/python -m pytest -m "not engine" $(ARGS) tests/instrumentation/{vllm,eplb,ec}
+	@$(COMPAT)/bin/python -m pytest $(TOGETHER) $(ARGS) tests/instrumentation/{vllm,eplb}
 
 test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
@@ -56,7 +58,7 @@ fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it
 	@$(PYTHON_IN_VENV) -m tests.fuzz.ingest -max_total_time=$$(($(or $(MINUTES),10) * 60)) \
 		-artifact_prefix=.cache/fuzz/found/ .cache/fuzz/corpus tests/fuzz/corpus
 
-bench: setup ## All benchmarks, beside their peers; writes docs/benchmarks.md (25 minutes; ONLY="emit scrape" for a part).
+bench: setup ## All benchmarks, beside their peers; writes docs/benchmarks.md (half an hour; ONLY="emit scrape" for a part).
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY)
 
 bench-quick: setup ## Ratios only, no engine, against benchmarks/ratios.json; UPDATE=1 stores them.

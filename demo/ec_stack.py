@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo.agent import Agent
 from demo.ec_servers import encoder_spec, language_spec
 from demo.link import Link
 from demo.processes import free_port
-from demo.receiver import Receiver
 from demo.servers import ROOT, Server
 from demo.vision_model import tiny_vision_model
+from demo.watch import run_directory, start_watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import ExitStack
+    from pathlib import Path
 
+    from demo.agent import Agent
+    from demo.receiver import Receiver
     from demo.servers import ServerSpec
 
 # On a busy machine an encoder may take its time to answer, and its death to end its connections.
-PATIENCE = {"probe_timeout": 20.0, "idle_timeout": 20.0}
+PATIENCE = {"probe_timeout": 20.0, "start_timeout": 20.0, "idle_timeout": 20.0}
 
 
 def environment(endpoint: str, name: str, role: str) -> dict[str, str]:
@@ -128,15 +127,8 @@ def running_ec_stack(say: Callable[[str], None]) -> Iterator[EcStack]:
         ChildError: a part did not start.
 
     """
-    directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    try:
-        with ExitStack() as parts:
-            yield start_ec_stack(directory, parts, say)
-    except Exception:
-        say(f"The logs of this run are in {directory}")
-        raise
-    else:
-        shutil.rmtree(directory, ignore_errors=True)
+    with run_directory(say) as (directory, parts):
+        yield start_ec_stack(directory, parts, say)
 
 
 def start_ec_stack(
@@ -152,17 +144,8 @@ def start_ec_stack(
         ChildError: a part did not start.
 
     """
-    receiver = None
-    traces = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
-    if not traces:
-        receiver = Receiver()
-        receiver.start()
-        parts.callback(receiver.stop)
-        traces = receiver.endpoint
-    agent = Agent(directory, otlp_endpoint=traces)
-    parts.callback(agent.stop)
-    agent.start()
-    say(f"agent: metrics at http://{agent.http}/metrics, admin socket {agent.admin}")
+    watch = start_watch(directory, parts, say)
+    agent = watch.agent
     model = tiny_vision_model(ROOT / ".cache" / "models")
     encoder = Encoder(agent.endpoint, model, directory, encoder_extra or {})
     parts.callback(encoder.stop)
@@ -180,4 +163,4 @@ def start_ec_stack(
     parts.callback(language.stop)
     for server in (encoder.start(), language):
         server.wait_ready(say=say)
-    return EcStack(agent, traces, receiver, encoder, language, link)
+    return EcStack(agent, watch.traces, watch.receiver, encoder, language, link)

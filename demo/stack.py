@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demo.agent import Agent
 from demo.model import tiny_model
-from demo.receiver import Receiver
 from demo.servers import ROOT, Server, ServerSpec
+from demo.watch import run_directory, start_watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from demo.agent import Agent
+    from demo.receiver import Receiver
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +64,13 @@ def running_stack(say: Callable[[str], None]) -> Iterator[Stack]:
         ChildError: a part did not start.
 
     """
-    directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    try:
-        with ExitStack() as parts:
-            yield _start(directory, parts, say)
-    except Exception:
-        say(f"The logs of this run are in {directory}")
-        raise
-    else:
-        shutil.rmtree(directory, ignore_errors=True)
+    with run_directory(say) as (directory, parts):
+        yield _start(directory, parts, say)
 
 
 def _start(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> Stack:
-    receiver = None
-    traces = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
-    if not traces:
-        receiver = Receiver()
-        receiver.start()
-        parts.callback(receiver.stop)
-        traces = receiver.endpoint
-    agent = Agent(directory, otlp_endpoint=traces)
-    parts.callback(agent.stop)
-    agent.start()
-    say(f"agent: metrics at http://{agent.http}/metrics, admin socket {agent.admin}")
+    watch = start_watch(directory, parts, say)
+    agent = watch.agent
     model = tiny_model(ROOT / ".cache" / "models")
     servers: list[Server] = []
     for spec in specs(agent.endpoint):
@@ -95,4 +79,4 @@ def _start(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> Sta
         servers.append(server)
     for server in servers:
         server.wait_ready(say=say)
-    return Stack(agent, traces, receiver, *servers)
+    return Stack(agent, watch.traces, watch.receiver, *servers)

@@ -8,35 +8,14 @@ are set at import, so that a spawned child, which imports its parent's main modu
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
-from nixl._api import nixl_agent
 from vllm.distributed.device_communicators import shm_broadcast
 
-_PROGRESS_PAUSE_MICROSECONDS = 1000
+from demo.nixl_at_ease import pause_progress_threads
+
 _RECHECK_MILLISECONDS = 5
 _SPIN_SECONDS = 0.002
-
-
-def _pause_progress_thread() -> None:
-    """Let NIXL's progress thread sleep between two polls; its Python API fixes the pause at 0."""
-    # nixl._api re-exports the API of whichever CUDA build is installed.
-    bindings = sys.modules[nixl_agent.__module__].nixlBind
-    base = bindings.nixlAgentConfig
-
-    class AgentConfig(base):  # type: ignore[misc, valid-type]
-        """The agent's configuration, whose pause cannot be set to 0."""
-
-        @property
-        def pthrDelay(self) -> int:  # noqa: N802  (NIXL's name)
-            return int(base.pthrDelay.__get__(self))
-
-        @pthrDelay.setter
-        def pthrDelay(self, value: int) -> None:  # noqa: N802
-            base.pthrDelay.__set__(self, max(value, _PROGRESS_PAUSE_MICROSECONDS))
-
-    bindings.nixlAgentConfig = AgentConfig
 
 
 def _wait_for_messages_politely() -> None:
@@ -58,7 +37,7 @@ def main() -> Any:
     return entry.main()
 
 
-_pause_progress_thread()
+pause_progress_threads()
 _wait_for_messages_politely()
 
 if __name__ == "__main__":

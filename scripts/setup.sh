@@ -52,6 +52,23 @@ must() {
     }
 }
 
+# Prints "3.11 of /usr" for /usr/bin/python3.11 and its environments; nothing for one that does not run.
+origin_of() {
+    "$1" -c 'import sys; print("%d.%d of" % sys.version_info[:2], sys.base_prefix)' 2>/dev/null || true
+}
+
+# An environment over that of another Python has the one's programs and the other's packages.
+drop_another_pythons() {
+    local old new
+    [[ -f $venv/pyvenv.cfg ]] || return 0
+    old=$(origin_of "$venv/bin/python")
+    new=$(origin_of "$python")
+    if [[ $old != "$new" ]]; then
+        echo "setup: $venv was made by Python ${old:-(which does not run any more)}, this is Python $new: it is built anew"
+        rm -rf "$venv"
+    fi
+}
+
 python=$(find_python)
 wanted=$(cat "${inputs[@]}" <("$python" --version) <(pwd) | sha256sum | cut -d ' ' -f 1)
 if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
@@ -59,6 +76,7 @@ if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
 fi
 
 began=$SECONDS
+drop_another_pythons
 mkdir -p "$venv"
 : >"$log"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input)

@@ -1,7 +1,8 @@
-"""One set of servers at a time: whoever asks for the same variant shares it."""
+"""One set of servers at a time: whoever asks for the same variant shares it, and the last set ends with this directory."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +16,25 @@ if TYPE_CHECKING:
 
     from demo.stack import Stack
 
+_HERE = Path(__file__).parent
 
-@pytest.fixture(scope="session")
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of a variant behind each other, whatever file they are in, after those with servers of their own."""
+    here = [index for index, item in enumerate(items) if item.path.parent == _HERE]
+    ordered = sorted((items[index] for index in here), key=_set_of_servers)
+    for index, item in zip(here, ordered, strict=True):
+        items[index] = item
+
+
+def _set_of_servers(item: pytest.Item) -> str:
+    callspec = getattr(item, "callspec", None)
+    variant = callspec.params.get("stack") if callspec else None
+    return variant.name if variant else ""
+
+
+@pytest.fixture(scope="package")
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Agent, backend and two servers in the variant that the test is parametrised with."""
     variant = request.param
@@ -29,7 +47,7 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spare(stack: Stack) -> Iterator[Spare]:
     """Give a second prefill server that tests may stop and kill; it starts when it is first needed."""
     spare = Spare(stack)

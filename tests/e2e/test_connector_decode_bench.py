@@ -50,9 +50,10 @@ def test_everything_is_the_same_without_penstock(served: CacheBench) -> None:
 
 def test_what_is_filled_is_told_as_a_load(served: CacheBench) -> None:
     """All tokens of the prompt but the last."""
-    name = new_name("fill")
+    earlier, name = new_name("fill"), new_name("fill")
     labels = {"connector": CONNECTOR, "channel": "kv", "direction": "receive", "result": "ok"}
-    before = served.value("penstock_transfers_total", **labels)
+    ask(served.observed, PROMPT, earlier)
+    before = served.value_after(earlier, "penstock_transfers_total", **labels)
     answer = ask(served.observed, f"{name} {PROMPT * 6}", name)
 
     closed = served.event("request_closed", name).request_closed

@@ -101,7 +101,9 @@ def test_a_load_and_its_send_are_told(mooncake: Bench) -> None:
         "result": "ok",
         "peer": pair.bootstrap,
     }
-    before = mooncake.value("penstock_transfers_total", **received)
+    earlier = new_name("mc")
+    pair.load(earlier, _prompt(earlier), pair.prefilled(_prompt(earlier)))
+    before = mooncake.value_after(earlier, "penstock_transfers_total", **received)
     answer = pair.load(name, _prompt(name), pair.prefilled(_prompt(name)))
 
     assert answer.completion == pair.computed(_prompt(name))
@@ -132,10 +134,13 @@ def test_a_prefill_server_that_is_gone(mooncake: Bench) -> None:
         failure = mooncake.failure(name)
         assert (failure.connector, failure.channel) == (CONNECTOR, c.CHANNEL_KV)
         assert failure.peer.address == gone
+        assert failure.mode == c.FAILURE_MODE_HANDSHAKE
+        assert "not found from bootstrap" in failure.error_text
         assert failure.blocks > 0
         (event,) = mooncake.events("load_outcome", name)
         assert event.load_outcome.outcome == outcome
         assert event.load_outcome.peer.address == gone
+        assert event.load_outcome.mode == c.FAILURE_MODE_HANDSHAKE
     recomputed = mooncake.event("load_outcome", names[1]).load_outcome
     assert recomputed.tokens_recomputed == second.body["usage"]["prompt_tokens"]
 
@@ -174,5 +179,6 @@ def test_a_peer_killed_in_mid_load(mooncake: Bench) -> None:
     failure = mooncake.failure(name)
     assert failure.peer.address == pair.bootstrap
     assert failure.peer.engine_id == pair.engine_id
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_TIMEOUT)
     (event,) = mooncake.events("load_outcome", name)
     assert event.load_outcome.outcome == c.OUTCOME_RECOMPUTED

@@ -76,10 +76,11 @@ def test_everything_is_the_same_without_penstock(cache: CacheBench) -> None:
 
 def test_a_load_is_told(cache: CacheBench) -> None:
     """Connector, tokens and request."""
-    name = new_name("store")
+    earlier, name = new_name("store"), new_name("store")
     expected = saved(cache.observed, _prompt(name))
     labels = {"connector": CONNECTOR, "channel": "kv", "direction": "receive", "result": "ok"}
-    before = cache.value("penstock_transfers_total", **labels)
+    ask(cache.observed, _prompt(earlier), earlier)
+    before = cache.value_after(earlier, "penstock_transfers_total", **labels)
     answer = ask(cache.observed, _prompt(name), name)
 
     assert answer.completion == expected

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.parametrize(
-        "stack", [ASYNC_FORK_TP2, UNI], indirect=True, ids=["async-fork-tp2", "uni"], scope="session"
-    ),
+    pytest.mark.parametrize("stack", [ASYNC_FORK_TP2, UNI], indirect=True, ids=["async-fork-tp2", "uni"]),
 ]
 
 

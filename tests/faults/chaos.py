@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import resource
 import signal
 import sys
 import time
@@ -20,10 +21,14 @@ from tests.faults.bench import Bench, bench
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Bytes that a file may have while the disk is full: less than the log has after some seconds.
+_FULL_AT = 256 << 10
 # Between two faults, and from the start of the agent to a kill that is to come before it is ready.
 _PAUSE = 0.4
 _STARTING = 1.5
 _FROZEN = 1.0
+_FULL = 2.0
+_KILLED_WHILE_FULL = 0.3
 
 
 class Chaos:
@@ -42,6 +47,7 @@ class Chaos:
             "kill while starting": (4, self._kill_starting),
             "freeze": (2, self._freeze),
             "clock": (2, self._clock),
+            "disk full": (3, self._fill),
             "terminate": (1, self._terminate),
         }
         self.done: Counter[str] = Counter()
@@ -81,6 +87,22 @@ class Chaos:
         process.send_signal(signal.SIGSTOP)
         time.sleep(self._random.uniform(0, _FROZEN))
         process.send_signal(signal.SIGCONT)
+
+    def _fill(self) -> None:
+        """No file may grow; now and then it is killed like that."""
+        agent = self._stand.agent
+        assert agent.process is not None
+        pid = agent.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (_FULL_AT, before[1]))
+        time.sleep(self._random.uniform(0, _FULL))
+        self._stand.audit()
+        if self._random.random() < _KILLED_WHILE_FULL:
+            agent.kill()
+            self._stand.audit()
+            agent.start()
+        else:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
     def _clock(self) -> None:
         process = self._stand.agent.process

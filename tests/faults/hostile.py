@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 METHOD = "/penstock.v1.Ingest/Publish"
+POLICIES, HEALTH = "/penstock.v1.PolicyFeed/Watch", "/grpc.health.v1.Health/Watch"
 EPOCH = 0xBAD
 
 # HTTP/2's preface and an empty SETTINGS frame: a client that connects and then says nothing more.
@@ -50,11 +51,22 @@ BODIES = {
 }
 
 
-def send(address: str, bodies: Iterable[bytes], **options: object) -> grpc.StatusCode:
+# To the other services of the same socket: what is as small on the wire and as large in memory.
+OTHERS = {
+    "orders of a refusal": (POLICIES, field(2, field(4, b"") * 500_000)),
+    "fields of a policy": (POLICIES, field(1, b"".join(field(7, b"%06d" % n) for n in range(120_000)))),
+    "no report": (POLICIES, b"\xff" * 64),
+    "a service's name": (HEALTH, field(1, b"x" * 1_000_000)),
+}
+
+
+def send(
+    address: str, bodies: Iterable[bytes], *, method: str = METHOD, **options: object
+) -> grpc.StatusCode:
     """Send messages on one stream, wait for its end, and return its status."""
     channel_options = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(address, options=channel_options) as channel:
-        call = channel.stream_stream(METHOD)(iter(bodies), timeout=30, **options)
+        call = channel.stream_stream(method)(iter(bodies), timeout=30, **options)
         try:
             for _ in call:
                 pass

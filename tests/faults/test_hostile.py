@@ -16,7 +16,7 @@ from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.faults.bench import bench
 from tests.faults.extent import LABEL_VALUES, RECONNECTS
-from tests.faults.hostile import BODIES, EPOCH, PREFACE, hello, raw_connections, send
+from tests.faults.hostile import BODIES, EPOCH, OTHERS, PREFACE, hello, raw_connections, send
 from tests.support.agent import wait_until
 from tests.support.batches import add_transfers, transfer_failure
 from tests.support.engine import FakeEngine
@@ -67,6 +67,15 @@ def test_a_message_that_is_wrong(stand, body):
     # What gRPC itself refuses never reaches us.
     assert refused(stand) == before + (len(body) <= 2 * MIB)
     assert memory(stand) < held + 30
+
+
+@pytest.mark.parametrize(("method", "body"), OTHERS.values(), ids=OTHERS)
+def test_a_message_that_is_wrong_for_another_service(stand, method, body):
+    """What is on the same socket has bounds of its own."""
+    held = memory(stand)
+    for _ in range(5):
+        assert send(stand.agent.listen, [body], method=method) is grpc.StatusCode.INVALID_ARGUMENT
+    assert memory(stand) < held + 60
 
 
 def test_a_message_that_swells(stand):

@@ -21,6 +21,7 @@ from penstock.agent.ctl.top.view import History
 from penstock.agent.ctl.top.view import Sample as TopSample
 from penstock.agent.ctl.tree import tree_lines
 from penstock.agent.errors import NotFoundError
+from penstock.agent.journal.lookup import Lookup
 from penstock.agent.journal.reader import Reader
 from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
 from penstock.agent.traces.explain import explain
@@ -48,6 +49,12 @@ class SharedReader(Reader):
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
+        self._stopped = lambda: False
+
+    @property
+    def _lookup(self) -> Lookup:
+        """Return one that remembers nothing: what is rolled back gives its numbers to others."""
+        return Lookup(self._database)
 
 
 class Answers:

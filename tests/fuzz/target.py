@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from penstock.agent.contents import Contents
 from penstock.agent.ctl.event_words import event_peer, event_words
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest.limits import check_batch, check_hello, parse
@@ -47,13 +48,14 @@ class Target:
         """Take one message as the service does; returns False if it is refused, which is as good."""
         try:
             batch = parse(body)
-            check_batch(batch, len(body))
+            contents = Contents(batch, body)
+            check_batch(contents, body)
             if batch.HasField("hello"):
                 check_hello(batch.hello)
         except ContractError:
             return False
         if batch.seq:
-            self._log(batch, body)
+            self._log(contents)
         elif batch.HasField("hello"):
             self._greet(Source.from_hello(batch.epoch, batch.hello))
         else:
@@ -65,21 +67,23 @@ class Target:
         Transaction(self._database, {}).open_source(source, TIME)
         self._database.execute("ROLLBACK")
 
-    def _log(self, batch: Batch, body: bytes) -> None:
+    def _log(self, contents: Contents) -> None:
+        batch = contents.batch
         batch.epoch, batch.seq = SOURCE.epoch, 1
         self._database.execute("BEGIN")
         try:
             transaction = Transaction(self._database, {})
             transaction.open_source(SOURCE, TIME)
-            transaction.append(SOURCE, batch, batch.SerializeToString(), TIME)
+            transaction.append(SOURCE, batch, batch.SerializeToString(), TIME, contents)
             transaction.finish()
-            self._read(batch)
+            self._read(contents)
         finally:
             self._database.execute("ROLLBACK")
 
-    def _read(self, batch: Batch) -> None:
+    def _read(self, contents: Contents) -> None:
+        batch = contents.batch
         fold, again = Fold(), Fold()
-        fold.apply(SOURCE, batch)
+        fold.apply(SOURCE, contents)
         again.load(fold.dump())
         assert fold.engines() == again.engines()
         registry = Registry(lambda: TIME, fold.account)

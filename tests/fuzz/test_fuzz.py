@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from penstock.agent.contents import Contents
 from penstock.agent.ingest.limits import check_batch, check_hello, parse
 
 from tests.fuzz.make_corpus import CORPUS, corpus
@@ -24,7 +25,7 @@ def test_the_corpus_is_what_engines_send():
     assert files == corpus()
     for body in files.values():
         batch = parse(body)
-        check_batch(batch, len(body))
+        check_batch(Contents(batch, body), body)
         check_hello(batch.hello) if batch.HasField("hello") else None
 
 

@@ -1,0 +1,64 @@
+"""How the suite is shared out when several tests run at a time (``pytest -n``, xdist): by file, and all engines to one worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Two cores have room for one set of engines: their tests come last, with nothing beside them (vLLM's own handshake has a
+# deadline of five seconds), and who shares a set has to be in one process.
+_ENGINES = "tests/e2e/"
+# What is begun late must be short, or one worker waits for the other.
+_LONG = "tests/faults/"
+_FAREWELL_SECONDS = 60
+
+_workers: list[Any] = []
+"""Of the process that shares the tests out; empty in a worker, and where there are none."""
+
+
+def _rank(item: pytest.Item) -> int:
+    return item.nodeid.startswith(_ENGINES) - item.nodeid.startswith(_LONG)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where tests are shared out, begin with the long ones and end with the engines."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:
+    """Note a worker that may start engines from now on."""
+    _workers.append(node)
+
+
+def pytest_keyboard_interrupt() -> None:
+    """Let engines and agents be stopped after Ctrl-C: xdist itself interrupts the workers again while they do that."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for worker in _workers:
+        with contextlib.suppress(worker.channel.TimeoutError, worker.channel.RemoteError):
+            worker.channel.waitclose(_FAREWELL_SECONDS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None]) -> Any:
+    """Return what hands out the tests: file by file, in this order."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        """Keeps a file together, and all engines' tests."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return _ENGINES if nodeid.startswith(_ENGINES) else nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False
+    return Scheduler(config, log)
