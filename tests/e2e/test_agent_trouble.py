@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,15 +26,16 @@ _BURST = 6
 _KILLS = 3
 
 
-def _burst(stack: Stack) -> list[int]:
-    """Send a few requests through both servers, two at a time; return the status codes."""
+def _burst(stack: Stack) -> list[str]:
+    """Send a few requests through both servers, two at a time; return the answers that are not as they should be."""
 
-    def send(_: int) -> int:
+    def send(_: int) -> str:
         prompt = PROMPT * 2 + uuid.uuid4().hex
-        return prefill_decode(stack.prefill.url, stack.decode.url, prompt, max_tokens=4)[1].status
+        answer = prefill_decode(stack.prefill.url, stack.decode.url, prompt, max_tokens=4)[1]
+        return "" if answer.status == HTTPStatus.OK else f"{answer.status}: {answer.text}"
 
     with ThreadPoolExecutor(2) as senders:
-        return list(senders.map(send, range(_BURST)))
+        return list(filter(None, senders.map(send, range(_BURST))))
 
 
 def _transfers(stack: Stack) -> float:
@@ -60,11 +62,11 @@ def test_a_stopped_agent_costs_nothing(stack: Stack) -> None:
 
     stack.agent.child.signal(signal.SIGSTOP)
     try:
-        statuses = _burst(stack)
+        failed = _burst(stack)
     finally:
         stack.agent.child.signal(signal.SIGCONT)
 
-    assert statuses == [200] * _BURST
+    assert failed == []
     _count_reaches(stack, transfers + _BURST, closed + _BURST)
 
 
@@ -73,10 +75,10 @@ def test_an_agent_that_goes_and_comes_back_counts_all_of_it(stack: Stack) -> Non
     transfers, closed = _transfers(stack), _closed(stack)
 
     stack.agent.stop()
-    statuses = _burst(stack)
+    failed = _burst(stack)
     stack.agent.start()
 
-    assert statuses == [200] * _BURST
+    assert failed == []
     _count_reaches(stack, transfers + _BURST, closed + _BURST)
 
 
@@ -90,7 +92,7 @@ def test_kill_9_amid_traffic_counts_everything_exactly_once(stack: Stack, round_
         until(lambda: _closed(stack) > closed, "No traffic arrives")
         stack.agent.kill()
         stack.agent.start()
-        assert traffic.result() == [200] * _BURST
+        assert traffic.result() == []
 
     _count_reaches(stack, transfers + _BURST, closed + _BURST)
     assert stack.agent.metrics().value("penstock_events_dropped_total") == 0
@@ -102,7 +104,7 @@ def test_pause_is_a_kill_switch_on_the_running_engine(stack: Stack) -> None:
     assert paused.code == 0, paused.output
     try:
         transfers = _transfers(stack)
-        assert _burst(stack) == [200] * _BURST
+        assert _burst(stack) == []
         until(
             lambda: stack.agent.metrics().value("penstock_engine_paused", server="decode") == 1,
             "penstock_engine_paused does not say so",
@@ -112,5 +114,5 @@ def test_pause_is_a_kill_switch_on_the_running_engine(stack: Stack) -> None:
         resumed = stack.agent.ctl("resume")
 
     assert resumed.code == 0, resumed.output
-    assert _burst(stack) == [200] * _BURST
+    assert _burst(stack) == []
     until(lambda: _transfers(stack) == transfers + _BURST, "Transfers after resume are not counted")

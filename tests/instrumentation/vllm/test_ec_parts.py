@@ -21,7 +21,7 @@ from penstock.instrumentation.vllm.ec_connectors import EcConnectorHook
 from penstock.instrumentation.vllm.ec_contract import EcFailure, EcLoader, EcTransfer
 from penstock.instrumentation.vllm.ec_media import LocalMedia
 from penstock.instrumentation.vllm.ec_observer import EcObserver
-from penstock.instrumentation.vllm.ec_tracking import Ghost
+from penstock.instrumentation.vllm.ghosts import Ghost
 from penstock.instrumentation.vllm.rewind import NO_BLOCK, Holder, spread
 
 from tests.support.recorder import policy

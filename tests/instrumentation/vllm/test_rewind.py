@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.instrumentation.vllm.rewind import NO_BLOCK, Holder, spread
 
 from tests.support.recorder import policy
 from tests.support.schedulers import BLOCK, request
+from tests.support.toy_ec import LEFT
 from tests.support.toy_engine import ToyEngine, expected
 
 if TYPE_CHECKING:
@@ -210,6 +212,65 @@ def test_hybrid_model(
     assert_right(engine, first, sharer, later)
     (outcome,) = recorder.take("load_outcome", "first")
     assert outcome.outcome == c.OUTCOME_RECOMPUTED
+
+
+@KINDS
+@pytest.mark.parametrize("hybrid", [False, True], ids=["one group", "two groups"])
+@pytest.mark.parametrize("waits", [False, True], ids=["in the step", "waiting"])
+@pytest.mark.parametrize("action", ["recompute", "fail"])
+def test_the_client_leaves_before_the_result_is_in(
+    kind: str, hybrid: bool, waits: bool, action: str, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """Nobody is there any more whose load failed: the engine goes on, and nobody finds the poison in the prefix cache."""
+    scheduler = make_scheduler(kind, hybrid=hybrid, **TOY)
+    runtime.policy.swap(policy(action), 1.0)
+    engine = ToyEngine(
+        scheduler, ahead=kind == "async", fails=lambda request_id, block: request_id == "first" and block == 1
+    )
+    scheduler.add_request(stored("first", waits=waits))
+    scheduled = scheduler.schedule()
+    output = engine._execute(scheduled)
+    scheduler.finish_requests("first", LEFT)
+    scheduler.update_from_output(scheduled, output)
+    # The second computes the broken block anew, so that the first's later ones fit behind it again.
+    for count in (2 * BLOCK, STORED + 40):
+        later = request(f"later-{count}", tokens=count, max_tokens=OUTPUTS)
+        engine.run(later)
+        assert_right(engine, later)
+    assert not recorder.take("load_outcome")
+
+
+@pytest.mark.parametrize("hybrid", [False, True], ids=["one group", "two groups"])
+@pytest.mark.parametrize(
+    ("action", "outcome"), [("recompute", c.OUTCOME_RECOMPUTED), ("fail", c.OUTCOME_FAILED)]
+)
+def test_preempted_before_the_result_is_in(
+    hybrid: bool, action: str, outcome: int, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """The token that vLLM would still deliver comes from the poison: it is dropped, and the decision holds."""
+    scheduler = make_scheduler("async", hybrid=hybrid, **TOY)
+    runtime.policy.swap(policy(action), 1.0)
+    engine = ToyEngine(
+        scheduler, ahead=True, fails=lambda request_id, block: request_id == "first" and block == 1
+    )
+    first = stored("first", waits=False)
+    scheduler.add_request(first)
+    engine.step()
+    scheduler.running.remove(first)
+    scheduler._preempt_request(first, time.monotonic())
+    engine.run()
+    if action == "recompute":
+        assert_right(engine, first)
+    else:
+        assert engine.outputs["first"] == []
+        assert engine.errors["first"].endswith("The request can be retried.")
+    later = request("later", tokens=STORED + 40, max_tokens=OUTPUTS)
+    engine.run(later)
+    assert_right(engine, later)
+    (told,) = recorder.take("load_outcome", "first")
+    assert (told.outcome, told.decided_by) == (outcome, c.DECIDED_BY_POLICY)
+    assert (told.tokens_kept, told.tokens_recomputed) == (0, 0)
+    assert told.mode == c.FAILURE_MODE_LOAD
 
 
 @KINDS

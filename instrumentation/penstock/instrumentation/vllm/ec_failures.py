@@ -13,6 +13,7 @@ from penstock.instrumentation.decisions import Outcome
 from penstock.instrumentation.vllm import rewind
 from penstock.instrumentation.vllm.ec_needs import features_beyond
 from penstock.instrumentation.vllm.ec_outcomes import EcAffected
+from penstock.instrumentation.vllm.ghosts import named
 from penstock.instrumentation.vllm.kv_failures import exports
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class EcFailures:
         """Rewind or fail every request that the *failed* items of a step have spoiled."""
         seeds = _seeds(loads, failed)
         live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
-        # No request id holds a NUL, so a ghost's name is nobody's.
-        ghosts = {f"{ghost.request_id}\0{number}": ghost for number, ghost in enumerate(loads.ghosts)}
+        ghosts = named(loads.ghosts)
         holders = rewind.holders(self._scheduler, live)
         taint = rewind.spread(
             [*holders, *(ghost.holder(name) for name, ghost in ghosts.items())],

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.vllm.ec_contract import ExternalItem
-from penstock.instrumentation.vllm.rewind import NO_BLOCK, Holder
+from penstock.instrumentation.vllm.ghosts import Ghost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +26,6 @@ class Answer:
     found: bool
     start_ns: int
     end_ns: int
-
-
-class Ghost:
-    """The blocks of a request that was preempted or ended; what of it is in the prefix cache can still be found there."""
-
-    def __init__(self, request_id: str, groups: Sequence[Sequence[Any]]) -> None:
-        """Note vLLM's blocks, *groups*, with the hashes that they have now."""
-        self.request_id = request_id
-        self._groups = [[(block, block.block_hash) for block in group] for group in groups]
-
-    def holder(self, name: str) -> Holder:
-        """Return, under *name*, the blocks that still have the content that they had."""
-        return Holder(
-            name,
-            tuple(
-                [
-                    block.block_id
-                    if not block.is_null and content is not None and block.block_hash == content
-                    else NO_BLOCK
-                    for block, content in group
-                ]
-                for group in self._groups
-            ),
-        )
 
 
 @dataclass(slots=True)

@@ -46,6 +46,12 @@ class Judge:
         self.policy = policy
         self._budgets.follow(policy)
 
+    @property
+    def rules(self) -> bool:
+        """Whether the policy says what is done about every failed load."""
+        rule = self.policy.kv_load_failure
+        return rule is not None and rule.action is not None
+
     def judge(self, record: RequestRecord, affected: Affected) -> Settled:
         """Decide about the present load of a request, or return what was decided about it before."""
         settled = self._ledger.settle(

@@ -5,24 +5,27 @@ Without a word from a policy nothing is done here but telling: vLLM's own switch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.decisions import DecidedBy, Outcome, Trigger
 from penstock.instrumentation.vllm import rewind
+from penstock.instrumentation.vllm.ghosts import named
 from penstock.instrumentation.vllm.outcomes import Affected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from penstock.instrumentation.decisions import Decision
+    from penstock.instrumentation.vllm.ghosts import Ghost
     from penstock.instrumentation.vllm.rewind import Taint
     from penstock.instrumentation.vllm.worker_media import WorkerMedia
 
     Settle = Callable[[Any, Affected], Decision]
 
 _PARKED: Final = "WAITING_FOR_REMOTE_KVS"
+_PREEMPTED: Final = "PREEMPTED"
 _RUNNING: Final = "RUNNING"
 
 
@@ -52,6 +55,7 @@ class KvFailures:
         external_tokens: Callable[[Any], int],
         timed_out: Callable[[str], bool],
         media: WorkerMedia,
+        speaks: Callable[[], bool],
         settle: Settle,
     ) -> None:
         """Plan for *scheduler*.
@@ -61,6 +65,7 @@ class KvFailures:
             external_tokens: how many tokens the present load of a request brings.
             timed_out: whether a deadline has ended the load of a request.
             media: what the workers know of the requests' inputs.
+            speaks: whether a policy says what is done about every failed load.
             settle: decides about one request and reports the outcome.
 
         """
@@ -68,11 +73,16 @@ class KvFailures:
         self._external_tokens = external_tokens
         self._timed_out = timed_out
         self._media = media
+        self._speaks = speaks
         self._settle = settle
         self._exports = exports(scheduler)
 
     def plan(
-        self, failed: AbstractSet[str], invalid: AbstractSet[int], pinned: AbstractSet[str] = frozenset()
+        self,
+        failed: AbstractSet[str],
+        invalid: AbstractSet[int],
+        pinned: AbstractSet[str] = frozenset(),
+        ghosts: Iterable[Ghost] = (),
     ) -> Plan | None:
         """Decide about every request that is affected, and rewind those that run.
 
@@ -81,45 +91,77 @@ class KvFailures:
             invalid: ids of blocks that were not loaded.
             pinned: requests whose load is given up while a transfer may still write to their blocks. They can only fail: vLLM
                 keeps the blocks of one that has finished until its load has ended, and gives no other blocks to one that has not.
+            ghosts: who has lost blocks since the step of these loads was scheduled.
 
         Returns:
             What is left to do, or None where vLLM's own configuration decides about all of it.
 
         """
+        speaks = self._speaks()
         live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
-        sizes = rewind.block_sizes(self._scheduler)
-        # Without invalid blocks nothing is shared: the loads of waiting requests failed as a whole.
-        holders = rewind.holders(self._scheduler, live) if invalid else []
-        taint = rewind.spread(holders, invalid, sizes)
-        cases = [(each, case) for each in live if (case := self._affected(each, taint, failed, pinned))]
+        # vLLM itself knows no ghosts. Without invalid blocks nothing is shared: the loads of waiting requests failed as a whole.
+        taint, haunted = self._spread(live, invalid, ghosts if speaks else ())
+        cases = [
+            (each, case) for each in live if (case := self._affected(each, taint, haunted, failed, pinned))
+        ]
         # Those that vLLM itself would find first; the others are only drawn in where a policy rewinds.
         known = taint.direct | failed | pinned
         found = [(each, self._settle(each, case)) for each, case in cases if each.request_id in known]
-        if all(decision.decided_by is DecidedBy.VLLM for _, decision in found):
+        if not speaks and all(decision.decided_by is DecidedBy.VLLM for _, decision in found):
             return None
         drawn = [(each, self._settle(each, case)) for each, case in cases if each.request_id not in known]
         return self._rewind([*found, *drawn], taint, failed, invalid)
 
+    def _spread(
+        self, live: Sequence[Any], invalid: AbstractSet[int], ghosts: Iterable[Ghost]
+    ) -> tuple[Taint, AbstractSet[str]]:
+        """Return what the *invalid* blocks have spoiled, and the requests that have lost such blocks meanwhile."""
+        sizes = rewind.block_sizes(self._scheduler)
+        if not invalid:
+            return rewind.spread([], invalid, sizes), frozenset()
+        gone = named(ghosts)
+        seeds = {
+            name: start
+            for name, ghost in gone.items()
+            if (start := ghost.first_of(invalid, sizes)) is not None
+        }
+        holders = [
+            *rewind.holders(self._scheduler, live),
+            *(ghost.holder(name) for name, ghost in gone.items()),
+        ]
+        taint = rewind.spread(holders, invalid, sizes, seeds)
+        haunted = {gone[name].request_id for name in taint.starts if name in gone}
+        direct = taint.direct | {gone[name].request_id for name in seeds}
+        return replace(taint, direct=direct), haunted
+
     def _affected(
-        self, request: Any, taint: Taint, failed: AbstractSet[str], pinned: AbstractSet[str]
+        self,
+        request: Any,
+        taint: Taint,
+        haunted: AbstractSet[str],
+        failed: AbstractSet[str],
+        pinned: AbstractSet[str],
     ) -> Affected | None:
         request_id, status = request.request_id, request.status.name
         start = taint.starts.get(request_id)
         stuck = status == _PARKED and request_id in pinned
         anew = status == _PARKED and (request_id in failed or stuck)
-        if start is None and not anew:
+        # Preempted meanwhile: all that is left to take back is the output of the tainted step, which vLLM would deliver.
+        stale = status == _PREEMPTED and request_id in haunted and request.num_stale_output_tokens > 0
+        if start is None and not anew and not stale:
             return None
         computed = min(request.num_computed_tokens, request.num_tokens)
-        external = min(self._external_tokens(request), computed)
+        loads = self._external_tokens(request)
+        external = min(loads, computed)
         kept = computed - (external or computed) if anew or start is None else min(start, computed)
         return Affected(
             request_id,
             kept,
             computed - kept,
             exported=status == _RUNNING and self._exports,
-            held=status not in {_RUNNING, _PARKED} or (stuck and request_id not in failed),
+            held=(status not in {_RUNNING, _PARKED} and not stale) or (stuck and request_id not in failed),
             without_media=self._media.lacks_behind(request, kept),
-            collateral=not anew and (not external or request_id not in taint.direct),
+            collateral=not anew and (not loads or request_id not in taint.direct),
             trigger=Trigger.DEADLINE if self._timed_out(request_id) else Trigger.FAILURE,
         )
 
@@ -141,6 +183,8 @@ class KvFailures:
                 lost.add(request_id)
             elif request.status.name == _RUNNING:
                 rewind.preempt(self._scheduler, request)
+            elif request.status.name == _PREEMPTED:
+                request.drop_stale_output = True
             else:
                 remote = self._remote_blocks(request, invalid)
                 if request_id in failed or remote is None:

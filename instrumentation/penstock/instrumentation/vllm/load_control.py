@@ -59,7 +59,7 @@ class LoadControl:
         self._scheduler = scheduler
         self._observer = observer
         self._media = media
-        self._sync = SyncLoads()
+        self._sync = SyncLoads(scheduler)
         # What has run on a failed load of such a connector fails anyway.
         self._rewinds = not exports(scheduler)
         self._judge = Judge(
@@ -74,6 +74,7 @@ class LoadControl:
             external_tokens=lambda request: observer.record_of(request).external_tokens,
             timed_out=lambda request_id: self._deadlines.overdue(request_id) is not None,
             media=media,
+            speaks=lambda: self._judge.rules,
             settle=self._settle,
         )
         self.failing: dict[str, str] = {}
@@ -185,10 +186,9 @@ class LoadControl:
     @property
     def _speaks(self) -> bool:
         """Whether a policy says what is done about failed loads."""
-        rule, deferral = self._judge.policy.kv_load_failure, self._judge.policy.deferral
+        deferral = self._judge.policy.deferral
         return runtime.active and (
-            (rule is not None and rule.action is not None)
-            or (deferral is not None and deferral.on_timeout is not None)
+            self._judge.rules or (deferral is not None and deferral.on_timeout is not None)
         )
 
     def no_longer_parked(self, request_id: str) -> None:
@@ -220,7 +220,9 @@ class LoadControl:
         """Decide about the failed loads in *output*; None where vLLM's own configuration does."""
         if not output.failed_recving and not output.invalid_block_ids and not self._pinned:
             return None
-        plan = self._failures.plan(output.failed_recving, output.invalid_block_ids, self._pinned)
+        plan = self._failures.plan(
+            output.failed_recving, output.invalid_block_ids, self._pinned, self._sync.ghosts
+        )
         if plan is not None:
             for request_id in plan.failed:
                 self._fail(request_id)
@@ -231,6 +233,10 @@ class LoadControl:
         client_error.mark(outputs, self.failing)
         for request_id in [each for each in self.failing if each not in self._scheduler.requests]:
             del self.failing[request_id]
+
+    def leaving(self, request: Any) -> None:
+        """Note that a request is about to lose its blocks."""
+        self._sync.leaving(request)
 
     def left(self, request: Any) -> None:
         """Forget a request that has finished."""

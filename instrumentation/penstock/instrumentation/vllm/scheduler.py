@@ -241,20 +241,27 @@ class SchedulerMixin:
                     observer.leased(request.request_id, sum(len(group) for group in groups))
         return result
 
-    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        host: Any = super()
-        ec = self._penstock_ec
+    def _penstock_leaving(self, request: Any) -> None:
+        """Note whose blocks are about to go: a result that is awaited may show that they are tainted."""
+        loads, ec = self._penstock_loads, self._penstock_ec
+        if loads is not None:
+            with _GUARD:
+                loads.leaving(request)
         if ec is not None:
             with _GUARD:
                 ec.leaving(request)
+
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        host: Any = super()
+        self._penstock_leaving(request)
         return host._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         host: Any = super()
         ec = self._penstock_ec
+        self._penstock_leaving(request)
         if ec is not None:
             with _GUARD:
-                ec.leaving(request)
                 ec.left(request)
         result = host._free_request(request, *args, **kwargs)
         observer, loads = self._penstock, self._penstock_loads

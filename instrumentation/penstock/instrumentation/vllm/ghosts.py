@@ -1,0 +1,52 @@
+"""Requests that lost their blocks while a result was awaited that may taint them: what they left in the prefix cache can be found there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.instrumentation.vllm.rewind import NO_BLOCK, Holder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+
+
+class Ghost:
+    """The blocks of a request that was preempted or ended."""
+
+    def __init__(self, request_id: str, groups: Sequence[Sequence[Any]]) -> None:
+        """Note vLLM's blocks, *groups*, with the hashes that they have now."""
+        self.request_id = request_id
+        self._groups = [[(block, block.block_hash) for block in group] for group in groups]
+
+    def holder(self, name: str) -> Holder:
+        """Return, under *name*, the blocks that still have the content that they had."""
+        return Holder(
+            name,
+            tuple(
+                [
+                    block.block_id
+                    if not block.is_null and content is not None and block.block_hash == content
+                    else NO_BLOCK
+                    for block, content in group
+                ]
+                for group in self._groups
+            ),
+        )
+
+    def first_of(self, invalid: AbstractSet[int], block_sizes: Sequence[int]) -> int | None:
+        """Return the first token of the request that lay in one of these blocks, whatever is in them now; None if none did."""
+        return min(
+            (
+                index * size
+                for group, size in zip(self._groups, block_sizes, strict=True)
+                for index, (block, _) in enumerate(group)
+                if not block.is_null and block.block_id in invalid
+            ),
+            default=None,
+        )
+
+
+def named(ghosts: Iterable[Ghost]) -> dict[str, Ghost]:
+    """Return the *ghosts* under names that no request has: no request id holds a NUL."""
+    return {f"{ghost.request_id}\0{number}": ghost for number, ghost in enumerate(ghosts)}
