@@ -56,6 +56,14 @@ def _count_reaches(stack: Stack, transfers: float, closed: float) -> None:
     assert (_transfers(stack), _closed(stack)) == (transfers, closed)
 
 
+def _say_paused(stack: Stack, value: int) -> None:
+    """Wait until a process of decode says that it is paused, or none does any more."""
+    until(
+        lambda: stack.agent.metrics().value("penstock_engine_paused", server="decode") == value,
+        f"penstock_engine_paused is not {value}",
+    )
+
+
 def test_a_stopped_agent_costs_nothing(stack: Stack) -> None:
     """SIGSTOP: the engines answer as before; after SIGCONT all of it is counted once."""
     transfers, closed = _transfers(stack), _closed(stack)
@@ -103,16 +111,14 @@ def test_pause_is_a_kill_switch_on_the_running_engine(stack: Stack) -> None:
     paused = stack.agent.ctl("pause", "--reason", "test")
     assert paused.code == 0, paused.output
     try:
+        _say_paused(stack, 1)
         transfers = _transfers(stack)
         assert _burst(stack) == []
-        until(
-            lambda: stack.agent.metrics().value("penstock_engine_paused", server="decode") == 1,
-            "penstock_engine_paused does not say so",
-        )
         assert _transfers(stack) == transfers
     finally:
         resumed = stack.agent.ctl("resume")
 
     assert resumed.code == 0, resumed.output
+    _say_paused(stack, 0)
     assert _burst(stack) == []
     until(lambda: _transfers(stack) == transfers + _BURST, "Transfers after resume are not counted")

@@ -214,6 +214,9 @@ class PolicyDesk:
             self._tell(taken)
             if not taken.nonce:
                 return None
+            if not self._paused:
+                # The same agent said it on the other stream; its end may be long in coming there, if that one is broken.
+                self._runtime.pause("ingest", paused=False)
             return self._ack(taken) if not taken.error else self._nack(taken, taken.error, taken.refused)
         if taken.told or self._clock() < taken.deadline:
             return None

@@ -272,6 +272,16 @@ def test_pause_and_resume(agent: FakeAgent, subscribed: Runtime) -> None:
     agent.wait(lambda: [item[0] for item in applied(agent)] == ["push", "pause", "resume"], "the events")
 
 
+def test_resume_holds_where_events_cannot_go(agent: FakeAgent, subscribed: Runtime) -> None:
+    """An engine that has acknowledged its resume is active, also if the stream of events, which said "pause" too, is broken."""
+    subscribed.pause("ingest", paused=True)
+    agent.push(Push(schedule=FAIL.schedule, paused=True))
+    agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement of the pause")
+    agent.push(FAIL)
+    agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement of the end")
+    assert subscribed.active
+
+
 def test_pause_is_never_refused(agent: FakeAgent, subscribed: Runtime) -> None:
     """A push with the kill switch makes hooks passive even if its policy is refused."""
     bad = Push(schedule=[entry("", FAILURE_ACTION_FAIL)], paused=True)
