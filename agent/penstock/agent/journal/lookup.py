@@ -85,12 +85,13 @@ class Lookup:
         return sorted(batch for batch in found if batch < before)
 
     def _follow(self) -> None:
+        # In one statement: between two, the oldest may go.
         rows = self._database.execute(
-            "SELECT first, passing FROM runs WHERE first > ? ORDER BY first", (self._newest,)
+            "SELECT first, passing, (SELECT min(first) FROM runs) FROM runs WHERE first > ? ORDER BY first",
+            (self._newest,),
         ).fetchall()
         if not rows:
             return
-        (oldest,) = self._database.execute("SELECT min(first) FROM runs").fetchone()
+        self._newest, _, oldest = rows[-1]
         self._runs = {first: passing for first, passing in self._runs.items() if first >= oldest}
-        self._runs.update(rows)
-        self._newest = rows[-1][0]
+        self._runs.update({first: passing for first, passing, _ in rows})
