@@ -74,6 +74,8 @@ class Assembler:
         recall: finds a request that was closed before the given batch, when it is not remembered.
         sample_ratio: ``traceSampleRatio`` of a source's engine, from 0 to 1.
         limits: bounds.
+        delivered: the last closing batch that was delivered before. What was closed by then may be read in part only, so
+            it is not remembered as it seems to be.
         on_error: called with an error of our own, which costs the spans of one request or one entry;
             raises to end the fold.
 
@@ -89,12 +91,14 @@ class Assembler:
         recall: Callable[[RequestKey, LoggedBatch], Remembered | None] = _no_recall,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
         limits: Limits | None = None,
+        delivered: int = 0,
         on_error: Callable[[Exception], None] = _raise,
     ) -> None:
         self._source = source
         self._recall = recall
         self._sample_ratio = sample_ratio
         self._limits = limits or Limits()
+        self._delivered = delivered
         self._on_error = on_error
         # In the order of their first batch.
         self._requests: dict[RequestKey, _Request] = {}
@@ -308,7 +312,7 @@ class Assembler:
             common={names.SAMPLING: "forced"} if verdict.forced else {},
             parent_span_id=parent,
         )
-        if earlier is None and chapter.ended:
+        if earlier is None and chapter.ended and due.closed_at > self._delivered:
             self._remembered.put(request.key, Remembered(identity, verdict))
         return Finished(
             due.closed_at,
