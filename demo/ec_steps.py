@@ -250,7 +250,8 @@ def _look(
     )
     request_id = next(str(span["requestId"]) for span in trace["spans"] if span["name"] == "penstock.request")
     outcome = until(lambda: _outcome(stack, request_id), f"No outcome of {name}") if failed else {}
-    return Seen(answer, request_id, trace["traceId"], outcome, backend_spans(stack.receiver, trace), seconds)
+    spans = backend_spans(stack.agent, stack.receiver, request_id)
+    return Seen(answer, request_id, trace["traceId"], outcome, spans, seconds)
 
 
 def _trace_with(stack: EcStack, name: str, wanted: set[str]) -> dict[str, Any] | None:

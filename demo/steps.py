@@ -113,7 +113,7 @@ def good_request(stack: Stack) -> Good:
         same_text=answer.completion == complete(stack.prefill.url, prompt).completion,
         transfers=tuple(metrics.select("penstock_transfers_total", **labels)),
         bytes=tuple(metrics.select("penstock_transfer_size_bytes_sum", server="decode")),
-        spans=backend_spans(stack.receiver, trace),
+        spans=backend_spans(agent, stack.receiver, answer.body["id"]),
     )
 
 
@@ -158,7 +158,7 @@ def bad_request(stack: Stack) -> Bad:
         trace_id=trace["traceId"],
         outcome=event["loadOutcome"],
         metrics=tuple(sample for name in names for sample in metrics.select(name, peer=peer)),
-        spans=backend_spans(stack.receiver, trace),
+        spans=backend_spans(agent, stack.receiver, request_id),
         seconds=seconds,
     )
 
@@ -189,17 +189,20 @@ def set_policy(stack: Stack, action: str) -> Changed:
     )
 
 
-def until(look: Callable[[], _T | None], complaint: str, seconds: float = _SEEN_SECONDS) -> _T:
+def until(
+    look: Callable[[], _T | None], complaint: str | Callable[[], str], seconds: float = _SEEN_SECONDS
+) -> _T:
     """Call *look* until it returns something true, and return that.
 
     Raises:
-        StepError: nothing within *seconds*; *complaint* says what is missing.
+        StepError: nothing within *seconds*; *complaint* says what is missing, or is asked for it then.
 
     """
     deadline = time.monotonic() + seconds
     while not (seen := look()):
         if time.monotonic() > deadline:
-            raise StepError(f"{complaint}, {seconds:.0f} s later.")
+            said = complaint if isinstance(complaint, str) else complaint()
+            raise StepError(f"{said}, {seconds:.0f} s later.")
         time.sleep(_POLL_SECONDS)
     return seen
 
@@ -228,8 +231,10 @@ def _request_id(trace: dict[str, Any], service: str) -> str:
     )
 
 
-def backend_spans(receiver: Receiver | None, trace: dict[str, Any]) -> tuple[Span, ...]:
-    """Wait until the backend has what the journal has of a trace, if the backend is ours.
+def backend_spans(agent: Agent, receiver: Receiver | None, request_id: str) -> tuple[Span, ...]:
+    """Wait until the backend has all spans that agentctl shows of a request's trace, if the backend is ours.
+
+    agentctl is asked each time: what is still open when it is asked first may end under another id.
 
     Raises:
         StepError: it does not get there.
@@ -237,9 +242,19 @@ def backend_spans(receiver: Receiver | None, trace: dict[str, Any]) -> tuple[Spa
     """
     if receiver is None:
         return ()
-    wanted = {span["spanId"] for span in trace["spans"]}
+    trace: dict[str, Any] = {}
+
+    def missing() -> list[str]:
+        trace.update(agent.ctl_json("trace", request_id))
+        here = {span.span_id for span in receiver.spans()}
+        return [
+            f"{span['name']} of {span['service']} ({span['spanId']})"
+            for span in trace["spans"]
+            if span["spanId"] not in here
+        ]
+
     until(
-        lambda: wanted <= {span.span_id for span in receiver.spans()},
-        f"The trace backend did not get all spans of trace {trace['traceId']}",
+        lambda: not missing(),
+        lambda: f"The trace backend lacks spans of trace {trace['traceId']}: {', '.join(missing())}",
     )
     return tuple(receiver.spans(trace["traceId"]))

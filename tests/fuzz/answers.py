@@ -21,14 +21,14 @@ from penstock.agent.ctl.top.view import History
 from penstock.agent.ctl.top.view import Sample as TopSample
 from penstock.agent.ctl.tree import tree_lines
 from penstock.agent.errors import NotFoundError
-from penstock.agent.journal.lookup import Lookup
-from penstock.agent.journal.reader import Reader
 from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
 from penstock.agent.traces.explain import explain
 from penstock.agent.traces.otel import SpanConverter
 from penstock.agent.traces.query import get_trace
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import Outcome
+
+from tests.support.memory import SharedReader
 
 if TYPE_CHECKING:
     import sqlite3
@@ -42,19 +42,6 @@ if TYPE_CHECKING:
 
 # Of one message: each is read with a query of its own.
 _REQUESTS = 4
-
-
-class SharedReader(Reader):
-    """A reader of what a connection has written and not committed."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-        self._stopped = lambda: False
-
-    @property
-    def _lookup(self) -> Lookup:
-        """Return one that remembers nothing: what is rolled back gives its numbers to others."""
-        return Lookup(self._database)
 
 
 class Answers:

@@ -23,7 +23,8 @@ from penstock.agent.traces.recall import recall
 from penstock.agent.traces.state import Limits
 from penstock.proto.v1.ingest_pb2 import Batch, Hello
 
-from tests.fuzz.answers import Answers, SharedReader
+from tests.fuzz.answers import Answers
+from tests.support.memory import SharedReader
 
 EPOCH = 1
 SOURCE = Source.from_hello(EPOCH, Hello(schema_version=1, process="engine-core", key={"engine": "0"}))

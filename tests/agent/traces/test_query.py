@@ -156,7 +156,7 @@ async def test_a_request_of_a_lost_engine(book):
     assert request.attributes[names.ENGINE_LOST] == "true"
     assert wait.attributes[names.ENDING] == "engine_lost"
     assert sentences_of(book, DECODE) == [
-        f"Request {DECODE} on decode engine decode/0 ended with its engine, which vanished without a goodbye."
+        f"Request {DECODE} on decode engine decode/0 ended with its engine, which vanished or was stopped."
     ]
 
 

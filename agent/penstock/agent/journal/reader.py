@@ -55,6 +55,7 @@ class SourceRow(NamedTuple):
     watermark: int
     last_seen_unix_nano: int
     closed: bool
+    last_batch: int
 
 
 class Reader:
@@ -128,12 +129,14 @@ class Reader:
     def source_rows(self) -> list[SourceRow]:
         """Return all sources with what the journal knows of them, in the order in which they were first seen."""
         rows = self._database.execute(
-            "SELECT epoch, hello, watermark, last_seen_unix_nano, closed_unix_nano FROM sources"
+            "SELECT epoch, hello, watermark, last_seen_unix_nano, closed_unix_nano IS NOT NULL, last_batch FROM sources"
             " ORDER BY opened_unix_nano, rowid"
         )
         return [
-            SourceRow(source_from_blob(unsigned(epoch), hello), watermark, last_seen, closed is not None)
-            for epoch, hello, watermark, last_seen, closed in rows
+            SourceRow(
+                source_from_blob(unsigned(epoch), hello), watermark, last_seen, bool(closed), last_batch
+            )
+            for epoch, hello, watermark, last_seen, closed, last_batch in rows
         ]
 
     def is_open(self, epoch: int) -> bool:

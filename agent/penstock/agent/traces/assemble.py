@@ -18,8 +18,9 @@ from penstock.agent.kinds import with_kinds
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.traces import names, standalone
 from penstock.agent.traces.build import request_spans
+from penstock.agent.traces.chapters import Chapter, Loss
 from penstock.agent.traces.entries import RequestKey, request_entries
-from penstock.agent.traces.facts import RequestFacts, entry_time
+from penstock.agent.traces.facts import RequestFacts
 from penstock.agent.traces.memory import Holding, Remembering
 from penstock.agent.traces.sampling import decide, judge
 from penstock.agent.traces.spans import EventEntry
@@ -40,17 +41,12 @@ _ENGINE_PROCESS = "engine-core"
 @dataclass(slots=True)
 class _Request:
     key: RequestKey
-    engine: EngineKey
-    first_batch: int
+    chapter: Chapter
     since: int
-    began_unix_nano: int
-    entries: list[Entry] = field(default_factory=list)
+    earlier: Remembered | None
     # Of each entry.
     batches: list[int] = field(default_factory=list)
     dropped: int = 0
-    closing: bool = False
-    lost_unix_nano: int = 0
-    earlier: Remembered | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,6 +74,8 @@ class Assembler:
         recall: finds a request that was closed before the given batch, when it is not remembered.
         sample_ratio: ``traceSampleRatio`` of a source's engine, from 0 to 1.
         limits: bounds.
+        delivered: the last closing batch that was delivered before. What was closed by then may be read in part only, so
+            it is not remembered as it seems to be.
         on_error: called with an error of our own, which costs the spans of one request or one entry;
             raises to end the fold.
 
@@ -93,12 +91,14 @@ class Assembler:
         recall: Callable[[RequestKey, LoggedBatch], Remembered | None] = _no_recall,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
         limits: Limits | None = None,
+        delivered: int = 0,
         on_error: Callable[[Exception], None] = _raise,
     ) -> None:
         self._source = source
         self._recall = recall
         self._sample_ratio = sample_ratio
         self._limits = limits or Limits()
+        self._delivered = delivered
         self._on_error = on_error
         # In the order of their first batch.
         self._requests: dict[RequestKey, _Request] = {}
@@ -134,7 +134,7 @@ class Assembler:
         if self._due:
             low = min(low, self._due[0].closed_at)
         first = next(iter(self._requests.values()), None)
-        return low if first is None else min(low, first.first_batch)
+        return low if first is None else min(low, first.chapter.first_batch)
 
     @property
     def settled(self) -> int:
@@ -199,26 +199,15 @@ class Assembler:
             earlier = self._remembered.get(key) or self._recall(key, logged)
             if earlier is not None and kind == "handshake":
                 return  # It links to nothing any more.
-            request = _Request(
-                key, entry.source.key, logged.id, self._clock, entry_time(entry), earlier=earlier
-            )
-            self._requests[key] = request
-            if earlier is not None:
-                self._close(request, logged)
-        if not request.engine.engine:
-            request.engine = entry.source.key
-        if len(request.entries) >= self._limits.max_entries and kind != "request_closed":
+            chapter = Chapter.begin(entry, logged, late=earlier is not None)
+            request = self._requests[key] = _Request(key, chapter, self._clock, earlier)
+        if len(request.chapter.entries) >= self._limits.max_entries and kind != "request_closed":
             request.dropped += 1
             return
-        request.entries.append(entry)
         request.batches.append(logged.id)
         self._holding.take(logged.id, len(logged.body))
-        if kind == "request_closed" and not request.closing:
-            self._close(request, logged)
-
-    def _close(self, request: _Request, logged: LoggedBatch) -> None:
-        request.closing = True
-        self._push(request, logged, request.earlier)
+        if request.chapter.add(entry, logged):
+            self._push(request, logged, request.earlier)
 
     def _push(self, item: _Request | Span, logged: LoggedBatch, earlier: Remembered | None = None) -> None:
         clock, closed_at = self._clock, logged.id
@@ -229,18 +218,14 @@ class Assembler:
         heapq.heappush(self._due, _Due(clock, closed_at, self._closings, logged.received_unix_nano, item))
 
     def _lose(self, epoch: int, last_seen_unix_nano: int, logged: LoggedBatch) -> None:
-        """End the requests of an engine that is gone; those of its next start are younger."""
+        """End the requests of an engine that is gone."""
         source = self._source(epoch)
         if source is None or source.process != _ENGINE_PROCESS:
             return
+        loss = Loss(source.key, last_seen_unix_nano)
         for request in self._requests.values():
-            if (
-                not request.closing
-                and request.engine == source.key
-                and request.began_unix_nano <= last_seen_unix_nano
-            ):
-                request.lost_unix_nano = last_seen_unix_nano
-                self._close(request, logged)
+            if request.chapter.lose(loss, logged):
+                self._push(request, logged)
 
     def _give_up(self, logged: LoggedBatch) -> None:
         """Bound what waits: the oldest requests go when they are too old or too many."""
@@ -253,12 +238,9 @@ class Assembler:
 
     def _cut(self, request: _Request, logged: LoggedBatch, reason: str) -> None:
         """Close a request before its end."""
-        if request.closing:
-            return
-        self.given_up[reason] += 1
-        # It may have been closed long ago, and only these entries were late.
-        request.earlier = self._recall(request.key, logged)
-        self._close(request, logged)
+        if request.chapter.close(logged.id, logged.received_unix_nano):
+            self.given_up[reason] += 1
+            self._push(request, logged)
 
     def _relieve(self, logged: LoggedBatch) -> list[Finished]:
         """Bound the memory: above it all that is closed is finished without a grace, and the oldest requests with it.
@@ -272,12 +254,7 @@ class Assembler:
         while self._requests and self._holding.bytes > self._limits.max_bytes * 3 // 4:
             oldest = list(islice(self._requests.values(), 1 + len(self._requests) // 8))
             for request in oldest:
-                try:
-                    self._cut(request, logged, "memory")
-                except Exception as error:  # noqa: BLE001  (on_error decides)
-                    self._on_error(error)
-                    # The journal could not be asked about it: it is told as it is.
-                    self._close(request, logged)
+                self._cut(request, logged, "memory")
             finished += self._finish(self._clock + self._limits.grace_nano)
         if finished:
             closed_at, first = min(i.closed_at for i in finished), min(i.first_batch for i in finished)
@@ -314,47 +291,36 @@ class Assembler:
         )
 
     def _request(self, due: _Due, request: _Request) -> Finished:
+        chapter, earlier = request.chapter, request.earlier
         facts = RequestFacts.of(
             request.key.request_id,
-            request.entries,
-            lost_unix_nano=request.lost_unix_nano,
+            chapter.entries,
+            lost_unix_nano=chapter.lost_unix_nano,
             dropped=request.dropped,
         )
         if not facts.own:
-            return Finished(due.closed_at, request.first_batch, due.closed_unix_nano, ())
-        if request.earlier is None or facts.closed is not None:
-            identity = facts.identity
-            verdict, parent = self._judge(facts, identity), None
+            return Finished(due.closed_at, chapter.first_batch, due.closed_unix_nano, ())
+        identity, parent = chapter.identity(facts, None if earlier is None else earlier.identity)
+        if earlier is not None and parent is not None and earlier.verdict.keep:
+            verdict = earlier.verdict
         else:
-            identity, verdict = request.earlier.identity, request.earlier.verdict
-            parent = identity.span_id if verdict.keep else ""
-            verdict = verdict if verdict.keep else self._judge(facts, identity)
+            verdict = self._judge(facts, identity)
+            parent = None if parent is None else ""
         spans = request_spans(
             facts,
             identity,
             common={names.SAMPLING: "forced"} if verdict.forced else {},
-            late=self._late(due, request, facts),
             parent_span_id=parent,
         )
-        if facts.closed is not None:
+        if earlier is None and chapter.ended and due.closed_at > self._delivered:
             self._remembered.put(request.key, Remembered(identity, verdict))
         return Finished(
             due.closed_at,
-            request.first_batch,
+            chapter.first_batch,
             due.closed_unix_nano,
             tuple(spans) if verdict.keep else (),
             0 if verdict.keep else len(spans),
         )
-
-    @staticmethod
-    def _late(due: _Due, request: _Request, facts: RequestFacts) -> tuple[str | int, ...]:
-        """Return what tells these spans from others of the same request; empty for those of its end.
-
-        Without its end (its engine was lost, or it was given up) more may come, and even its end.
-        """
-        if request.earlier is not None:
-            return ("late", due.closed_at)
-        return ("unfinished", due.closed_at) if facts.closed is None else ()
 
     def _judge(self, facts: RequestFacts, identity: RequestIdentity) -> Verdict:
         return judge(facts, identity, self._sample_ratio(facts.source), self._limits.long_deferral_nano)

@@ -24,7 +24,6 @@ def request_spans(
     identity: ids.RequestIdentity,
     *,
     common: Mapping[str, AttributeValue] | None = None,
-    late: tuple[str | int, ...] = (),
     parent_span_id: str | None = None,
 ) -> list[Span]:
     """Build the spans of a request; nothing if there is no entry about it.
@@ -33,8 +32,6 @@ def request_spans(
         facts: what the log says.
         identity: what the ids are made of.
         common: attributes that each span gets.
-        late: tells entries that came after the request's spans were finished apart from those; empty
-            for the first time.
         parent_span_id: the request's span, if it is finished already: then none is built here; empty
             if that one was not exported, so that nothing names it. None builds one.
 
@@ -43,9 +40,9 @@ def request_spans(
         return []
     common, loaded = dict(common or {}), loads(facts)
     if parent_span_id is not None:
-        return Children(facts, identity, loaded, common, late, parent_span_id).spans()
-    request = _request_span(facts, identity, loaded, common, late)
-    return [request, *Children(facts, identity, loaded, common, late, request.span_id).spans()]
+        return Children(facts, identity, loaded, common, parent_span_id).spans()
+    request = _request_span(facts, identity, loaded, common)
+    return [request, *Children(facts, identity, loaded, common, request.span_id).spans()]
 
 
 def _request_span(
@@ -53,7 +50,6 @@ def _request_span(
     identity: ids.RequestIdentity,
     loaded: Sequence[Load],
     common: Mapping[str, AttributeValue],
-    late: tuple[str | int, ...],
 ) -> Span:
     outcome, cause = facts.outcome, facts.cause
     error = None
@@ -64,7 +60,7 @@ def _request_span(
     linked = any(load.channel == common_pb2.CHANNEL_KV and not load.sending for load in loaded)
     return Span(
         trace_id=identity.trace_id,
-        span_id=ids.span_id(*identity.key, *late),
+        span_id=identity.span_id,
         parent_span_id=identity.parent_span_id,
         name=names.REQUEST,
         start_unix_nano=facts.start_unix_nano,

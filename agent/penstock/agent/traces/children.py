@@ -59,7 +59,6 @@ class Children:
     identity: ids.RequestIdentity
     loads: Sequence[Load]
     common: Mapping[str, AttributeValue]
-    late: tuple[str | int, ...]
     parent: str
 
     def spans(self) -> list[Span]:
@@ -150,7 +149,7 @@ class Children:
             error, attributes[names.ERROR_TYPE] = "a rank reported an error", "other"
         return self._span(
             parts.LOADS[load.channel],
-            (load.attempt, *(("send",) if load.sending else ()), *self.late),
+            (load.attempt, *(("send",) if load.sending else ())),
             (load.start_unix_nano, load.end_unix_nano),
             attributes,
             (*load.failures, *load.samples),
@@ -239,7 +238,7 @@ class Children:
     ) -> Span:
         return self._span(
             names.DEFERRAL,
-            (body.reason, times[0], *self.late),
+            (body.reason, times[0]),
             times,
             {
                 names.DEFERRAL_REASON: parts.word(common_pb2.DeferralReason, body.reason),

@@ -77,7 +77,7 @@ def _troubles(facts: RequestFacts) -> Iterator[str]:
     yield from _pinned(facts)
     yield from _leases(facts)
     if facts.lost_unix_nano:
-        yield "ended with its engine, which vanished without a goodbye"
+        yield "ended with its engine, which vanished or was stopped"
     elif facts.closing is None:
         yield _unfinished(facts)
     elif not (facts.failures or facts.outcomes) and facts.deferred_nano >= _LONG_WAIT:

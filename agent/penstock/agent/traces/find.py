@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import NotFoundError
 from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
+from penstock.agent.traces.chapters import Chapter, Loss, chapters
 from penstock.agent.traces.entries import RequestKey, alone, request_entries
 from penstock.agent.traces.facts import RequestFacts, entry_time
 from penstock.agent.traces.ids import external_id
 from penstock.agent.traces.spans import EventEntry
+from penstock.agent.traces.state import Limits
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.agent.journal import Reader
-    from penstock.agent.model import Source
+    from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.traces.spans import Entry
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -44,6 +46,8 @@ class Story:
     """What the journal knows of one request.
 
     Attributes:
+        facts: what all of its entries say.
+        chapters: the same entries, as the export tells them.
         asked: it is one that was asked for; else it belongs to the same trace.
         handshakes: those that it waited for or fell victim to.
         cut: the log says more about it than was read: the oldest is missing.
@@ -52,6 +56,7 @@ class Story:
 
     key: RequestKey
     facts: RequestFacts
+    chapters: tuple[Chapter, ...]
     asked: bool
     handshakes: tuple[EventEntry, ...]
     cut: bool = False
@@ -81,8 +86,10 @@ def find(reader: Reader, text: str) -> list[Story]:
     asked = _ask(reader, text)
     allowance = Allowance(_BYTES, STEP_SECONDS)
     entries = _gather(reader, asked, allowance)
+    times = [entry_time(entry) for found in entries.values() for _, entry in found.kept]
+    endings = list(_endings(reader, min(times))) if times else []
     stories = [
-        _story(reader, key, found, asked=key.request_id in asked, cut=allowance.cut)
+        _story(reader, key, found, endings, asked=key.request_id in asked, cut=allowance.cut)
         for key, found in entries.items()
     ]
     stories = sorted(
@@ -138,17 +145,20 @@ def _by_trace(reader: Reader, trace_id: str) -> set[str]:
     return found
 
 
-def _pairs(reader: Reader, request_id: str, allowance: Allowance) -> Iterator[tuple[RequestKey, Entry]]:
+def _pairs(
+    reader: Reader, request_id: str, allowance: Allowance
+) -> Iterator[tuple[LoggedBatch, RequestKey, Entry]]:
     """Yield all entries of the batches that name a request, one batch in memory at a time, the newest first."""
     for logged in reader.request_batches_newest_first(request_id, allowance=allowance):
         source = reader.source(logged.epoch)
         if source is not None:
-            yield from request_entries(source, Batch.FromString(logged.body))
+            for key, entry in request_entries(source, Batch.FromString(logged.body)):
+                yield logged, key, entry
 
 
 def _internal_ids(reader: Reader, name: str) -> set[str]:
     found: set[str] = set()
-    for key, entry in _pairs(reader, name, Allowance(_BYTES, STEP_SECONDS)):
+    for _, key, entry in _pairs(reader, name, Allowance(_BYTES, STEP_SECONDS)):
         names = {key.request_id, external_id(key.request_id)}
         if isinstance(entry, EventEntry) and entry.event.HasField("request_closed"):
             names.add(entry.event.request_closed.external_request_id)
@@ -168,12 +178,12 @@ def _remote_request_id(entry: Entry) -> str:
 
 @dataclass(slots=True)
 class _Entries:
-    kept: list[Entry] = field(default_factory=list)
+    kept: list[tuple[LoggedBatch, Entry]] = field(default_factory=list)
     dropped: int = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, logged: LoggedBatch, entry: Entry) -> None:
         if len(self.kept) < _MAX_ENTRIES:
-            self.kept.append(alone(entry))
+            self.kept.append((_stamp(logged), alone(entry)))
         else:
             self.dropped += 1
 
@@ -184,11 +194,11 @@ def _gather(reader: Reader, asked: set[str], allowance: Allowance) -> dict[Reque
     seen, waiting = set(asked), deque(sorted(asked))
     while waiting:
         request_id = waiting.popleft()
-        for key, entry in _pairs(reader, request_id, allowance):
+        for logged, key, entry in _pairs(reader, request_id, allowance):
             remote = _remote_request_id(entry)
             related = set()
             if key.request_id == request_id:
-                entries[key].add(entry)
+                entries[key].add(logged, entry)
                 related = {remote} - {""}
             elif remote == request_id:
                 related = {key.request_id}
@@ -198,26 +208,50 @@ def _gather(reader: Reader, asked: set[str], allowance: Allowance) -> dict[Reque
     return entries
 
 
-def _story(reader: Reader, key: RequestKey, entries: _Entries, *, asked: bool, cut: bool) -> Story:
-    facts = RequestFacts.of(key.request_id, entries.kept, dropped=entries.dropped)
-    if facts.own and facts.closed is None:
-        lost = _lost_unix_nano(reader, facts)
-        facts = replace(facts, lost_unix_nano=lost)
-    return Story(key, facts, asked, _handshakes(reader, facts), cut or entries.dropped > 0)
+def _story(
+    reader: Reader,
+    key: RequestKey,
+    entries: _Entries,
+    endings: Iterable[tuple[LoggedBatch, Loss | None]],
+    *,
+    asked: bool,
+    cut: bool,
+) -> Story:
+    facts = RequestFacts.of(key.request_id, (entry for _, entry in entries.kept), dropped=entries.dropped)
+    if not facts.own:
+        return Story(key, facts, (), asked, ())
+    told = chapters(sorted([*entries.kept, *endings], key=lambda each: each[0].id), Limits())
+    if facts.closed is None:
+        facts = replace(facts, lost_unix_nano=told[-1].lost_unix_nano)
+    return Story(key, facts, tuple(told), asked, _handshakes(reader, facts), cut or entries.dropped > 0)
 
 
-def _lost_unix_nano(reader: Reader, facts: RequestFacts) -> int:
-    """Return when the engine of an unfinished request vanished; 0 if it did not."""
-    began, engine = min(map(entry_time, facts.own)), facts.source.key
-    lost = 0
+def _endings(reader: Reader, since_unix_nano: int) -> Iterator[tuple[LoggedBatch, Loss | None]]:
+    """Yield what ends requests without a word about them: engines that vanished or said goodbye, and time."""
     for logged, index in reader.scan(
-        kinds=("source_lost",), since_unix_nano=began, limit=_MAX_EVENTS_SCANNED
+        kinds=("source_lost",), since_unix_nano=since_unix_nano, limit=_MAX_EVENTS_SCANNED
     ):
         event = Batch.FromString(logged.body).events[index].source_lost
         source = reader.source(event.epoch)
-        if source is not None and source.process == _ENGINE_PROCESS and source.key == engine:
-            lost = event.last_seen_unix_nano
-    return lost
+        if source is not None and source.process == _ENGINE_PROCESS:
+            yield _stamp(logged), Loss(source.key, event.last_seen_unix_nano)
+    for row in reader.source_rows():
+        if (
+            row.closed
+            and row.source.process == _ENGINE_PROCESS
+            and row.last_seen_unix_nano >= since_unix_nano
+        ):
+            last = reader.batch(row.last_batch)
+            if last is not None and Batch.FromString(last.body).HasField("goodbye"):
+                yield _stamp(last), Loss(row.source.key, last.received_unix_nano)
+    newest = reader.batch(reader.last())
+    if newest is not None:
+        yield _stamp(newest), None
+
+
+def _stamp(logged: LoggedBatch) -> LoggedBatch:
+    """Return a batch without its body."""
+    return replace(logged, body=b"")
 
 
 def _handshakes(reader: Reader, facts: RequestFacts) -> tuple[EventEntry, ...]:

@@ -79,6 +79,7 @@ class RequestIdentity:
         prefill_request_id: the id that the prefill side gave it, if this is the decode side; else empty.
         caller: the caller's trace context.
         tracestate: the caller's ``tracestate``, as it came.
+        apart: the first batch of entries that are not told with the request's end; 0 for those that are.
 
     """
 
@@ -86,6 +87,7 @@ class RequestIdentity:
     prefill_request_id: str = ""
     caller: TraceContext | None = None
     tracestate: str = ""
+    apart: int = 0
 
     @property
     def trace_id(self) -> str:
@@ -95,15 +97,16 @@ class RequestIdentity:
         return trace_id(self.prefill_request_id or self.request_id)
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """What tells this request from all others.
+    def key(self) -> tuple[str | int, ...]:
+        """What tells this request from all others, and what is told apart from its end.
 
         Decode's has two parts, because both sides can have the same internal id: vLLM can be told not to
         randomize it (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION).
         """
+        apart = ("apart", self.apart) if self.apart else ()
         if self.prefill_request_id:
-            return (REQUEST, self.prefill_request_id, self.request_id)
-        return (REQUEST, self.request_id)
+            return (REQUEST, self.prefill_request_id, self.request_id, *apart)
+        return (REQUEST, self.request_id, *apart)
 
     @property
     def span_id(self) -> str:

@@ -1,4 +1,4 @@
-"""The trace of one request, from the journal: what the export sends, without its grace and sampling."""
+"""The trace of one request, from the journal: what the export sends, but for its sampling."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.traces import names
 from penstock.agent.traces.build import request_spans
+from penstock.agent.traces.facts import RequestFacts
 from penstock.agent.traces.find import find
 from penstock.agent.traces.otel import service_name
 from penstock.agent.traces.standalone import standalone_spans
 from penstock.proto.v1 import admin_pb2, common_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.agent.journal import Reader
+    from penstock.agent.traces.find import Story
+    from penstock.agent.traces.ids import RequestIdentity
     from penstock.agent.traces.spans import AttributeValue, Span
 
 
@@ -30,14 +35,34 @@ def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
     spans: list[Span] = []
     handshakes: dict[str, Span] = {}
     for story in stories:
-        request, *children = request_spans(story.facts, story.facts.identity)
-        if story.cut:
-            request = replace(request, attributes={**request.attributes, names.HISTORY_CUT: True})
-        spans += [request, *sorted(children, key=lambda span: (span.start_unix_nano, span.name))]
+        spans += sorted(_spans(story), key=_order)
         for entry in story.handshakes:
             handshakes |= {span.span_id: span for span in standalone_spans(entry)}
     spans += sorted(handshakes.values(), key=lambda span: span.start_unix_nano)
     return admin_pb2.Trace(trace_id=stories[0].trace_id, spans=[_span(span) for span in spans])
+
+
+def _spans(story: Story) -> Iterator[Span]:
+    """Yield the spans of a request, chapter by chapter, as the export builds them."""
+    ended: RequestIdentity | None = None
+    for chapter in story.chapters:
+        facts = RequestFacts.of(
+            story.key.request_id,
+            chapter.entries,
+            lost_unix_nano=chapter.lost_unix_nano,
+            dropped=story.facts.dropped,
+        )
+        identity, parent = chapter.identity(facts, ended)
+        for span in request_spans(facts, identity, parent_span_id=parent):
+            cut = story.cut and span.name == names.REQUEST
+            yield replace(span, attributes={**span.attributes, names.HISTORY_CUT: True}) if cut else span
+        if chapter.ended and ended is None:
+            ended = identity
+
+
+def _order(span: Span) -> tuple[bool, int, str]:
+    """Sort requests before what is below them, each by time."""
+    return (span.name != names.REQUEST, span.start_unix_nano, span.name)
 
 
 def _text(value: AttributeValue) -> str:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.journal.allowance import Allowance
+from penstock.agent.traces.chapters import chapters
 from penstock.agent.traces.entries import request_entries
 from penstock.agent.traces.facts import RequestFacts
 from penstock.agent.traces.sampling import judge
-from penstock.agent.traces.spans import EventEntry
 from penstock.agent.traces.state import Remembered
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from penstock.agent.journal import Reader
     from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.traces.entries import RequestKey
-    from penstock.agent.traces.spans import Entry
     from penstock.agent.traces.state import Limits
 
 
@@ -44,37 +43,22 @@ def recall(
         if (source := reader.source(logged.epoch)) is not None
     ]
     # Most often it was not closed: then its entries need not be taken out of their batches.
-    closing = next((logged for logged, source, batch in earlier if _closes(key, source, batch)), None)
-    if closing is None:
+    if not any(_closes(key, source, batch) for _, source, batch in earlier):
         return None
-    found = [
+    found = (
         (logged, entry)
         for logged, source, batch in earlier
         for owner, entry in request_entries(source, batch)
         if owner == key
-    ]
-    # What came after the grace was not part of the decision.
-    end = closing.received_unix_nano + limits.grace_nano
-    entries = [entry for logged, entry in found if logged.id <= closing.id or logged.received_unix_nano < end]
-    facts = RequestFacts.of(key.request_id, entries)
+    )
+    told = chapters(found, limits)
+    end, last = next(chapter for chapter in told if chapter.ended), told[-1]
+    facts = RequestFacts.of(key.request_id, end.entries)
     verdict = judge(facts, facts.identity, sample_ratio(facts.source), limits.long_deferral_nano)
-    opening = _opening(closing, (logged for logged, entry in found if not _waits(entry)), limits.grace_nano)
-    running = now.received_unix_nano - opening.received_unix_nano
+    running = now.received_unix_nano - last.closed_unix_nano
     if running >= limits.grace_nano:
         return Remembered(facts.identity, verdict)
-    return Remembered(facts.identity, verdict, opening.id, running)
-
-
-def _opening(closing: LoggedBatch, batches: Iterable[LoggedBatch], grace_nano: int) -> LoggedBatch:
-    """Return the batch that opened the last grace: the closing one, or one that came after a grace was over."""
-    for logged in batches:
-        if logged.id > closing.id and logged.received_unix_nano >= closing.received_unix_nano + grace_nano:
-            closing = logged
-    return closing
-
-
-def _waits(entry: Entry) -> bool:
-    return isinstance(entry, EventEntry) and entry.event.HasField("handshake")
+    return Remembered(facts.identity, verdict, last.closed_at, running)
 
 
 def _closes(key: RequestKey, source: Source, batch: Batch) -> bool:

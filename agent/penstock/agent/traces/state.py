@@ -20,7 +20,9 @@ class Limits:
     """Bounds of the fold, in nanoseconds and entries.
 
     Attributes:
-        grace_nano: how long after the closing batch the entries of other processes are waited for.
+        grace_nano: how long after the closing batch the entries of other processes are waited for. A calm engine's
+            processes send one batch a second, each at its own time (``ROUND`` in the instrumentation); the rest is for
+            slow machines.
         long_deferral_nano: deferrals of this length are kept whatever the sample ratio is.
         max_age_nano: an unfinished request that is older than this is given up.
         max_pending: above this many requests, the oldest is given up.

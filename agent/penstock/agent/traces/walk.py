@@ -63,6 +63,7 @@ class Walk:
             recall=lambda key, logged: recall(reader, key, logged, sample_ratio=sample_ratio, limits=limits),
             sample_ratio=sample_ratio,
             limits=limits,
+            delivered=cursor[1],
             on_error=self._skip,
         )
         self._sources: dict[int, Source] = {}

@@ -1,0 +1,134 @@
+"""The chapters of a request: what of its entries is finished together. Pure.
+
+The first ends with the request, and with the grace for what other processes still have to say of it. What
+comes after that is a chapter of its own. So is what was told before, if its engine was lost or it was given up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.agent.traces.facts import entry_time
+from penstock.agent.traces.spans import EventEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.agent.model import EngineKey, LoggedBatch
+    from penstock.agent.traces.facts import RequestFacts
+    from penstock.agent.traces.ids import RequestIdentity
+    from penstock.agent.traces.spans import Entry
+    from penstock.agent.traces.state import Limits
+
+
+class Loss(NamedTuple):
+    """An engine is gone."""
+
+    engine: EngineKey
+    last_seen_unix_nano: int
+
+
+@dataclass(slots=True)
+class Chapter:
+    """Entries of one request whose spans are finished together.
+
+    Attributes:
+        began_unix_nano: when its first entry was made.
+        late: the request ended in an earlier one.
+        ended: it holds the end of the request.
+        closed_at: the batch that closed it; 0 while it is open. What comes within the grace belongs to it.
+        closed_unix_nano: when that was received.
+        lost_unix_nano: when its engine vanished before the request ended; 0 if it did not.
+
+    """
+
+    engine: EngineKey
+    began_unix_nano: int
+    first_batch: int
+    late: bool
+    entries: list[Entry] = field(default_factory=list)
+    ended: bool = False
+    closed_at: int = 0
+    closed_unix_nano: int = 0
+    lost_unix_nano: int = 0
+
+    @classmethod
+    def begin(cls, entry: Entry, logged: LoggedBatch, *, late: bool) -> Chapter:
+        """Return the chapter that *entry* of the batch *logged* opens; it is empty."""
+        return cls(entry.source.key, entry_time(entry), logged.id, late)
+
+    def add(self, entry: Entry, logged: LoggedBatch) -> bool:
+        """Take an entry of the batch *logged*; returns whether that closes it."""
+        if not self.engine.engine:
+            self.engine = entry.source.key
+        self.entries.append(entry)
+        ends = isinstance(entry, EventEntry) and entry.event.HasField("request_closed")
+        self.ended = self.ended or ends
+        return (ends or self.late) and self.close(logged.id, logged.received_unix_nano)
+
+    def lose(self, loss: Loss, logged: LoggedBatch) -> bool:
+        """Close it if it is of an engine that is gone; the requests of that engine's next start are younger."""
+        mine = self.engine == loss.engine and self.began_unix_nano <= loss.last_seen_unix_nano
+        if not (mine and self.close(logged.id, logged.received_unix_nano)):
+            return False
+        self.lost_unix_nano = loss.last_seen_unix_nano
+        return True
+
+    def close(self, batch: int, received_unix_nano: int) -> bool:
+        """Close it with a batch; False if it was closed already."""
+        if self.closed_at:
+            return False
+        self.closed_at, self.closed_unix_nano = batch, received_unix_nano
+        return True
+
+    def finished(self, logged: LoggedBatch, grace_nano: int) -> bool:
+        """Tell whether its grace is over when the batch *logged* is received."""
+        return bool(self.closed_at) and logged.received_unix_nano >= self.closed_unix_nano + grace_nano
+
+    def identity(
+        self, facts: RequestFacts, ended: RequestIdentity | None
+    ) -> tuple[RequestIdentity, str | None]:
+        """Return what the ids of its spans are made of, and the span that they hang below.
+
+        Only the end of a request has the request's own ids, and what is still open, as it may be that. All else
+        can come beside it, so its ids hold its first batch: no two chapters share one.
+
+        Args:
+            facts: what its entries say.
+            ended: of the request's end, if that is told in an earlier chapter: then the parent is the span
+                of that; else None, as this chapter has the request's span itself.
+
+        """
+        apart = self.first_batch if self.closed_at and (self.late or not self.ended) else 0
+        if ended is None or self.ended:
+            return replace(facts.identity, apart=apart), None
+        return replace(ended, apart=apart), ended.span_id
+
+
+def chapters(log: Iterable[tuple[LoggedBatch, Entry | Loss | None]], limits: Limits) -> list[Chapter]:
+    """Return the chapters of a request as the export makes them, but for what that gave up for want of room.
+
+    Args:
+        log: what is said of the request and of engines, in the order of the log; None where nothing is.
+        limits: those of the export.
+
+    """
+    told: list[Chapter] = []
+    since = 0
+    for logged, item in log:
+        chapter = told[-1] if told else None
+        if chapter is not None and logged.received_unix_nano >= since + limits.max_age_nano:
+            chapter.close(logged.id, since + limits.max_age_nano)
+        if isinstance(item, Loss):
+            if chapter is not None:
+                chapter.lose(item, logged)
+        elif item is not None:
+            if chapter is None or chapter.finished(logged, limits.grace_nano):
+                late = any(earlier.ended for earlier in told)
+                if late and isinstance(item, EventEntry) and item.event.HasField("handshake"):
+                    continue  # It links to nothing any more.
+                chapter, since = Chapter.begin(item, logged, late=late), logged.received_unix_nano
+                told.append(chapter)
+            chapter.add(item, logged)
+    return told

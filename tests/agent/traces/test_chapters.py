@@ -1,0 +1,178 @@
+"""What of a request is finished together: the same in the export and in the answer to a question."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import itemgetter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from penstock.agent.traces import names, query
+from penstock.agent.traces.assemble import Assembler
+from penstock.agent.traces.state import Limits
+from penstock.instrumentation.collector import ROUND
+from penstock.proto.v1 import common_pb2
+
+from tests.support.batches import TIME, deferral_start, transfer_failure
+from tests.support.memory import reader_of
+from tests.support.stories import (
+    DECODE,
+    DECODE_CORE,
+    DECODE_WORKER,
+    MS,
+    PREFILL,
+    PREFILL_CORE,
+    SECOND,
+    SOURCES,
+    Log,
+    closed,
+    closed_decode,
+    decode_story,
+    failed_story,
+    lost,
+    prefill_story,
+    probe,
+    sample,
+)
+
+LIMITS = Limits()
+GRACE = LIMITS.grace_nano
+OTHER = "other-eeeeeeee"
+
+
+def exported(log):
+    """Return what the backend gets of a log, in the form of an answer."""
+    assembler = Assembler(SOURCES.get)
+    finished = [item for logged in log.batches for item in assembler.apply(logged)]
+    finished += assembler.advance(log.now + 10 * GRACE)
+    return [query._span(span) for item in finished for span in item.spans]
+
+
+def shown(log, *request_ids):
+    """Return what the traces of requests show, each span once."""
+    with reader_of(log, SOURCES.values()) as reader:
+        spans = [span for name in request_ids for span in query.get_trace(reader, name).spans]
+    return list({span.SerializeToString(deterministic=True): span for span in spans}.values())
+
+
+def texts(spans):
+    """Return all that spans say, in an order of their own."""
+    return sorted(map(str, spans))
+
+
+EXPIRED = transfer_failure(
+    PREFILL,
+    time_ns=TIME + 790 * MS,
+    mode=common_pb2.FAILURE_MODE_EXPIRED,
+    direction=common_pb2.DIRECTION_SEND,
+)
+ENTRIES = [
+    *prefill_story(),
+    *failed_story(),
+    (PREFILL_CORE, EXPIRED),
+    (PREFILL_CORE, closed(OTHER)),
+    (DECODE_WORKER, sample(DECODE, rank=1)),
+    (DECODE_WORKER, sample(DECODE, end_time_unix_nano=TIME + 90 * MS)),
+    (DECODE_CORE, probe(DECODE)),
+    (DECODE_CORE, probe(DECODE)),
+    # An engine that was only slow: it comes back and ends its request. And an id that a client uses twice.
+    (DECODE_CORE, lost(DECODE_CORE)),
+    (DECODE_CORE, closed_decode(time_ns=TIME + 900 * MS)),
+]
+
+
+@st.composite
+def logs(draw):
+    """Draw a log of batches in any order, each with one entry or several, at once or long after the last."""
+    log = Log()
+    for teller, entries in groupby(draw(st.permutations(ENTRIES)), key=itemgetter(0)):
+        after = draw(st.sampled_from((MS, GRACE // 2, GRACE - MS, GRACE, 2 * GRACE)))
+        log.add(teller, *(entry for _, entry in entries), after=after)
+    return log
+
+
+@given(logs())
+@settings(max_examples=100, deadline=None)
+def test_a_trace_shows_the_spans_that_the_backend_gets(log):
+    """Whatever comes late, and however late: the same spans, each with an id of its own."""
+    sent = exported(log)
+    assert texts(shown(log, PREFILL, DECODE, OTHER)) == texts(sent)
+    assert len({span.span_id for span in sent}) == len(sent)
+
+
+def ids_of(spans, name):
+    """Return the ids of the spans of a name."""
+    return [span.span_id for span in spans if span.name == name]
+
+
+def test_a_worker_that_was_slow():
+    """Its transfer comes after the grace: a span of its own, under the same id in agentctl and in the backend."""
+    log = Log()
+    *entries, (worker, transfer), end, closing = decode_story()
+    log.tell([*entries, end, closing])
+    log.add(worker, transfer, after=GRACE + SECOND)
+    sent = exported(log)
+    assert texts(shown(log, DECODE)) == texts(sent)
+    request = next(span for span in sent if span.name == names.REQUEST)
+    loads = [span for span in sent if span.name == names.KV_LOAD]
+    assert [load.parent_span_id for load in loads] == [request.span_id] * 2
+    assert loads[0].span_id != loads[1].span_id
+
+
+@pytest.mark.parametrize("story", [prefill_story, decode_story, failed_story])
+def test_a_request_within_its_grace(story):
+    """What agentctl shows at once is what the backend gets a moment later."""
+    log = Log()
+    log.tell(story())
+    assert texts(shown(log, story()[-1][1].request_id)) == texts(exported(log))
+
+
+def test_a_request_that_is_under_way():
+    """Its span has the id that it will end with."""
+    log = Log()
+    log.tell(decode_story()[:-1])
+    early = shown(log, DECODE)
+    assert exported(log)[1:] == []
+    log.tell(decode_story()[-1:])
+    sent = exported(log)
+    assert {span.span_id for span in early} == {span.span_id for span in sent}
+
+
+def test_a_lost_engine_that_comes_back():
+    """The request is told twice, as what was left of it and with its end."""
+    log = Log()
+    log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS, remote_request_id=PREFILL))
+    log.add(DECODE_CORE, lost(DECODE_CORE))
+    log.tell(decode_story()[1:], after=GRACE)
+    sent = exported(log)
+    assert texts(shown(log, DECODE)) == texts(sent)
+    assert len(set(ids_of(sent, names.REQUEST))) == len(set(ids_of(sent, names.DEFERRAL))) == 2
+
+
+def test_an_engine_that_says_goodbye():
+    """It ends what it leaves open, and nothing of the other engine."""
+    log = Log()
+    log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS, remote_request_id=PREFILL))
+    log.add(PREFILL_CORE, deferral_start(OTHER, time_ns=TIME))
+    log.add(DECODE_CORE, goodbye={"reason": "exit"})
+    sent = exported(log)
+    assert len(sent) == 2
+    assert texts(shown(log, DECODE)) == texts(sent)
+
+
+def test_a_request_that_was_given_up():
+    """For its age, in the time of the log; its end is told when it comes."""
+    log = Log()
+    log.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS, remote_request_id=PREFILL))
+    log.add(PREFILL_CORE, closed(OTHER), after=LIMITS.max_age_nano)
+    assert texts(shown(log, DECODE, OTHER)) == texts(exported(log))
+    log.tell(decode_story()[1:], after=GRACE)
+    sent = exported(log)
+    assert texts(shown(log, DECODE, OTHER)) == texts(sent)
+    assert len(set(ids_of(sent, names.REQUEST))) == 3
+
+
+def test_the_grace_covers_a_calm_engine():
+    """Its processes send once in a round, each at its own time; as long again is for a machine that is busy."""
+    assert GRACE >= 2 * ROUND * SECOND

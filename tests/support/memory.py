@@ -1,0 +1,52 @@
+"""A journal in memory, for properties that need many."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.agent.journal.lookup import Lookup
+from penstock.agent.journal.reader import Reader
+from penstock.agent.journal.schema import migrate
+from penstock.agent.journal.transaction import Transaction
+from penstock.proto.v1.ingest_pb2 import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.agent.model import Source
+
+    from tests.support.stories import Log
+
+
+class SharedReader(Reader):
+    """A reader of what a connection has written and not committed."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._stopped = lambda: False
+
+    @property
+    def _lookup(self) -> Lookup:
+        """Return one that remembers nothing: what is rolled back gives its numbers to others."""
+        return Lookup(self._database)
+
+
+@contextmanager
+def reader_of(log: Log, sources: Iterable[Source]) -> Iterator[Reader]:
+    """Give a reader of a journal that holds *log*, each batch under its number and received at its time."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        migrate(database)
+        told = {source.epoch: source for source in sources}
+        transaction = Transaction(database, {})
+        for source in told.values():
+            transaction.open_source(source, 0)
+        for logged in log.batches:
+            batch = Batch.FromString(logged.body)
+            transaction.append(told[logged.epoch], batch, logged.body, logged.received_unix_nano)
+        transaction.finish()
+        yield SharedReader(database)
+    finally:
+        database.close()
