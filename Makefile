@@ -8,7 +8,7 @@ TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean setup-compat test-compat test-compat-engine setup-connectors test-connectors
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean setup-compat test-compat test-compat-engine setup-connectors test-connectors
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -48,6 +48,9 @@ test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 
 
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
 	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py
+
+properties: setup ## What `make test` tries on the same examples each time (Hypothesis), on fresh ones, and more of them.
+	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh
 
 chaos: setup ## The fault suite at full length, and 200 random kills of the agent under traffic (KILLS=n, SEED=n repeats a run).
 	@FAULTS=long $(PYTEST) tests/faults

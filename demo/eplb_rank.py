@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from penstock.instrumentation.runtime import runtime
 from vllm.config import ParallelConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed.eplb import async_worker
 from vllm.distributed.eplb.eplb_state import EplbState
@@ -161,4 +162,8 @@ def _wait_for(path: Path, seconds: float = 120.0) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        # The end follows at once, and on a busy machine the second that it leaves for the last words is short.
+        runtime.flush(60.0)

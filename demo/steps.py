@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -141,10 +142,12 @@ def bad_request(stack: Stack) -> Bad:
         lambda: _trace_with(agent, request_id, "kv.load"),
         f"agentctl trace does not show the failed load of request {request_id}",
     )
-    until(
-        lambda: agent.metrics().value("penstock_load_outcomes_total", peer=peer) > 0,
-        f"penstock_load_outcomes_total does not count the outcome about {peer}",
-    )
+    # The worker tells the failure, the scheduler the outcome: each in its own time.
+    for name in ("penstock_transfer_failures_total", "penstock_load_outcomes_total"):
+        until(
+            partial(_counts, agent, name, peer),
+            f"{name} does not count the failed load from {peer}",
+        )
     metrics = agent.metrics()
     names = (
         "penstock_transfer_failures_total",
@@ -205,6 +208,10 @@ def until(
             raise StepError(f"{said}, {seconds:.0f} s later.")
         time.sleep(_POLL_SECONDS)
     return seen
+
+
+def _counts(agent: Agent, metric: str, peer: str) -> bool:
+    return agent.metrics().value(metric, peer=peer) > 0
 
 
 def _outcome_about(agent: Agent, peer: str) -> dict[str, Any] | None:

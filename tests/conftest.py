@@ -8,9 +8,18 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# The same examples in every run: who changes one thing does not land on a rare example of another (fresh ones: ``make
+# properties``). How fast they are is for benchmarks to say.
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("fresh", settings.get_profile("fixed"), derandomize=False, max_examples=1_000)
+settings.load_profile("fixed")
 
 # Two cores have room for one set of engines: their tests come last, with nothing beside them (vLLM's own handshake has a
 # deadline of five seconds), and who shares a set has to be in one process.

@@ -47,7 +47,7 @@ def test_an_environment_of_another_python_is_built_anew(tmp_path, old, words):
         env={**os.environ, "PYTHON": str(python), "PENSTOCK_VENV": str(venv)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert result.returncode == 1
@@ -66,7 +66,7 @@ def test_what_is_no_environment_is_left_alone(tmp_path):
         ["bash", str(SCRIPT)],
         env={**os.environ, "PYTHON": str(python), "PENSTOCK_VENV": str(kept.parent)},
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert kept.exists()

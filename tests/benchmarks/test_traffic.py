@@ -64,11 +64,11 @@ def serving(handler):
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        yield asyncio.run_coroutine_threadsafe(start(), loop).result(20)
+        yield asyncio.run_coroutine_threadsafe(start(), loop).result(60)
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(20)
+        thread.join(60)
         loop.close()
 
 
@@ -140,7 +140,7 @@ def test_traffic_goes_on_while_something_else_is_done():
     enough = threading.Event()
 
     def work() -> None:
-        assert enough.wait(20)
+        assert enough.wait(60)
 
     async def count(request: web.Request) -> web.StreamResponse:
         if len(streams.bodies) > 2 * LOAD.requests:

@@ -7,6 +7,7 @@ import threading
 import time
 
 from benchmarks.waiting import ThreadTime, cpu_seconds
+from tests.support.agent import wait_until
 
 HELD = 0.1
 
@@ -15,17 +16,23 @@ def test_waiting_for_a_lock_is_told_from_computing():
     """However busy the machine is: what it took is in neither."""
     lock = threading.Lock()
     lock.acquire()
-    threading.Timer(HELD, lock.release).start()
     before = ThreadTime.now()
+    threading.Timer(1.0, lock.release).start()
     with lock:
         waited = ThreadTime.now().since(before)
     assert waited.blocked > waited.running
 
+    # What a host takes from a virtual machine is in no account: some stretch has to be without.
+    wait_until(
+        lambda: (computed := _compute()).running >= HELD > computed.blocked, "computing is not blocked"
+    )
+
+
+def _compute() -> ThreadTime:
     before = ThreadTime.now()
     while time.thread_time() - before.running < HELD:
         pass
-    computed = ThreadTime.now().since(before)
-    assert computed.running >= HELD > computed.blocked
+    return ThreadTime.now().since(before)
 
 
 def test_it_is_never_below_nothing():

@@ -51,7 +51,7 @@ def _count_reaches(stack: Stack, transfers: float, closed: float) -> None:
     until(
         lambda: _transfers(stack) >= transfers and _closed(stack) >= closed,
         f"Not {transfers:g} transfers and {closed:g} requests are counted",
-        seconds=60,
+        seconds=120,
     )
     assert (_transfers(stack), _closed(stack)) == (transfers, closed)
 

@@ -186,5 +186,5 @@ def test_without_a_policy_the_engine_ends(ec: FileBench) -> None:
 
     assert ec.send(request).status == 500
     with pytest.raises(ChildError):
-        ec.engine.child.wait_until(lambda: False, seconds=60, what="serving again")
+        ec.engine.child.wait_until(lambda: False, seconds=120, what="serving again")
     assert not ec.engine.child.running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,11 @@ def agent() -> Iterator[Agent]:
         agent.start()
         yield agent
         agent.stop()
+
+
+def _counts(agent: Agent, expected: float, metric: str, **labels: str) -> bool:
+    """Tell whether a metric is that."""
+    return agent.metrics().value(metric, **labels) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,13 +72,17 @@ def test_what_is_told_is_what_moved(
                 moves.received * moves.expert_bytes,
             )
         assert told[rank]["balancednessAfter"] > told[rank]["balancednessBefore"]
-    metrics = agent.metrics()
-    assert metrics.value("penstock_eplb_rebalances_total", server=server, result="ok") == RANKS
     remote = sum(moves.remote for rank in run.moves for moves in rank)
-    assert metrics.value("penstock_eplb_experts_total", server=server, source="remote") == remote
     moved = sum(moves.received * moves.expert_bytes for rank in run.moves for moves in rank)
-    assert metrics.value("penstock_transfer_size_bytes_sum", server=server, channel="eplb") == moved
-    assert metrics.value("penstock_guard_errors_total") == 0
+    for expected, metric, labels in (
+        (RANKS, "penstock_eplb_rebalances_total", {"result": "ok"}),
+        (remote, "penstock_eplb_experts_total", {"source": "remote"}),
+        (moved, "penstock_transfer_size_bytes_sum", {"channel": "eplb"}),
+    ):
+        until(
+            partial(_counts, agent, expected, metric, server=server, **labels), f"{metric} is not {expected}"
+        )
+    assert agent.metrics().value("penstock_guard_errors_total") == 0
 
 
 def test_a_rank_that_dies_in_mid_transfer(agent: Agent, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
+from demo.steps import until
 from tests.support.engines import CPU_DEFAULTS
 from tests.support.kv_peers import garbled, impostor, stopped, with_hash
 
@@ -45,7 +46,7 @@ def _fails(kv: Bench, request: Prefilled, error_type: c.ErrorType) -> TransferFa
     labels = {"mode": "handshake", "peer": request.peer, "rehearsal": "false"}
     kv.wait_value(1, "penstock_load_outcomes_total", outcome="recomputed", **labels)
     kv.wait_value(outcome.tokens_recomputed, "penstock_recomputed_tokens_total", **labels)
-    assert kv.value("penstock_transfer_failures_total", **labels) >= 1
+    until(lambda: kv.value("penstock_transfer_failures_total", **labels) >= 1, "The failure is not counted")
     load = kv.span(request, "kv.load")
     assert load.status == "error"
     assert load.attributes["penstock.peer"] == request.peer

@@ -32,7 +32,8 @@ def test_a_lease_expires_and_a_late_read_is_told(kv: Bench, spare: Spare) -> Non
     lease = kv.event("lease_closed", unread).lease_closed
     assert lease.ending == e.LEASE_ENDING_EXPIRED
     assert lease.blocks > 0
-    (expired,) = kv.events("transfer_failure", unread)
+    expired = kv.event("transfer_failure", unread)
+    assert kv.events("transfer_failure", unread) == [expired]
     assert expired.transfer_failure.mode == c.FAILURE_MODE_EXPIRED
     assert expired.transfer_failure.direction == c.DIRECTION_SEND
 

@@ -63,7 +63,7 @@ def test_a_transfer_from_a_stopped_peer_is_given_up(
         # Nothing of this held when the request was parked.
         kv.enforce(
             kvLoadFailure={"action": "recompute"},
-            deferral={"maxTransferWait": "1s", "onTimeout": "recompute"},
+            deferral={"maxTransferWait": "3s", "onTimeout": "recompute"},
         )
         failed = answer.result()
         pinned = kv.event("blocks_pinned", request.name).blocks_pinned

@@ -152,7 +152,8 @@ def test_one_probe_decides_after_the_time(kv: Bench) -> None:
         for here, after in itertools.pairwise(states)
         if after != e.QUARANTINE_STATE_HALF_OPEN
     )
-    assert kv.value("penstock_quarantines_total", peer=peer, rehearsal="true") >= 1
+    rehearsed = {"peer": peer, "rehearsal": "true"}
+    until(lambda: kv.value("penstock_quarantines_total", **rehearsed) >= 1, "No rehearsal is counted")
     _loads(kv, kv.prefilled())
 
 
@@ -164,7 +165,7 @@ def _right_until(kv: Bench, done: Callable[[], bool]) -> None:
         assert kv.decode(request).completion == request.text
         return done()
 
-    until(send, "The quarantine does not change", seconds=60)
+    until(send, "The quarantine does not change", seconds=120)
 
 
 def test_an_operator_cuts_a_healthy_peer_off(kv: Bench) -> None:

@@ -118,6 +118,6 @@ def test_without_a_policy_the_engine_ends(bench: Bench) -> None:
     _broken(bench, request)
     assert bench.send(request).status == 500
     with pytest.raises(ChildError):
-        bench.engine.child.wait_until(lambda: False, seconds=60, what="serving again")
+        bench.engine.child.wait_until(lambda: False, seconds=120, what="serving again")
     assert not bench.engine.child.running
     assert "Encoder cache miss" in bench.engine.child.log.read_text()

@@ -46,7 +46,7 @@ class FaultyAgent(AgentProcess):
             self.wait_ready()
         return self
 
-    def wait_death(self, deadline: float = 30.0) -> int:
+    def wait_death(self, deadline: float = 90.0) -> int:
         """Wait until it has died by itself; returns its exit code."""
         assert self.process is not None
         code = self.process.wait(deadline)
@@ -137,7 +137,7 @@ class Bench:
         """Return how many entries have been acknowledged so far."""
         return sum(len(book.acknowledged) for book in self.books())
 
-    def traffic(self, count: int = 30, deadline: float = 40.0) -> None:
+    def traffic(self, count: int = 30, deadline: float = 60.0) -> None:
         """Wait until each producer has got *count* more acknowledgements."""
         before = {book.word: len(book.acknowledged) for book in self.books()}
 
@@ -161,7 +161,7 @@ class Bench:
     def settle(self) -> None:
         """End the traffic and check all that must hold: on the live agent, and on its next life."""
         wait_until(
-            lambda: self.agent.metric("penstock_unaccounted_entries") is not None, "a source's account", 20.0
+            lambda: self.agent.metric("penstock_unaccounted_entries") is not None, "a source's account"
         )
         self.audit()
         for producer in self.producers:
@@ -178,7 +178,7 @@ class Bench:
     def check_counters(self) -> None:
         """Check that the metrics count what the log holds, each entry once; while they are saved they stand still."""
         expected = self.oracle.stored.total() + self.oracle.others, self.oracle.lost.total()
-        wait_until(lambda: self.counted() == expected, f"counters of {expected} (stored, lost)", 30.0)
+        wait_until(lambda: self.counted() == expected, f"counters of {expected} (stored, lost)")
 
     def counted(self) -> tuple[float, float]:
         """Return how many entries of engines the metrics count as stored, and how many as lost."""

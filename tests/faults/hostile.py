@@ -66,7 +66,7 @@ def send(
     """Send messages on one stream, wait for its end, and return its status."""
     channel_options = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(address, options=channel_options) as channel:
-        call = channel.stream_stream(method)(iter(bodies), timeout=30, **options)
+        call = channel.stream_stream(method)(iter(bodies), timeout=120, **options)
         try:
             for _ in call:
                 pass

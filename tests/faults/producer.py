@@ -38,7 +38,7 @@ from tests.support.entries import acknowledged, emit_closed, emit_probe, emit_tr
 _TICKS = 50
 _EMITTERS = (emit_closed, emit_transfer, emit_probe)
 _CHILD_ENTRIES = 60
-_CHILD_DEADLINE = 30.0
+_CHILD_DEADLINE = 60.0
 
 
 class Ledger:
@@ -120,7 +120,7 @@ def finish(ledger: Ledger, traffic: Traffic, deadline: float) -> bool:
     while not acknowledged(runtime) and time.monotonic() < end:
         time.sleep(0.01)
     settled = acknowledged(runtime)
-    runtime.stop(5.0)
+    runtime.stop(60.0)
     ledger.write(emitted=traffic.emitted, settled=settled)
     return settled
 

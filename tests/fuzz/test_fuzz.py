@@ -48,7 +48,7 @@ def test_a_bounded_run(tmp_path):
         capture_output=True,
         text=True,
         cwd=_ROOT,
-        timeout=120,
+        timeout=300,
         check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-4000:]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.policy_pb2 import Push
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-_DEADLINE = 20.0
+_DEADLINE = 60.0
 
 
 class AdminHarness:

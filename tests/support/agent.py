@@ -110,7 +110,7 @@ class AgentProcess:
         self.listen, self.admin, self.http = addresses["listen"], addresses["admin"], addresses["http"]
         return self.get("/readyz")[0] == 200
 
-    def stop(self, sig: int = signal.SIGTERM, deadline: float = 20.0) -> int:
+    def stop(self, sig: int = signal.SIGTERM, deadline: float = 60.0) -> int:
         """Send *sig*, wait for the end, return the exit code; a stopped agent stays stopped."""
         process = self.process
         if process is None:
@@ -142,7 +142,7 @@ class AgentProcess:
         """GET a path of its HTTP port: status and body; status 0 if nobody answers."""
         request = urllib.request.Request(f"http://{self.http}{path}", headers={"Accept": accept})
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:

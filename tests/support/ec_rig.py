@@ -26,9 +26,23 @@ if TYPE_CHECKING:
 
 Orders: TypeAlias = "tuple[tuple[LoadOrder, ...], RegionName | None]"
 
-__all__ = ["HIDDEN", "MODEL", "Notes", "Rig", "feature", "publisher", "request", "rig", "tensor", "wait_for"]
+__all__ = [
+    "HIDDEN",
+    "MODEL",
+    "PATIENT",
+    "Notes",
+    "Rig",
+    "feature",
+    "publisher",
+    "request",
+    "rig",
+    "tensor",
+    "wait_for",
+]
 
 DEADLINE = 60.0
+# Generous, because a machine that tests is busy; a test of a time-out sets its own.
+PATIENT = {"probe_timeout": 30.0, "start_timeout": 30.0, "idle_timeout": 30.0}
 
 
 def wait_for(what: Callable[[], Any], why: str = "it did not happen") -> Any:
@@ -83,9 +97,7 @@ class Rig:
     """A consumer and one of its workers; ``step`` is what vLLM does with a request in one step."""
 
     def __init__(self, *producers: str, ranks: int = 1, dtype: str = "float32", **settings: Any) -> None:
-        # Generous, because a machine that tests is busy; a test of a time-out sets its own.
-        patient = {"probe_timeout": 10.0, "start_timeout": 15.0, "idle_timeout": 10.0}
-        given = {"region_bytes": 4 << 20, **patient, **settings}
+        given = {"region_bytes": 4 << 20, **PATIENT, **settings}
         self.consumer = Consumer(
             ConsumerSettings(producers=producers, **given),
             Expected(MODEL, dtype, HIDDEN),

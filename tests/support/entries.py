@@ -42,6 +42,11 @@ def emit_probe(runtime: Runtime, request_id: str) -> None:
 
 
 def acknowledged(runtime: Runtime) -> bool:
-    """Tell whether all that was emitted has been committed by the agent."""
+    """Tell whether all that was emitted has been committed by the agent.
+
+    Its thread is asked: while it makes a batch, entries are neither in a queue nor in the outbox.
+    """
     service = runtime._exporter
-    return service is not None and not runtime.emitter.queued() and not len(service._outbox)
+    if service is None or not service.flush(1.0):
+        return False
+    return not runtime.emitter.queued() and not len(service._outbox)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.runtime import Runtime
 
-_LONGEST = 20.0
+_LONGEST = 60.0
 
 
 def hold_step(runtime: Runtime) -> Callable[[], None]:

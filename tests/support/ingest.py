@@ -68,7 +68,7 @@ class IngestHarness:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run *work* on the loop and return its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call *function* on the loop and return its result."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.drills import Drill
 
 HOST = "127.0.0.1"
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, directory: Path, transports: str = "tcp,self,sm") -> None:

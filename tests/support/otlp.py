@@ -144,7 +144,7 @@ class OtlpBackend(trace_service_pb2_grpc.TraceServiceServicer):
     def stop(self) -> None:
         """Go down at once; what was received stays."""
         if self._server is not None:
-            self._server.stop(grace=None).wait(5)
+            self._server.stop(grace=None).wait(60)
             self._server = None
 
     def refuse(self, decide: Callable[[list[ReceivedSpan]], Answer]) -> None:

@@ -39,7 +39,7 @@ def promtool(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -85,7 +85,7 @@ class Prometheus:
                 stderr=log,
                 env={**os.environ, "GOMAXPROCS": "1"},
             )
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while not (address := self._listening()):
             if self._process.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"Prometheus did not start:\n{self._log.read_text()}")
@@ -114,7 +114,7 @@ class Prometheus:
         """Return the data of an answer of its HTTP API; None while it is not ready."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as response:
+            with urllib.request.urlopen(url, timeout=60) as response:
                 return json.load(response)["data"]
         except urllib.error.HTTPError as error:
             with error:
@@ -123,7 +123,7 @@ class Prometheus:
             return None
 
     def until(
-        self, path: str, found: Callable[[Any], Any], *, deadline: float = 60.0, **parameters: str
+        self, path: str, found: Callable[[Any], Any], *, deadline: float = 120.0, **parameters: str
     ) -> Any:
         """Ask until *found* makes something true of the answer's data; return that."""
         end = time.monotonic() + deadline

@@ -209,7 +209,7 @@ def test_a_watch_yields_each_event_once_and_in_order(harness: AdminHarness) -> N
         harness.append(core, transfer_failure(f"r{number}", time_ns=now), deferral_start("x", time_ns=now))
     wait_until(lambda: len(seen) == 21, "the watch shows what came")
     harness.run(_close(harness))
-    thread.join(10)
+    thread.join(60)
     assert seen == ["before", *(f"r{number}" for number in range(20))]
 
 
@@ -277,7 +277,7 @@ def test_an_engine_that_refuses_says_why(harness: AdminHarness) -> None:
     harness.engine("0", refuse=lambda push: "no budget here" if push.schedule else "")
     manifest = json.dumps(document("p"))
     harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest))
-    list(harness.stub.WatchRollout(admin.WatchRolloutRequest(timeout={"seconds": 10})))
+    list(harness.stub.WatchRollout(admin.WatchRolloutRequest(timeout={"seconds": 60})))
     (engine,) = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
     assert (engine.in_sync, engine.policy.last_error) == (False, "kvLoadFailure.action: no budget here")
 
@@ -292,7 +292,7 @@ def test_a_watch_that_is_given_up_lets_its_thread_finish_before_its_reader_goes(
     class SlowReader(Reader):
         def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
             reading.set()
-            assert release.wait(20)
+            assert release.wait(60)
             states.append("read")
             return super().batches(after, limit, max_bytes)
 
@@ -305,7 +305,7 @@ def test_a_watch_that_is_given_up_lets_its_thread_finish_before_its_reader_goes(
     async def give_up() -> None:
         events = watch_events(harness.service.agent, harness.service._tail, admin.ListEventsRequest())
         task = asyncio.ensure_future(anext(events))
-        await asyncio.to_thread(reading.wait, 20)
+        await asyncio.to_thread(reading.wait, 60)
         for _ in range(2):
             task.cancel()
             for _ in range(5):

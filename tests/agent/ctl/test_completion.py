@@ -53,8 +53,11 @@ def test_commands_options_and_words(harness: AdminHarness) -> None:
     assert _complete(nowhere, "bogus x") == []
 
 
-def test_names_are_those_that_the_agent_knows(harness: AdminHarness, agentctl: Agentctl) -> None:
+def test_names_are_those_that_the_agent_knows(
+    harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Engines, peers, policies; of several servers with the server."""
+    monkeypatch.setattr("penstock.agent.ctl.named._DEADLINE", 60.0)
     harness.append(harness.source("0"), transfer_failure("r"))
     harness.source("1", server="prefill")
     agentctl("set-policy", "gold", "--kv-load-failure", "recompute")

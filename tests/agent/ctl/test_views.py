@@ -206,7 +206,7 @@ def test_watch_prints_events_as_they_come(filled: AdminHarness, agentctl: Agentc
     # It has begun when it waits for the log to move.
     wait_until(lambda: filled.service._tail.notice.waiting, "the watch has begun")
     filled.append(filled.source("0"), transfer_failure("r1"), transfer_failure("r2"), transfer_failure("r3"))
-    thread.join(10)
+    thread.join(60)
     events = [json.loads(line)["event"]["requestId"] for line in results[0].stdout.splitlines()]
     assert events == ["r1", "r2"]
     old = agentctl("watch", "--since", "99999d", "--kind", "transfer_failure", "--count", "1")

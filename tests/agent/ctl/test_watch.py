@@ -159,7 +159,7 @@ def test_a_real_agent_may_be_killed(agent: AgentProcess) -> None:
         wait_until(lambda: last in seen, "the watch tells what came after the kill")
         assert seen == [str(number) for number in range(int(seen[0]), engine.sent)]
         watch.send_signal(signal.SIGINT)
-        assert watch.wait(30) == 130
+        assert watch.wait(60) == 130
         assert watch.stderr is not None
         err = watch.stderr.read().strip().splitlines()
         assert err == ["the agent is away; waiting for it", "the agent is back"]

@@ -64,7 +64,7 @@ class _Secured:
                 "AGENTCTL_TLS_SERVER_NAME": "agent.example",
             }
         done = subprocess.run(
-            [*_COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=30, check=False
+            [*_COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=120, check=False
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -96,7 +96,7 @@ def test_agentctl_over_tcp(secured: _Secured) -> None:
     code, said = secured.agentctl(secured.tcp, ops, *change)
     assert code == 0, said
     with grpc.insecure_channel(secured.agent.admin) as channel:
-        (entry,) = AdminStub(channel).ListAudit(admin.ListAuditRequest(name="p"), timeout=10).entries
+        (entry,) = AdminStub(channel).ListAudit(admin.ListAuditRequest(name="p"), timeout=60).entries
     assert entry.author.startswith("tls:ops (")
     assert (entry.action, entry.reason) == ("apply", "INC-1")
     code, said = secured.agentctl(secured.tcp, grafana, "get", "audit", "p")
@@ -133,7 +133,7 @@ def test_engines_can_call_nothing_of_it(secured: _Secured, method: str) -> None:
     with grpc.insecure_channel(secured.agent.listen) as channel:
         call = getattr(AdminStub(channel), method)
         with pytest.raises(grpc.RpcError) as caught:
-            list(call(request, timeout=10))
+            list(call(request, timeout=60))
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -147,9 +147,9 @@ def test_of_two_writers_one_wins_and_the_other_is_told(secured: _Secured) -> Non
             stub = AdminStub(channel)
             manifest = json.dumps(document("contended", kvLoadFailure=action(value), priority=7))
             request = admin.ApplyPolicyRequest(manifest_json=manifest, author=value, if_generation=0)
-            start.wait(10)
+            start.wait(60)
             try:
-                outcomes.append(stub.ApplyPolicy(request, timeout=10).result)
+                outcomes.append(stub.ApplyPolicy(request, timeout=60).result)
             except grpc.RpcError as error:
                 outcomes.append(f"{error.code().name}: {error.details()}")
 
@@ -157,7 +157,7 @@ def test_of_two_writers_one_wins_and_the_other_is_told(secured: _Secured) -> Non
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(20)
+        writer.join(120)
     assert sorted(outcomes) == [
         "ABORTED: policy 'contended' is at generation 1, not at 0; read it again and retry",
         "created",
@@ -180,7 +180,7 @@ def test_tcp_without_certificates_is_refused_at_the_start(args: list[str], sente
     with short_directory() as directory:
         agent = AgentProcess(directory, args)
         done = subprocess.run(
-            agent.command(), env=agent._env, capture_output=True, text=True, timeout=30, check=False
+            agent.command(), env=agent._env, capture_output=True, text=True, timeout=120, check=False
         )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert sentence in done.stderr

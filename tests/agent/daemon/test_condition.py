@@ -103,14 +103,14 @@ async def test_housekeeping(condition, monkeypatch, attribute, value, sentence):
 
     monkeypatch.setattr(database, "copy", copying)
     house = Housekeeper(database, condition, fatal)
-    await asyncio.wait_for(copied.wait(), 10)
-    async with asyncio.timeout(10):
+    await asyncio.wait_for(copied.wait(), 60)
+    async with asyncio.timeout(60):
         while condition.not_copied or not (condition.place.path / "policy-copy.db").exists():  # noqa: ASYNC110  (a thread)
             await asyncio.sleep(0.001)
     journal = Mock(wraps=condition.journal, damage="", error="", alive=True)
     monkeypatch.setattr(condition, "journal", journal)
     setattr(journal, attribute, value)
-    error = await asyncio.wait_for(fatal, 10)
+    error = await asyncio.wait_for(fatal, 60)
     assert isinstance(error, DamageError)
     assert str(error) == sentence
     assert condition.not_copied == ""

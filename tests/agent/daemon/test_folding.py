@@ -111,10 +111,9 @@ async def test_saving_goes_on_by_itself(tmp_path, monkeypatch):
     assert journal.load_fold() is None
     saving = asyncio.ensure_future(keeper.keep_saving())
     await append(journal, 1, 2)
-    for _ in range(5000):
-        if journal.load_fold():
-            break
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(60):
+        while not journal.load_fold():  # noqa: ASYNC110  (a thread)
+            await asyncio.sleep(0.001)
     assert journal.load_fold() == (2, b"\x01\x02")
     saving.cancel()
     await journal.close()
@@ -130,7 +129,7 @@ class SlowFold(ListFold):
     def dump(self) -> bytes:
         """Return the numbers as they are at the end: nothing may have changed them meanwhile."""
         self.begun.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         return super().dump()
 
 
@@ -145,7 +144,7 @@ async def test_commits_go_on_while_the_state_is_dumped(tmp_path, monkeypatch, mo
     await keeper.restore()
     saving = asyncio.ensure_future(keeper.keep_saving())
     await append(journal, 1, 2)
-    assert await asyncio.to_thread(fold.begun.wait, 10)
+    assert await asyncio.to_thread(fold.begun.wait, 60)
     await append(journal, 3)
     assert (fold.seqs, keeper.at) == ([1, 2], 2)
     fold.go_on.set()
@@ -172,17 +171,20 @@ async def test_a_dump_that_fails_is_tried_again(tmp_path, monkeypatch):
     errors = iter([RuntimeError("boom")])
 
     def dump() -> bytes:
+        fold.begun.set()
+        assert fold.go_on.wait(60)
         for error in errors:
             raise error
         return bytes(fold.seqs)
 
     monkeypatch.setattr(fold, "dump", dump)
     await append(journal, 1, 2)
+    assert await asyncio.to_thread(fold.begun.wait, 60)
     await append(journal, 3)
-    for _ in range(5000):
-        if keeper._saved == 3:
-            break
-        await asyncio.sleep(0.001)
+    fold.go_on.set()
+    async with asyncio.timeout(60):
+        while not keeper._saved:  # noqa: ASYNC110  (a thread)
+            await asyncio.sleep(0.001)
     assert (keeper._saved, fold.seqs, next(errors, None)) == (3, [1, 2, 3], None)
     saving.cancel()
     await journal.close()

@@ -184,7 +184,7 @@ def test_a_start_on_a_full_disk(tmp_path):
         ["unshare", "-rm", "sh", "-c", words, "sh", sys.executable, "-c", CHILD, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert child.returncode == 0, child.stderr

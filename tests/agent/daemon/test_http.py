@@ -61,7 +61,7 @@ async def test_a_scrape_does_not_wait_for_questions(served):
     """Those have the loop's threads, perhaps all of them, and for as long as a backup takes."""
     _, get = served
     release = threading.Event()
-    questions = [asyncio.create_task(asyncio.to_thread(release.wait, 20)) for _ in range(64)]
+    questions = [asyncio.create_task(asyncio.to_thread(release.wait, 60)) for _ in range(64)]
     try:
         assert (await get("/metrics", Accept="x/y"))[0] == 200
         assert not any(question.done() for question in questions)
@@ -107,7 +107,7 @@ async def test_a_scrape_that_takes_too_long_is_given_up(served, monkeypatch):
 
     def slow(accept):
         rendered.append(accept)
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return b"late", "text/plain"
 
     monkeypatch.setattr(agent, "hold", slow)
@@ -115,7 +115,7 @@ async def test_a_scrape_that_takes_too_long_is_given_up(served, monkeypatch):
         status, text, _ = await get("/metrics")
         assert (status, text) == (503, "the metrics were not ready within 0.05 s; scrape less often\n")
     assert len(rendered) == 1
-    monkeypatch.setattr("penstock.agent.http._RENDER_DEADLINE", 10.0)
+    monkeypatch.setattr("penstock.agent.http._RENDER_DEADLINE", 60.0)
     monkeypatch.setattr(agent, "hold", None)
     go_on.set()
     assert (await get("/metrics", Accept="x/y"))[:2] == (200, "for x/y")
@@ -127,7 +127,7 @@ async def exchange(address, data):
     try:
         writer.write(data)
         with contextlib.suppress(ConnectionError):
-            return await asyncio.wait_for(reader.read(), 10)
+            return await asyncio.wait_for(reader.read(), 60)
         return b""
     finally:
         writer.close()
@@ -174,7 +174,7 @@ async def test_a_connection_has_one_request(bare):
 
 async def test_a_connection_that_dawdles_is_cut_off(monkeypatch):
     """Whether it says nothing or a byte now and then; others are served meanwhile."""
-    monkeypatch.setattr("penstock.agent.http._CONNECTION_SECONDS", 0.3)
+    monkeypatch.setattr("penstock.agent.http._CONNECTION_SECONDS", 2.0)
     server = HttpServer(TcpAddress("127.0.0.1", 0), Agent().render, lambda: "", lambda: "")
     await server.start()
     try:

@@ -33,7 +33,7 @@ def test_ready_means_that_all_doors_are_open(agent):
     assert agent.get("/readyz") == (200, "ok\n")
     for address in (agent.listen, agent.admin):
         with grpc.insecure_channel(address) as channel:
-            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -52,13 +52,13 @@ def test_both_of_an_engines_services_are_on_its_endpoint(agent):
         engine.publish(transfer_failure("r"))
     with grpc.insecure_channel(agent.listen) as channel:
         subscribe = Report(subscribe=Subscribe(schema_version=1, epoch=1, key={"engine": "0"}))
-        push = next(PolicyFeedStub(channel).Watch(iter([subscribe]), timeout=10))
+        push = next(PolicyFeedStub(channel).Watch(iter([subscribe]), timeout=60))
         assert (push.nonce, list(push.schedule)) == (1, [])
         with pytest.raises(grpc.RpcError) as caught:
-            AdminStub(channel).GetStatus(GetStatusRequest(), timeout=10)
+            AdminStub(channel).GetStatus(GetStatusRequest(), timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     with grpc.insecure_channel(agent.admin) as channel:
-        status = AdminStub(channel).GetStatus(GetStatusRequest(), timeout=10)
+        status = AdminStub(channel).GetStatus(GetStatusRequest(), timeout=60)
     assert status.state_dir == str(agent.state_dir)
     assert status.log_last >= 1
     assert status.metrics_address == agent.http
@@ -74,7 +74,7 @@ def test_a_message_that_breaks_the_contract_is_counted():
             engine.send(Batch(epoch=engine.epoch + 1, seq=1))
             assert engine.failure() is grpc.StatusCode.INVALID_ARGUMENT
         with grpc.insecure_channel(agent.admin) as channel:
-            status = AdminStub(channel).GetStatus(GetStatusRequest(), timeout=10)
+            status = AdminStub(channel).GetStatus(GetStatusRequest(), timeout=60)
     assert (status.messages_refused, status.engines_expected) == (1, 3)
     assert "open a stream for each" in status.last_refusal
     assert status.last_refused.ToNanoseconds() >= status.start_time.ToNanoseconds()

@@ -55,7 +55,7 @@ async def test_health_follows_what_the_server_says_of_itself():
             statuses = []
             for serving in (True, False):
                 await server.set_serving(serving)
-                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
+                answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=60)
                 statuses.append(answer.status)
         assert statuses == [
             health_pb2.HealthCheckResponse.SERVING,
@@ -88,6 +88,6 @@ def test_files_for_all_connections():
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
     )
     assert result.stdout == "(3000, 3000)\n"

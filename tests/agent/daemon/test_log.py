@@ -31,7 +31,7 @@ def lines(log_format: str) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=120,
     )
     assert result.stdout == ""
     return result.stderr.splitlines()
@@ -77,7 +77,7 @@ def test_what_cannot_be_written_is_lost_and_nobody_fails_of_it(log_format: str, 
             stderr=errors,
             text=True,
             check=False,
-            timeout=30,
+            timeout=120,
         )
     finally:
         os.close(errors)

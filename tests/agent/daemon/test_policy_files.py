@@ -22,7 +22,7 @@ _LOADS = "penstock_agent_policy_files_loads_total"
 
 def _ask(agent: AgentProcess, method: str, request: Any) -> Any:
     with grpc.insecure_channel(agent.admin) as channel:
-        return getattr(AdminStub(channel), method)(request, timeout=10)
+        return getattr(AdminStub(channel), method)(request, timeout=60)
 
 
 def _policies(agent: AgentProcess) -> dict[str, str]:

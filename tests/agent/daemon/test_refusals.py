@@ -15,7 +15,7 @@ from tests.support.engine import FakeEngine
 def run(agent: AgentProcess) -> subprocess.CompletedProcess[str]:
     """Run an agent that is expected to end by itself."""
     return subprocess.run(
-        agent.command(), env=agent._env, capture_output=True, text=True, timeout=30, check=False
+        agent.command(), env=agent._env, capture_output=True, text=True, timeout=120, check=False
     )
 
 

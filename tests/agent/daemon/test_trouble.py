@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1.ingest_pb2 import Batch
 
+from demo.processes import free_port
 from tests.support.agent import AgentProcess, running_agent, short_directory, wait_until
 from tests.support.batches import noise, transfer_failure
 from tests.support.engine import FakeEngine
@@ -119,7 +119,7 @@ def test_damage_that_shows_while_it_runs():
         assert process is not None
         with FakeEngine(agent.listen) as engine:
             engine.send(Batch(epoch=engine.epoch, seq=1, events=[transfer_failure("r")]))
-            assert process.wait(30) == 2
+            assert process.wait(60) == 2
         assert "penstock-agent: the journal is damaged (" in agent.log()
         agent.start()
         assert agent.metric("penstock_agent_databases_set_aside", database="journal") == 1
@@ -173,7 +173,7 @@ def test_idle_instead_of_a_crash_loop(mistake):
             assert mistake.partition("=")[2] in agent.log()
         finally:
             process.send_signal(signal.SIGTERM)
-            code = process.wait(30)
+            code = process.wait(60)
         assert code in (0, 2)
 
 
@@ -181,8 +181,7 @@ def test_idle_health():
     """Health answers, and says what is wrong; a scrape fails, which is what alerts on it."""
     with running_agent() as owner:
         with short_directory() as directory:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                http = f"127.0.0.1:{free.getsockname()[1]}"
+            http = f"127.0.0.1:{free_port()}"
             agent = IdleAgent(
                 directory, ["--on-fatal=idle", f"--state-dir={owner.state_dir}", f"--http={http}"]
             )
@@ -207,7 +206,7 @@ class IdleAgent(AgentProcess):
 def agent_command(agent: AgentProcess, *words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a subcommand of penstock-agent with the flags of *agent*."""
     command = [*agent.command()[:3], *words, *agent.command()[3:]]
-    return subprocess.run(command, env=agent._env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=agent._env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_backup_is_a_state_directory():

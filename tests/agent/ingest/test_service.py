@@ -136,7 +136,7 @@ def test_a_stream_begins_with_a_hello(ingest, first, code):
     """Anything else is refused, bytes that are no message included."""
     with grpc.insecure_channel(ingest.address) as channel:
         call = channel.stream_stream("/penstock.v1.Ingest/Publish")(
-            iter([] if first is None else [first]), timeout=10
+            iter([] if first is None else [first]), timeout=60
         )
         with pytest.raises(grpc.RpcError) as caught:
             next(call)
@@ -296,7 +296,7 @@ def test_a_silent_stream_is_ended(ingest, monkeypatch):
     monkeypatch.setattr("penstock.agent.ingest.service._PEER_DEADLINE", 0.05)
     with grpc.insecure_channel(ingest.address) as channel:
         stop = FakeEngine(ingest.address)._outgoing
-        call = IngestStub(channel).Publish(iter(stop.get, None), timeout=10)
+        call = IngestStub(channel).Publish(iter(stop.get, None), timeout=60)
         with pytest.raises(grpc.RpcError) as caught:
             next(call)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -72,7 +72,7 @@ async def test_a_commit_is_announced_though_its_sender_has_gone(journal, source)
     task = asyncio.ensure_future(journal.append(source, batch, b""))
     await asyncio.sleep(0)  # it is queued now
     task.cancel()
-    await asyncio.wait_for(announced.wait(), 10)
+    await asyncio.wait_for(announced.wait(), 60)
     assert task.cancelled()
     assert journal.watermark(source.epoch) == 1
 

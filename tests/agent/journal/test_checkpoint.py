@@ -53,6 +53,6 @@ def test_the_writer_waits_for_a_slow_checkpoint_only(tmp_path, monkeypatch):
     waiting.start()
     assert waiting.is_alive()
     made._turn.release()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     made.close()

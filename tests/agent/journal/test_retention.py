@@ -63,7 +63,7 @@ class Log:
 
     async def settled(self) -> None:
         """Wait until the writer has trimmed what it can."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.journal._writer._trimming or self.journal._writer._latest or self.journal.error:  # noqa: ASYNC110  (a thread)
                 await asyncio.sleep(0.001)
         await self.journal.open_source(self.source)
@@ -128,7 +128,7 @@ async def test_what_the_metrics_have_not_counted_stays(journal, log):
     ) as caught:
         await log.add(400, folded=False)
     assert "journal cannot be written" in str(caught.value)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not journal.wants_fold:  # noqa: ASYNC110  (the writer's thread looks again whether anything may go)
             await asyncio.sleep(0.001)
     assert "--state-limit" in journal.error

@@ -77,7 +77,7 @@ def test_noting_from_many_threads() -> None:
     finished: list[int] = []
 
     def work(number: int) -> None:
-        start.wait(10)
+        start.wait(60)
         for step in range(300):
             peer = f"{number}-{step % 16}"
             exemplars.note(source(), transfer_failure("r", peer=peer), TRACE, SPAN)
@@ -88,5 +88,5 @@ def test_noting_from_many_threads() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(finished) == [0, 1, 2, 3]

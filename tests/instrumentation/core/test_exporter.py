@@ -212,9 +212,9 @@ def test_flush_waits_until_the_agent_has_it(agent: FakeAgent, runtime: Runtime) 
     agent.wait(lambda: ids(agent) == ["first"], "the link")
     for number in range(700):
         emit_failure(runtime, f"r-{number:03}")
-    runtime.flush(20.0)
+    runtime.flush(60.0)
     assert len(agent.received.entries()) == 701
-    runtime.flush(20.0)
+    runtime.flush(60.0)
 
 
 def test_flush_without_an_agent_waits_for_nothing(make_runtime: Callable[..., Runtime]) -> None:

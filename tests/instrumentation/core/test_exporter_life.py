@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation import exporter
@@ -59,7 +60,7 @@ def test_a_busy_source_has_its_snapshot_too(agent: FakeAgent, runtime: Runtime) 
         emit_transfer(runtime, "r-1")
         return len(agent.received.snapshots) >= 4
 
-    agent.wait(told, "four snapshots", 8.0)
+    agent.wait(told, "four snapshots")
     assert agent.received.entries()
 
 
@@ -121,7 +122,7 @@ def test_goodbye_is_the_last_batch(agent: FakeAgent, runtime: Runtime) -> None:
     runtime.start()
     agent.wait(lambda: agent.received.hellos, "a hello")
     emit_failure(runtime, "last")
-    runtime.stop(5.0)
+    runtime.stop(60.0)
     batches = agent.received.batches()
     assert ids(agent) == ["last"]
     assert batches[-1].goodbye.reason == "exit"
@@ -135,7 +136,7 @@ def test_stop_is_bounded_with_a_mute_agent(agent: FakeAgent, runtime: Runtime) -
     agent.wait(lambda: agent.received.hellos, "a hello")
     thread = runtime._exporter._thread
     runtime.stop(0.2)
-    thread.join(5.0)
+    thread.join(60.0)
     assert not thread.is_alive()
 
 
@@ -149,10 +150,12 @@ def test_no_agent_at_all(make_runtime: Callable[..., Runtime]) -> None:
     wait_until(lambda: runtime.emitter.queued() < 512, "the queue is emptied")
     outbox = runtime._exporter._outbox
     wait_until(lambda: runtime._exporter.inbox.qsize() == 0, "the exporter rests")
+    wait_until(
+        lambda: outbox.entries + runtime.emitter.queued() == 20_000, "every entry is in one of the two"
+    )
     assert outbox.size <= 64 << 10
-    assert outbox.entries + runtime.emitter.queued() == 20_000
     thread = runtime._exporter._thread
-    runtime.stop(1.0)
+    runtime.stop(60.0)
     assert not thread.is_alive()
 
 
@@ -162,11 +165,11 @@ def test_queue_full_is_counted(agent: FakeAgent, runtime: Runtime) -> None:
 
     def hold(_: object) -> None:
         blocked.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     runtime.snapshots.add("hold", hold)
     runtime.start()
-    assert blocked.wait(10)
+    assert blocked.wait(60)
     capacity = runtime.emitter._capacity
     for number in range(capacity + 7):
         emit_probe(runtime, f"r-{number}")
@@ -232,7 +235,7 @@ def test_stopping_thread_sleeps_too(agent: FakeAgent, runtime: Runtime) -> None:
     service = runtime._exporter
     runtime.stop(0.3)
     assert service.finished or service._wait(0.0) == min(service._answer_by, service._stop_by)
-    service._thread.join(5.0)
+    service._thread.join(60.0)
     assert not service._thread.is_alive()
 
 
@@ -242,7 +245,7 @@ def test_idle_thread_sleeps(agent: FakeAgent, runtime: Runtime) -> None:
     agent.wait(lambda: agent.received.snapshots, "a snapshot")
     service = runtime._exporter
     assert runtime.emitter.mark == BATCH_ENTRIES - 1  # an entry waits for the snapshot, too
-    assert service._wait(0.0) == min(service._snapshot_at, service._proven_at)
+    wait_until(lambda: service._wait(0.0) == min(service._snapshot_at, service._proven_at), "it sleeps")
 
 
 def test_an_idle_stream_sleeps(agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +260,9 @@ def test_an_idle_stream_sleeps(agent: FakeAgent, runtime: Runtime, monkeypatch: 
         look(*args, **kwargs)
 
     monkeypatch.setattr(_common, "_wait_once", counted)
+    began = time.monotonic()
     runtime.start()
     agent.wait(lambda: len(agent.received.snapshots) >= 4, "four snapshots")
     # By the clock at most one a second, and one for each time that something has been sent or answered.
-    assert 0 < looks.count("penstock-reader") <= 3 * len(agent.received.snapshots)
+    passed = time.monotonic() - began
+    assert 0 < looks.count("penstock-reader") <= passed + 3 * len(agent.received.snapshots)

@@ -108,7 +108,7 @@ def test_process_ends_with_a_hung_agent(hanging: subprocess.Popen[str], director
         [sys.executable, "-c", textwrap.dedent(script), f"unix://{directory}/ingest.sock"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, "GRPC_VERBOSITY": "ERROR"},
     )

@@ -49,8 +49,8 @@ def admin(real: AgentProcess) -> Iterator[Any]:
     with grpc.insecure_channel(real.admin) as channel:
         stub = admin_pb2_grpc.AdminStub(channel)
         yield stub
-        for policy in stub.ListPolicies(admin_pb2.ListPoliciesRequest(), timeout=20).policies:
-            stub.DeletePolicy(admin_pb2.DeletePolicyRequest(name=policy.name, author="test"), timeout=20)
+        for policy in stub.ListPolicies(admin_pb2.ListPoliciesRequest(), timeout=60).policies:
+            stub.DeletePolicy(admin_pb2.DeletePolicyRequest(name=policy.name, author="test"), timeout=60)
 
 
 def manifest(spec: dict[str, Any]) -> str:
@@ -68,11 +68,11 @@ def manifest(spec: dict[str, Any]) -> str:
 def apply(admin: Any, spec: dict[str, Any]) -> Any:
     """Apply a policy and return the last word of its rollout."""
     applied = admin.ApplyPolicy(
-        admin_pb2.ApplyPolicyRequest(manifest_json=manifest(spec), author="test"), timeout=20
+        admin_pb2.ApplyPolicyRequest(manifest_json=manifest(spec), author="test"), timeout=60
     )
     watch = admin_pb2.WatchRolloutRequest(store_generation=applied.store_generation)
-    watch.timeout.FromSeconds(20)
-    *_, rollout = admin.WatchRollout(watch, timeout=30)
+    watch.timeout.FromSeconds(60)
+    *_, rollout = admin.WatchRollout(watch, timeout=90)
     return rollout
 
 
@@ -96,7 +96,7 @@ def entries(admin: Any) -> Any:
     """Return what the agent says of the only source that is connected."""
     (source,) = [
         source
-        for each in admin.ListEngines(admin_pb2.ListEnginesRequest(), timeout=20).engines
+        for each in admin.ListEngines(admin_pb2.ListEnginesRequest(), timeout=60).engines
         for source in each.sources
         if source.connected
     ]
@@ -138,7 +138,7 @@ def test_policy_is_in_force_when_the_agent_says_so(engine: Runtime, admin: Any) 
     assert [item.state for item in rollout.engines] == ["acknowledged"]
     assert engine.policy.current.kv_load_failure.action is Action.RECOMPUTE
     assert engine.policy.current.hash == rollout.engines[0].hash
-    admin.DeletePolicy(admin_pb2.DeletePolicyRequest(name="decode-default", author="test"), timeout=20)
+    admin.DeletePolicy(admin_pb2.DeletePolicyRequest(name="decode-default", author="test"), timeout=60)
     wait_until(lambda: engine.policy.current == NO_POLICY, "vLLM's own configuration")
 
 
@@ -158,8 +158,8 @@ def test_pause_reaches_both_streams(engine: Runtime, admin: Any) -> None:
     wait_until(lambda: engine._policy_client._heard, "the first push")
     for paused in (True, False):
         request = admin_pb2.SetPausedRequest(paused=paused, author="test")
-        request.timeout.FromSeconds(20)
-        *_, rollout = admin.SetPaused(request, timeout=30)
+        request.timeout.FromSeconds(60)
+        *_, rollout = admin.SetPaused(request, timeout=90)
         assert [item.state for item in rollout.engines] == ["acknowledged"]
         wait_until(lambda want=paused: engine.active is not want, "the hooks follow")
 
@@ -219,8 +219,8 @@ def test_every_update_is_counted(real: AgentProcess, engine: Runtime, admin: Any
     rollout = apply(admin, {"telemetry": {"traceSampleRatio": 0.5}})
     for paused in (True, False):
         request = admin_pb2.SetPausedRequest(paused=paused, author="test")
-        request.timeout.FromSeconds(20)
-        list(admin.SetPaused(request, timeout=30))
+        request.timeout.FromSeconds(60)
+        list(admin.SetPaused(request, timeout=90))
     wait_until(lambda: acknowledged(engine), "all events are acknowledged")
     real.kill()
     real.start()
@@ -229,7 +229,7 @@ def test_every_update_is_counted(real: AgentProcess, engine: Runtime, admin: Any
         "each update is counted once",
     )
     events = admin_pb2.ListEventsRequest(kinds=["policy_applied"], limit=20)
-    texts = [item.event.policy_applied.error for item in admin.ListEvents(events, timeout=20).events]
+    texts = [item.event.policy_applied.error for item in admin.ListEvents(events, timeout=60).events]
     assert rollout.engines[0].error in texts
 
 
@@ -251,7 +251,7 @@ def test_engine_is_in_sync_only_once_it_has_its_policy(
         wait_until(lambda: successor._policy_client._nonce, "the push has come")
 
         def state() -> tuple[str, bool]:
-            (found,) = admin.ListEngines(admin_pb2.ListEnginesRequest(), timeout=20).engines
+            (found,) = admin.ListEngines(admin_pb2.ListEnginesRequest(), timeout=60).engines
             return found.wanted_hash, found.in_sync
 
         wait_until(lambda: state()[0] == wanted, "the agent knows what it is to have")

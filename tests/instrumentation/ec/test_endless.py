@@ -54,7 +54,7 @@ def _line(child: subprocess.Popen[str]) -> str:
 def _call(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)))
-    connection.settimeout(30)
+    connection.settimeout(60)
     shake_hands(connection, "DEALER")
     return connection
 
@@ -87,7 +87,7 @@ def test_a_consumer_drops_who_sends_one() -> None:
                 child.stdin.flush()
                 hostile, _ = listening.accept()
                 with hostile:
-                    hostile.settimeout(30)
+                    hostile.settimeout(60)
                     shake_hands(hostile, "ROUTER")
                     assert send_endlessly(hostile, size, ENDLESS) < ENDLESS
                 error_type, text = json.loads(_line(child))
@@ -100,7 +100,7 @@ def test_a_consumer_drops_who_sends_one() -> None:
 def _dealer(address: str) -> Iterator[Any]:
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.RCVTIMEO, 30_000)
+    socket.setsockopt(zmq.RCVTIMEO, 60_000)
     socket.connect(f"tcp://{address}")
     try:
         yield socket
@@ -127,7 +127,7 @@ def test_whole_messages_that_wait_are_none(producer: Publisher) -> None:
     """As many as libzmq queues, of the longest kind there is, while the server has other things to do."""
     go = threading.Event()
     answer = producer.server._responder.answer
-    producer.server._responder.answer = lambda frame: (go.wait(30), answer(frame))[1]  # type: ignore[method-assign]
+    producer.server._responder.answer = lambda frame: (go.wait(60), answer(frame))[1]  # type: ignore[method-assign]
     longest = frame(wire.encode(wire.Probe(1, MODEL, "x" * wire.ITEM_MAX)))
     with _call(producer.server.address) as peer:
         peer.sendall(longest * 200)
@@ -144,7 +144,7 @@ def test_one_connection_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
         second = _call(producer.server.address)
         host, _, port = producer.server.address.rpartition(":")
         with socket.create_connection((host, int(port))) as third:
-            third.settimeout(30)
+            third.settimeout(60)
             try:
                 while third.recv(1024):
                     pass

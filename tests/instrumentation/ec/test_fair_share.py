@@ -78,7 +78,7 @@ def dealer() -> Iterator[Any]:
     """Be a consumer that does not read."""
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
-    for name, value in {"LINGER": 0, "RCVHWM": 1, "RCVBUF": 1 << 16, "RCVTIMEO": 10_000, "SNDHWM": 0}.items():
+    for name, value in {"LINGER": 0, "RCVHWM": 1, "RCVBUF": 1 << 16, "RCVTIMEO": 60_000, "SNDHWM": 0}.items():
         socket.setsockopt(getattr(zmq, name), value)
     yield socket
     socket.close()
@@ -165,7 +165,7 @@ def test_an_error_that_stays_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> N
     with publisher() as producer:
         wait_for(lambda: len(waits) >= 10)
         broken = False
-        assert producer.server.counts["error"] <= len(waits)
+        wait_for(lambda: producer.server.counts["error"] <= len(waits))
         assert max(waits[:10]) > 2.0
         producer.save("a", tensor(4))
         with rig(producer.server.address) as consumer:

@@ -119,12 +119,14 @@ def test_a_miss_is_encoded_here(consumer: Rig, notes: Notes) -> None:
 
 def test_a_miss_is_remembered_for_a_short_while(producer: Publisher) -> None:
     """Polls do not become probes."""
-    with rig(producer.server.address, missing_for=0.2) as consumer:
-        asked = request("r", feature("a", 4))
+    asked = request("r", feature("a", 4))
+    with rig(producer.server.address, missing_for=60.0) as consumer:
         consumer.wait(asked)
         for _ in range(100):
             assert consumer.consumer.ensure(asked, 0)
         assert producer.server._responder.counts["miss"] == 1
+    with rig(producer.server.address, missing_for=0.2) as consumer:
+        consumer.wait(asked)
         producer.save("a", tensor(4))
         wait_for(lambda: consumer.consumer.ensure(asked, 0) and consumer.consumer.has("a"))
 
@@ -317,7 +319,7 @@ def test_the_region_is_reused_and_never_grows(producer: Publisher) -> None:
 
 def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: Publisher) -> None:
     """Nothing that a step still loads is overwritten meanwhile."""
-    with rig(producer.server.address, region_bytes=1 << 20, start_timeout=20.0) as consumer:
+    with rig(producer.server.address, region_bytes=1 << 20, start_timeout=60.0) as consumer:
         for item in ("a", "b"):
             producer.save(item, tensor(700, seed=ord(item)))
         consumer.wait(request("r", feature("a", 700)))
@@ -338,7 +340,7 @@ def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: Publi
 
 def test_no_room_for_too_long_is_encoded_here(producer: Publisher) -> None:
     """As is an item that never fits."""
-    with rig(producer.server.address, region_bytes=1 << 20, start_timeout=0.1) as consumer:
+    with rig(producer.server.address, region_bytes=1 << 20, start_timeout=2.0) as consumer:
         producer.save("a", tensor(700))
         producer.save("b", tensor(700))
         producer.save("huge", tensor(2000))

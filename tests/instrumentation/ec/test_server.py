@@ -29,7 +29,7 @@ def dial(producer: Publisher) -> Iterator[Callable[..., Any]]:
         socket = context.socket(zmq.DEALER)
         made.append(socket)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, 10_000)
+        socket.setsockopt(zmq.RCVTIMEO, 60_000)
         for name, value in options.items():
             socket.setsockopt(getattr(zmq, name), value)
         socket.connect(f"tcp://{producer.server.address}")
@@ -179,7 +179,7 @@ def test_what_slow_peers_have_not_read_is_not_overwritten() -> None:
     with publisher(capacity=6 << 20) as producer:
         context = zmq.Context()
         socket = context.socket(zmq.DEALER)
-        for name, value in {"LINGER": 0, "RCVHWM": 1, "RCVBUF": 1 << 16, "RCVTIMEO": 10_000}.items():
+        for name, value in {"LINGER": 0, "RCVHWM": 1, "RCVBUF": 1 << 16, "RCVTIMEO": 60_000}.items():
             socket.setsockopt(getattr(zmq, name), value)
         socket.connect(f"tcp://{producer.server.address}")
         sent = tensor(4096)  # four chunks, more than the connection's buffers take

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from tests.support.ec_rig import Notes, feature, request, wait_for
+from tests.support.ec_rig import PATIENT, Notes, feature, request, wait_for
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -68,7 +68,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 def pair(make: Callable[..., Any], **extra: Any) -> tuple[Any, Any]:
     """Return a producer's worker, and a consumer's scheduler that knows it."""
     producer = make("WORKER", "ec_producer")
-    given = {"producers": [producer._publisher.server.address], "probe_timeout": 10.0, **extra}
+    given = {"producers": [producer._publisher.server.address], **PATIENT, **extra}
     return producer, make("SCHEDULER", "ec_consumer", **given)
 
 
@@ -111,7 +111,7 @@ def test_from_a_producer_to_two_ranks(make: Callable[..., Any]) -> None:
     sent = torch.randn(5, WIDTH)
     save(producer, "a", sent)
     address = producer._publisher.server.address
-    scheduler = make("SCHEDULER", "ec_consumer", change=two_ranks, producers=[address], probe_timeout=10.0)
+    scheduler = make("SCHEDULER", "ec_consumer", change=two_ranks, producers=[address], **PATIENT)
     workers = [make("WORKER", "ec_consumer", change=two_ranks) for _ in range(2)]
     asked = request("r", feature("a", 5))
     greet(scheduler, *workers)
@@ -197,7 +197,7 @@ def test_both_roles_in_one_engine(make: Callable[..., Any]) -> None:
     sent = torch.randn(3, WIDTH)
     save(other, "a", sent)
     worker = make("WORKER", "ec_both", producers=[other._publisher.server.address])
-    scheduler = make("SCHEDULER", "ec_both", producers=[other._publisher.server.address], probe_timeout=10.0)
+    scheduler = make("SCHEDULER", "ec_both", producers=[other._publisher.server.address], **PATIENT)
     greet(scheduler, worker)
     asked = request("r", feature("a", 3))
     wait_for(lambda: scheduler.ensure_cache_available(asked, 0))

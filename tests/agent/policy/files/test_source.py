@@ -255,7 +255,7 @@ async def test_a_start_does_not_wait_for_ever(
     with capture_logs() as logs:
         await source.start()
     assert [log["event"][:41] for log in logs] == ["policy files cannot be read in time; what"]
-    await asyncio.wait_for(taken.wait(), 20)
+    await asyncio.wait_for(taken.wait(), 60)
     await source.stop()
     assert _held(store) == {"a": "auto"}
 
@@ -388,7 +388,7 @@ def test_a_filesystem_that_hangs_does_not_hold_up_the_end(
 
     agent = threading.Thread(target=asyncio.run, args=(serve(),))
     agent.start()
-    agent.join(10)
+    agent.join(60)
     ended = not agent.is_alive()
     answered.set()
     agent.join()
