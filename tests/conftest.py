@@ -32,6 +32,11 @@ _workers: list[Any] = []
 """Of the process that shares the tests out; empty in a worker, and where there are none."""
 
 
+def pytest_configure() -> None:
+    """Let a run that is told to end stop its engines and agents first, as after Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def _rank(item: pytest.Item) -> int:
     return item.nodeid.startswith(_ENGINES) - item.nodeid.startswith(_LONG)
 
