@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -173,3 +174,8 @@ def step(scheduler: Any, **transfer: Any) -> Any:
         kv_connector_output=KVConnectorOutput(**transfer) if transfer else None,
     )
     return scheduler.update_from_output(scheduled, output)
+
+
+def preempt(scheduler: Any) -> None:
+    """Preempt the last request, as vLLM does for want of blocks."""
+    scheduler._preempt_request(scheduler.running.pop(), time.monotonic())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from penstock.instrumentation.policy_model import NO_POLICY
 from penstock.instrumentation.runtime import runtime
 
 from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK
+from tests.support.schedulers import BLOCK, preempt
 from tests.support.toy_ec import LEFT, ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
@@ -127,11 +126,6 @@ def poisoned(engine: ToyEcEngine) -> None:
     pool.evict_blocks(set(range(pool.num_gpu_blocks)))
     scheduler.encoder_cache_manager.reset()
     engine.cache.clear()
-
-
-def preempt(scheduler: Any) -> None:
-    """Preempt the last request, as vLLM does for want of blocks."""
-    scheduler._preempt_request(scheduler.running.pop(), time.monotonic())
 
 
 @KINDS

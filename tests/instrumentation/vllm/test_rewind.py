@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.rewind import NO_BLOCK, Holder, spread
 
 from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK, request
+from tests.support.schedulers import BLOCK, preempt, request
 from tests.support.toy_ec import LEFT
 from tests.support.toy_engine import ToyEngine, expected
 
@@ -242,13 +241,18 @@ def test_the_client_leaves_before_the_result_is_in(
 
 @pytest.mark.parametrize("hybrid", [False, True], ids=["one group", "two groups"])
 @pytest.mark.parametrize(
-    ("action", "outcome"), [("recompute", c.OUTCOME_RECOMPUTED), ("fail", c.OUTCOME_FAILED)]
+    ("action", "role", "outcome"),
+    [
+        ("recompute", "kv_consumer", c.OUTCOME_RECOMPUTED),
+        ("fail", "kv_consumer", c.OUTCOME_FAILED),
+        ("recompute", "kv_both", c.OUTCOME_FAILED),
+    ],
 )
 def test_preempted_before_the_result_is_in(
-    hybrid: bool, action: str, outcome: int, make_scheduler: MakeScheduler, recorder: Recorder
+    hybrid: bool, action: str, role: str, outcome: int, make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
     """The token that vLLM would still deliver comes from the poison: it is dropped, and the decision holds."""
-    scheduler = make_scheduler("async", hybrid=hybrid, **TOY)
+    scheduler = make_scheduler("async", hybrid=hybrid, role=role, **TOY)
     runtime.policy.swap(policy(action), 1.0)
     engine = ToyEngine(
         scheduler, ahead=True, fails=lambda request_id, block: request_id == "first" and block == 1
@@ -256,10 +260,9 @@ def test_preempted_before_the_result_is_in(
     first = stored("first", waits=False)
     scheduler.add_request(first)
     engine.step()
-    scheduler.running.remove(first)
-    scheduler._preempt_request(first, time.monotonic())
+    preempt(scheduler)
     engine.run()
-    if action == "recompute":
+    if outcome == c.OUTCOME_RECOMPUTED:
         assert_right(engine, first)
     else:
         assert engine.outputs["first"] == []

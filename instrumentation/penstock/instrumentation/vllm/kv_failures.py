@@ -158,7 +158,7 @@ class KvFailures:
             request_id,
             kept,
             computed - kept,
-            exported=status == _RUNNING and self._exports,
+            exported=(status == _RUNNING or stale) and self._exports,
             held=(status not in {_RUNNING, _PARKED} and not stale) or (stuck and request_id not in failed),
             without_media=self._media.lacks_behind(request, kept),
             collateral=not anew and (not loads or request_id not in taint.direct),
