@@ -34,7 +34,15 @@ _workers: list[Any] = []
 
 def pytest_configure() -> None:
     """Let a run that is told to end stop its engines and agents first, as after Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, _frame: object) -> None:
+    """Tell the workers, which a terminal tells of Ctrl-C; once, as who is told to end may be told twice."""
+    signal.signal(number, signal.SIG_IGN)
+    for worker in _workers:
+        worker.gateway._io.popen.send_signal(number)
+    raise KeyboardInterrupt
 
 
 def _rank(item: pytest.Item) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from penstock.agent.ctl.tree import tree_lines
 from penstock.agent.errors import NotFoundError
+from penstock.agent.journal import Reader
 from penstock.agent.traces import find, ids, names
 from penstock.agent.traces.explain import explain
 from penstock.agent.traces.query import get_trace
 from penstock.proto.v1 import common_pb2
 from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED
+from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.batches import PEER, TIME, deferral_start, event, transfer_failure
 from tests.support.stories import (
@@ -31,6 +33,7 @@ from tests.support.stories import (
     lost,
     outcome,
     prefill_story,
+    source,
 )
 
 OTHER = "cmpl-other-0-ffffffff"
@@ -374,6 +377,27 @@ async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
     (request,) = trace.spans
     assert request.attributes[names.HISTORY_CUT] == "true"
     assert "history_cut=true" in "\n".join(tree_lines(trace))
+
+
+@pytest.mark.parametrize(("server", "read"), [("decode", 1), ("other", 0)])
+async def test_what_is_read_of_engines_that_ended_is_bounded(book, monkeypatch, server, read):
+    """However often an engine was stopped since; how other engines ended says nothing of a request."""
+    await book.tell(decode_story())
+    for epoch in range(100, 110):
+        await book.add(source(epoch, server, "decode"), goodbye={"reason": "exit"})
+    batches = []
+
+    def batch(reader, number, original=Reader.batch):
+        batches.append(original(reader, number))
+        return batches[-1]
+
+    monkeypatch.setattr(Reader, "batch", batch)
+    monkeypatch.setattr(find, "_BYTES", 1)
+    request = trace_of(book, DECODE).spans[0]
+    assert names.ENGINE_LOST not in request.attributes
+    # The newest batch of all tells the time.
+    *batches, _ = batches
+    assert sum(Batch.FromString(each.body).HasField("goodbye") for each in batches) == read
 
 
 async def test_entries_of_one_request_are_bounded(book, monkeypatch):

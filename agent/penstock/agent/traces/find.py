@@ -22,9 +22,10 @@ from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
 
     from penstock.agent.journal import Reader
-    from penstock.agent.model import LoggedBatch, Source
+    from penstock.agent.model import EngineKey, LoggedBatch, Source
     from penstock.agent.traces.spans import Entry
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -86,8 +87,9 @@ def find(reader: Reader, text: str) -> list[Story]:
     asked = _ask(reader, text)
     allowance = Allowance(_BYTES, STEP_SECONDS)
     entries = _gather(reader, asked, allowance)
-    times = [entry_time(entry) for found in entries.values() for _, entry in found.kept]
-    endings = list(_endings(reader, min(times))) if times else []
+    kept = [entry for found in entries.values() for _, entry in found.kept]
+    engines = {entry.source.key for entry in kept}
+    endings = list(_endings(reader, engines, min(map(entry_time, kept)))) if kept else []
     stories = [
         _story(reader, key, found, endings, asked=key.request_id in asked, cut=allowance.cut)
         for key, found in entries.items()
@@ -226,23 +228,36 @@ def _story(
     return Story(key, facts, tuple(told), asked, _handshakes(reader, facts), cut or entries.dropped > 0)
 
 
-def _endings(reader: Reader, since_unix_nano: int) -> Iterator[tuple[LoggedBatch, Loss | None]]:
-    """Yield what ends requests without a word about them: engines that vanished or said goodbye, and time."""
+def _endings(
+    reader: Reader, engines: AbstractSet[EngineKey], since_unix_nano: int
+) -> Iterator[tuple[LoggedBatch, Loss | None]]:
+    """Yield what ends requests of *engines* without a word about them: these vanished or said goodbye, and time."""
     for logged, index in reader.scan(
-        kinds=("source_lost",), since_unix_nano=since_unix_nano, limit=_MAX_EVENTS_SCANNED
+        kinds=("source_lost",),
+        since_unix_nano=since_unix_nano,
+        limit=_MAX_EVENTS_SCANNED,
+        allowance=Allowance(_BYTES, STEP_SECONDS),
     ):
         event = Batch.FromString(logged.body).events[index].source_lost
         source = reader.source(event.epoch)
-        if source is not None and source.process == _ENGINE_PROCESS:
+        if source is not None and source.process == _ENGINE_PROCESS and source.key in engines:
             yield _stamp(logged), Loss(source.key, event.last_seen_unix_nano)
+    allowance = Allowance(_BYTES, STEP_SECONDS)
+    # The oldest first: a request ends with the first end of its engine.
     for row in reader.source_rows():
         if (
-            row.closed
-            and row.source.process == _ENGINE_PROCESS
-            and row.last_seen_unix_nano >= since_unix_nano
+            not row.closed
+            or row.source.process != _ENGINE_PROCESS
+            or row.source.key not in engines
+            or row.last_seen_unix_nano < since_unix_nano
         ):
-            last = reader.batch(row.last_batch)
-            if last is not None and Batch.FromString(last.body).HasField("goodbye"):
+            continue
+        if allowance.ends:
+            break
+        last = reader.batch(row.last_batch)
+        if last is not None:
+            allowance.take(len(last.body))
+            if Batch.FromString(last.body).HasField("goodbye"):
                 yield _stamp(last), Loss(row.source.key, last.received_unix_nano)
     newest = reader.batch(reader.last())
     if newest is not None:
