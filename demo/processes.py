@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
+import secrets
 import signal
 import socket
 import subprocess
@@ -28,7 +28,7 @@ def free_port() -> int:
     It is below those that the kernel hands out, so that nobody gets it by chance until it is used.
     """
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = 20_000 + secrets.randbelow(12_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

@@ -147,7 +147,12 @@ class KvFailures:
         stuck = status == _PARKED and request_id in pinned
         anew = status == _PARKED and (request_id in failed or stuck)
         # Preempted meanwhile: all that is left to take back is the output of the tainted step, which vLLM would deliver.
-        stale = status == _PREEMPTED and request_id in haunted and request.num_stale_output_tokens > 0
+        stale = (
+            start is None
+            and status == _PREEMPTED
+            and request_id in haunted
+            and request.num_stale_output_tokens > 0
+        )
         if start is None and not anew and not stale:
             return None
         computed = min(request.num_computed_tokens, request.num_tokens)
