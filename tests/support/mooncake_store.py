@@ -39,7 +39,8 @@ class Store:
             "kv_connector": "MooncakeStoreConnector",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "fail",
-            "kv_connector_extra_config": {"cache_prefix": name},
+            # Else two engines of one machine ask the same socket what the store has, with whichever's prefix.
+            "kv_connector_extra_config": {"cache_prefix": name, "lookup_rpc_port": name},
         }
         return extra_connectors.start(
             name,
