@@ -73,6 +73,8 @@ def test_another_compatibility_hash_is_incompatible(kv: Bench) -> None:
 
     assert failure.incompatibility.remote_hash == "0" * 64
     assert failure.incompatibility.local_hash not in {"", "0" * 64}
+    shown = {"hash": failure.incompatibility.local_hash, "factor": "dtype", "value": "torch.float32"}
+    kv.wait_value(1, "penstock_engine_compatibility_info", **shown)
 
 
 @pytest.mark.parametrize("change", [garbled], ids=["garbled"])

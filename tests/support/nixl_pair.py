@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.vllm.connectors import KvConnectorHook
+from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
 
 from demo.nixl_at_ease import pause_progress_threads
 from demo.processes import free_port
@@ -91,6 +92,8 @@ class Engine:
             self._listener: Any = KVConnectorFactory.create_connector(
                 self.config, KVConnectorRole.SCHEDULER, caches
             )
+        self.observer = SchedulerObserver(connector)
+        self._listener._penstock_scheduler = self.observer
         self._listener.set_xfer_handshake_metadata_pp_aware({(0, 0): self.connector.get_handshake_metadata()})
 
     @property

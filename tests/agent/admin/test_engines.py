@@ -68,7 +68,10 @@ def _snapshot() -> Snapshot:
                 "oldest_start_time_unix_nano": TIME - 5,
             },
         ],
-        deferred=[{"reason": 2, "count": 3}],
+        deferred=[
+            {"reason": 2, "count": 3},
+            {"reason": 4, "count": 2, "peer": {"address": PEER}, "oldest_start_time_unix_nano": TIME + 4},
+        ],
         leases={"count": 1, "blocks": 7, "oldest_start_time_unix_nano": TIME},
         peers=[{"peer": {"address": PEER, "engine_id": "uuid"}, "connected": True}],
         hooks=[{"name": "scheduler", "installed": False, "reason": "too new"}],
@@ -151,6 +154,7 @@ def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> No
     ]
     assert first.last_failure.ToNanoseconds() == TIME + 3
     assert first.oldest_in_flight.ToNanoseconds() == TIME - 5
+    assert (first.deferred, first.oldest_deferred.ToNanoseconds()) == (2, TIME + 4)
     assert first.status.connected
     assert (second.key.engine, second.peer.address, second.transfers_ok) == ("1", _OTHER, 1)
     only = harness.stub.ListPeers(admin.ListPeersRequest(selector={"labels": "role=prefill"})).peers

@@ -201,6 +201,22 @@ def test_the_snapshot_decides_what_still_waits(harness: AdminHarness) -> None:
     assert (_ids(response), response.unnamed_deferred) == (["new"], 0)
 
 
+def test_the_snapshot_names_the_peer_that_the_start_of_a_wait_did_not_know(harness: AdminHarness) -> None:
+    """One row of that reason: its peer; two rows: it may be either, so none is named."""
+    core = harness.source("0")
+    start = deferral_start("waits")
+    start.deferral_start.ClearField("peer")
+    harness.append(core, start)
+    harness.snapshot(core, Snapshot(time_unix_nano=TIME, deferred=[_row(1, TIME)]))
+    (found,) = _ask(harness, deferred=True).requests
+    assert found.peer.address == _row(1, TIME)["peer"]["address"]
+    assert _ids(_ask(harness, deferred=True, peer=found.peer.address)) == ["waits"]
+    assert _ids(_ask(harness, deferred=True, peer=_OTHER)) == []
+    harness.snapshot(core, Snapshot(time_unix_nano=TIME, deferred=[_row(1, TIME), _row(1, TIME, _OTHER)]))
+    (found,) = _ask(harness, deferred=True).requests
+    assert not found.HasField("peer")
+
+
 def test_an_answer_that_is_too_large_is_cut_or_refused_with_a_sentence(
     harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

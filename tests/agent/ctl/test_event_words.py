@@ -118,3 +118,21 @@ def test_what_became_of_a_push(fields: dict[str, Any], words: str) -> None:
     """The policy by its hash, an order by its name; there is no peer."""
     item = event("policy_applied", **fields)
     assert (event_words(item), event_peer(item)) == (words, "-")
+
+
+def test_what_differs_stands_before_the_text_and_wide_shows_all_of_it() -> None:
+    """VLLM's own text begins with two hashes of 64 characters; the cause must not stand behind a cut."""
+    text = (
+        f"NIXL compatibility hash mismatch. Local: {'a' * 64}, Remote: {'b' * 64}. Check the versions. " * 2
+    )
+    item = event(
+        "transfer_failure",
+        **_KV,
+        mode=common.FAILURE_MODE_HANDSHAKE,
+        error_type=common.ERROR_TYPE_INCOMPATIBLE,
+        error_text=text,
+        incompatibility={"local_hash": "a" * 64, "remote_hash": "b" * 64, "factors": ["dtype"]},
+    )
+    assert event_words(item).startswith("kv handshake/incompatible, the two differ in dtype: NIXL")
+    assert len(event_words(item)) == 200
+    assert event_words(item, 4096).endswith("Check the versions.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.instrumentation.vllm.nixl_compatibility import own_factors
 
 from demo.processes import free_port
 from tests.support.nixl_faults import break_agent, refuse
@@ -124,6 +125,24 @@ def test_in_flight(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch:
         assert before <= in_flight.oldest_start_time_unix_nano <= time.time_ns()
     decode.received("r1")
     assert not recorder.snapshot().in_flight
+
+
+def test_factors_of_the_hash(make_engine: MakeEngine) -> None:
+    """The scheduler's side, which sees a hash only, finds what vLLM made it of; two models differ in the model alone."""
+    engines = [make_engine("kv_producer", model) for model in ("model-a", "model-b")]
+    found = [own_factors(each.config, each.worker.compat_hash) for each in engines]
+    assert found[0]["attn_backend_name"] == engines[0].worker.backend_name
+    assert found[0]["dtype"] == str(engines[0].config.model_config.dtype)
+    assert found[0]["transfer_mode"] == "pull"
+    assert [name for name, value in found[0].items() if value != found[1][name]] == ["model"]
+    assert own_factors(engines[0].config, "0" * 64) == {}
+
+
+def test_the_scheduler_shows_hash_and_factors(make_engine: MakeEngine) -> None:
+    """What the workers hand to the scheduler's connector is in the engine's facts."""
+    engine = make_engine("kv_producer")
+    assert engine.observer.compatibility_hash == engine.worker.compat_hash
+    assert engine.observer.compatibility_factors["model"] == engine.config.model_config.model
 
 
 def test_incompatible(make_engine: MakeEngine, recorder: Recorder) -> None:

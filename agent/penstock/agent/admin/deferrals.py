@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader
     from penstock.agent.model import Source
     from penstock.agent.registry import LiveSource
+    from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -35,7 +36,7 @@ def deferred_requests(
 
     """
     response = admin.ListRequestsResponse()
-    found: list[tuple[Source, Event]] = []
+    found: list[tuple[Source, Event, Peer | None]] = []
     left = MAX_EVENTS
     for live in present:
         if not live.connected:
@@ -46,15 +47,23 @@ def deferred_requests(
         starts = [item.start for item in opened if not _is_over(item.start, live.snapshot)]
         unnamed = _unnamed(live.snapshot, starts, peer) if total == len(opened) else 0
         response.unnamed_deferred = counted(response.unnamed_deferred + unnamed, MOST_32)
-        found += ((live.source, start) for start in starts if _takes(start, peer, since_unix_nano))
+        for start in starts:
+            awaited = _awaited(start, live.snapshot)
+            if start.time_unix_nano >= since_unix_nano and peer in {"", awaited.address if awaited else ""}:
+                found.append((live.source, start, awaited))
     found.sort(key=lambda item: item[1].time_unix_nano)
     response.truncated |= len(found) > limit
-    response.requests.extend(_summary(source, start) for source, start in found[:limit])
+    response.requests.extend(_summary(*each) for each in found[:limit])
     return response
 
 
-def _takes(start: Event, peer: str, since_unix_nano: int) -> bool:
-    return start.time_unix_nano >= since_unix_nano and peer in {"", start.deferral_start.peer.address}
+def _awaited(start: Event, snapshot: Snapshot | None) -> Peer | None:
+    """Return the peer that a request waits for: of the wait's start, else of the snapshot if that names only one."""
+    body = start.deferral_start
+    if body.HasField("peer"):
+        return body.peer
+    rows = [row for row in snapshot.deferred if row.reason == body.reason] if snapshot is not None else []
+    return rows[0].peer if len(rows) == 1 and rows[0].HasField("peer") else None
 
 
 def _is_over(start: Event, snapshot: Snapshot | None) -> bool:
@@ -78,12 +87,11 @@ def _unnamed(snapshot: Snapshot | None, starts: list[Event], peer: str) -> int:
     return max(0, counted - named)
 
 
-def _summary(source: Source, start: Event) -> admin.RequestSummary:
-    body = start.deferral_start
+def _summary(source: Source, start: Event, peer: Peer | None) -> admin.RequestSummary:
     return admin.RequestSummary(
         key=key_message(source.key),
         request_id=start.request_id,
-        peer=body.peer if body.HasField("peer") else None,
-        deferred=body.reason,
+        peer=peer,
+        deferred=start.deferral_start.reason,
         since=timestamp(start.time_unix_nano),
     )

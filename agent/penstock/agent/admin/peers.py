@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.fold import EngineRows
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.registry import EngineView
-    from penstock.proto.v1.snapshot_pb2 import InFlight
+    from penstock.proto.v1.snapshot_pb2 import Deferred, InFlight, Snapshot
 
 PeerKey = tuple[EngineKey, str]
 
@@ -44,6 +44,8 @@ class _Account:
     engine_id: str = ""
     in_flight: int = 0
     oldest_unix_nano: int = 0
+    deferred: int = 0
+    oldest_deferred_unix_nano: int = 0
 
 
 def last_failures(reader: Reader) -> dict[PeerKey, int]:
@@ -68,16 +70,22 @@ def peer_summaries(
                 _count(accounts, engine.key, metric, row.labels, row.total, row.counts)
     for view in views:
         for live in view.sources:
-            if live.snapshot is None:
-                continue
-            for status in live.snapshot.peers:
-                # A worker knows whether it is connected, the scheduler whether it is in quarantine.
-                _account(accounts, view.key, status.peer).status.MergeFrom(status)
-            for item in live.snapshot.in_flight:
-                _fly(_account(accounts, view.key, item.peer), item)
+            if live.snapshot is not None:
+                _add_present(accounts, view.key, live.snapshot)
     return [
         _summary(key, account, failures.get(key, 0)) for key, account in sorted(accounts.items(), key=_order)
     ]
+
+
+def _add_present(accounts: dict[PeerKey, _Account], key: EngineKey, snapshot: Snapshot) -> None:
+    for status in snapshot.peers:
+        # A worker knows whether it is connected, the scheduler whether it is in quarantine.
+        _account(accounts, key, status.peer).status.MergeFrom(status)
+    for item in snapshot.in_flight:
+        _fly(_account(accounts, key, item.peer), item)
+    for wait in snapshot.deferred:
+        if wait.HasField("peer"):
+            _wait(_account(accounts, key, wait.peer), wait)
 
 
 def _order(item: tuple[PeerKey, _Account]) -> PeerKey:
@@ -116,9 +124,19 @@ def _count(
 
 def _fly(account: _Account, item: InFlight) -> None:
     account.in_flight += item.count
-    start = item.oldest_start_time_unix_nano
-    if start and (not account.oldest_unix_nano or start < account.oldest_unix_nano):
-        account.oldest_unix_nano = start
+    account.oldest_unix_nano = _earlier(account.oldest_unix_nano, item.oldest_start_time_unix_nano)
+
+
+def _wait(account: _Account, item: Deferred) -> None:
+    account.deferred += item.count
+    account.oldest_deferred_unix_nano = _earlier(
+        account.oldest_deferred_unix_nano, item.oldest_start_time_unix_nano
+    )
+
+
+def _earlier(one: int, other: int) -> int:
+    """Return the earlier of two times, 0 for one that is not known."""
+    return min(one, other) if one and other else one or other
 
 
 def _summary(peer: PeerKey, account: _Account, last_failure: int) -> admin.PeerSummary:
@@ -132,6 +150,8 @@ def _summary(peer: PeerKey, account: _Account, last_failure: int) -> admin.PeerS
         mean_duration_seconds=account.duration_nano / account.timed / 1e9 if account.timed else 0.0,
         in_flight=counted(account.in_flight, MOST_32),
         oldest_in_flight=timestamp(account.oldest_unix_nano),
+        deferred=counted(account.deferred, MOST_32),
+        oldest_deferred=timestamp(account.oldest_deferred_unix_nano),
         failures=[
             admin.FailureCount(
                 mode=_number(FailureMode, mode),

@@ -19,12 +19,12 @@ def event_peer(event: events.Event) -> str:
     return body.peer.address or words.NONE if body is not None and hasattr(body, "peer") else words.NONE
 
 
-def event_words(event: events.Event) -> str:
-    """Say what happened."""
+def event_words(event: events.Event, longest: int = 200) -> str:
+    """Say what happened, in at most *longest* characters."""
     kind = event.WhichOneof("body")
     if kind is None:
         return "of a newer version"
-    text = _WORDS[kind](getattr(event, kind))
+    text = words.one_line(_WORDS[kind](getattr(event, kind)), longest)
     return f"{text} [rehearsal]" if event.rehearsal else text
 
 
@@ -40,8 +40,10 @@ def _seconds(start: int, end: int) -> str:
 def _transfer_failure(body: events.TransferFailure) -> str:
     mode, kind = label(common.FailureMode, body.mode), label(common.ErrorType, body.error_type)
     cause = f", caused by {body.caused_by_request_id}" if body.caused_by_request_id else ""
-    text = f": {words.one_line(body.error_text)}" if body.error_text else ""
-    return f"{label(common.Channel, body.channel)} {mode}/{kind}{cause}{text}"
+    factors = ", ".join(body.incompatibility.factors)
+    differ = f", the two differ in {factors}" if factors else ""
+    text = f": {words.folded(body.error_text)}" if body.error_text else ""
+    return f"{label(common.Channel, body.channel)} {mode}/{kind}{cause}{differ}{text}"
 
 
 def _load_outcome(body: events.LoadOutcome) -> str:
@@ -51,7 +53,7 @@ def _load_outcome(body: events.LoadOutcome) -> str:
     after = f" after {mode}" if body.mode else ""
     recomputed = body.outcome == common.OUTCOME_RECOMPUTED
     tokens = f"{body.tokens_recomputed} {'recomputed' if recomputed else 'lost'}"
-    reason = f": {words.one_line(body.reason)}" if body.reason else ""
+    reason = f": {words.folded(body.reason)}" if body.reason else ""
     return (
         f"{label(common.Channel, body.channel)} {outcome} by {by}{after}, "
         f"{body.tokens_kept} tokens kept, {tokens}{reason}{_observed(body)}"
@@ -61,7 +63,7 @@ def _load_outcome(body: events.LoadOutcome) -> str:
 def _observed(body: events.LoadOutcome) -> str:
     if not body.observed_outcome:
         return ""
-    reason = f": {words.one_line(body.observed_reason)}" if body.observed_reason else ""
+    reason = f": {words.folded(body.observed_reason)}" if body.observed_reason else ""
     return f" (observed: {label(common.Outcome, body.observed_outcome)}{reason})"
 
 
@@ -71,9 +73,7 @@ def _deferral_start(body: events.DeferralStart) -> str:
 
 def _deferral_end(body: events.DeferralEnd) -> str:
     reason, ending = label(common.DeferralReason, body.reason), label(common.DeferralEnding, body.ending)
-    observed = (
-        f" (observed: given up, {words.one_line(body.observed_reason)})" if body.observed_reason else ""
-    )
+    observed = f" (observed: given up, {words.folded(body.observed_reason)})" if body.observed_reason else ""
     return f"waited for {reason}: {ending}{observed}"
 
 
@@ -86,7 +86,7 @@ def _request_closed(body: events.RequestClosed) -> str:
 
 def _handshake(body: events.Handshake) -> str:
     took = _seconds(body.start_time_unix_nano, body.end_time_unix_nano)
-    error = f": {words.one_line(body.error_text)}" if body.error_text else ""
+    error = f": {words.folded(body.error_text)}" if body.error_text else ""
     return f"{label(common.TransferResult, body.result)} after {took}, {body.waiters_total} waited{error}"
 
 
@@ -98,7 +98,7 @@ def _policy_applied(body: events.PolicyApplied) -> str:
     if not body.accepted:
         # An order's error names it; it has no hash.
         what = "" if body.cause == "order" else f"{words.short_hash(body.hash)}: "
-        return f"refused {what}{words.one_line(body.error)}"
+        return f"refused {what}{words.folded(body.error)}"
     return f"{words.short_hash(body.previous_hash)} → {words.short_hash(body.hash)} ({body.cause})"
 
 
@@ -119,7 +119,7 @@ def _eplb_rebalance(body: events.EplbRebalance) -> str:
     if body.HasField("balancedness_before") and body.HasField("balancedness_after"):
         parts.append(f"balancedness {body.balancedness_before:.2f} → {body.balancedness_after:.2f}")
     if body.error_text:
-        parts.append(words.one_line(": ".join(filter(None, (body.error_class, body.error_text)))))
+        parts.append(words.folded(": ".join(filter(None, (body.error_class, body.error_text)))))
     return ", ".join(parts)
 
 

@@ -124,7 +124,7 @@ def peers(client: Client, selector: str, output: str) -> None:
 def events(client: Client, output: str, **filters: Any) -> None:
     """List events of the log, the newest last."""
     response = client.call("ListEvents", events_request(**filters))
-    found = rows.logged_events(response.events, time.time())
+    found = rows.logged_events(response.events, time.time(), wide=output == "wide")
     where = "among the newest of the log" if response.truncated else "in the log"
     show_table(response, found, output, f"no such event is {where}")
     if response.truncated and output in {"table", "wide"}:

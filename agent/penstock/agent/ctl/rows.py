@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
+_WHOLE = 4096
+"""Characters of an event's words under ``-o wide``; what engines send is bounded anyway."""
+
 
 class Table(NamedTuple):
     """Headers and rows; the last *wide* columns are for ``-o wide`` only."""
@@ -62,8 +65,8 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
 def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
     """List peers, each as one engine sees it."""
     return Table(
-        ("ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN", "IN-FLIGHT", "OLDEST", "FAILURES", "LAST-FAILURE",
-         "PEER-ENGINE-ID"),
+        ("ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN", "IN-FLIGHT", "OLDEST", "DEFERRED", "LONGEST",
+         "FAILURES", "LAST-FAILURE", "PEER-ENGINE-ID"),
         [
             (
                 words.engine(item.key),
@@ -74,6 +77,8 @@ def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
                 words.span_of_time(item.mean_duration_seconds) if item.transfers_ok else words.NONE,
                 str(item.in_flight),
                 words.ago_of(item.oldest_in_flight, now),
+                str(item.deferred),
+                words.ago_of(item.oldest_deferred, now),
                 failure_words(item),
                 words.ago_of(item.last_failure, now),
                 item.peer.engine_id or words.NONE,
@@ -84,8 +89,8 @@ def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
     )  # fmt: skip
 
 
-def logged_events(items: Iterable[admin.LoggedEvent], now: float) -> Table:
-    """List events."""
+def logged_events(items: Iterable[admin.LoggedEvent], now: float, *, wide: bool = False) -> Table:
+    """List events; *wide*: with the whole of what each says."""
     return Table(
         ("AGE", "ENGINE", "KIND", "REQUEST", "PEER", "WHAT", "PROCESS", "POSITION"),
         [
@@ -95,7 +100,7 @@ def logged_events(items: Iterable[admin.LoggedEvent], now: float) -> Table:
                 item.event.WhichOneof("body") or "unknown",
                 item.event.request_id or words.NONE,
                 event_peer(item.event),
-                event_words(item.event),
+                event_words(item.event, _WHOLE) if wide else event_words(item.event),
                 item.process,
                 f"{item.batch}/{item.index}",
             )

@@ -58,10 +58,15 @@ def engine(key: EngineKey) -> str:
     return f"{key.server}/{key.engine}" if key.server else key.engine or NONE
 
 
+def folded(text: str) -> str:
+    """Return *text* on one line: each run of white space becomes one space."""
+    return " ".join(text.split())
+
+
 def one_line(text: str, longest: int = 100) -> str:
     """Fold white space and cut."""
-    folded = " ".join(text.split())
-    return folded if len(folded) <= longest else folded[: longest - 1] + "…"
+    line = folded(text)
+    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def printable(text: str) -> str:

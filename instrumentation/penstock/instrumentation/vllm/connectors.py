@@ -13,7 +13,7 @@ from penstock.instrumentation import constants as c
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import Extension, Requirement
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import identity
+from penstock.instrumentation.vllm import identity, nixl_compatibility
 from penstock.instrumentation.vllm.kv_hook import KvWorkers
 from penstock.instrumentation.vllm.kv_step import StepLoads
 from penstock.instrumentation.vllm.load_control import Admission
@@ -140,13 +140,18 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         return host.update_connector_output(connector_output)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Any) -> Any:
-        """Note the compatibility hash that the workers show their peers."""
+        """Note the compatibility hash that the workers show their peers, and what it is made of."""
         host: Any = super()
         observer = self._penstock_scheduler
         if observer is not None:
             with _GUARD:
                 hashes = {getattr(each, "compatibility_hash", "") for each in metadata.values()}
-                observer.compatibility_hash = next(iter(hashes)) if len(hashes) == 1 else ""
+                if len(hashes) == 1 and (shown := next(iter(hashes))):
+                    observer.compatibility_hash = shown
+                    connector: Any = self
+                    observer.compatibility_factors = nixl_compatibility.own_factors(
+                        connector._vllm_config, shown
+                    )
         return host.set_xfer_handshake_metadata_pp_aware(metadata)
 
 

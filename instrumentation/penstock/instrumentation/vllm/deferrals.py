@@ -87,9 +87,15 @@ class Deferrals:
         return request_id in self._requests
 
     def begin(self, deferral: Deferral) -> bool:
-        """Open a deferral; False if that request already waits for that reason (a poll, no edge)."""
+        """Open a deferral; False if that request already waits for that reason (a poll, no edge).
+
+        A poll may name the peer of a wait that has none yet.
+        """
         key = (deferral.request_id, deferral.reason)
-        if key in self._open:
+        found = self._open.get(key)
+        if found is not None:
+            if found.peer is None and deferral.peer is not None:
+                self._open[key] = replace(found, peer=deferral.peer)
             return False
         self._open[key] = deferral
         self._requests[deferral.request_id] = self._requests.get(deferral.request_id, 0) + 1

@@ -114,7 +114,7 @@ class EcControl:
             return True
         if runtime.active:
             self._waits.passed_over(request, computed)
-            self._observer.deferred(request, _REASON)
+            self._observer.deferred(request, _REASON, self._needs.awaited_peer(request, computed))
             transfer = self._needs.transfer(request, computed)
             if transfer is not None:
                 self._waits.began(request_id)

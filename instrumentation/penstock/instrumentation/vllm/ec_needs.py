@@ -89,6 +89,13 @@ class Needs:
         start_ns, item = min(began)
         return start_ns, loader.peer_of(item)
 
+    def awaited_peer(self, request: Any, computed: int) -> Peer | None:
+        """Return the peer that the first of its missing items is expected from; None while several may have it."""
+        if self._loader is None:
+            return None
+        found = (self._loader.peer_of(item) for item in self.missing(request, computed))
+        return next((peer for peer in found if peer is not None), None)
+
     def recall(self, request: Any, computed: int) -> None:
         """Let items be bad no longer that a connector tries again: one that moves items ahead has a memory of its own."""
         if self._loader is not None:

@@ -98,6 +98,7 @@ class EngineSource:
             facts.labels.update(settings.labels)
             facts.faults_allowed = settings.allow_faults
         facts.compatibility_hash = self.observer.compatibility_hash
+        facts.compatibility_factors.update(self.observer.compatibility_factors)
         rule = runtime.policy.current.kv_load_failure if runtime.active else None
         action = rule.action if rule is not None else None
         snapshot.policy.kv_action = (action or self._own_action).value if self._connector is not None else ""

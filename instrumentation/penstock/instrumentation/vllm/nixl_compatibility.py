@@ -1,8 +1,8 @@
-"""Which factor makes two NIXL compatibility hashes differ.
+"""The factors of a NIXL compatibility hash: an engine's own, and those in which a peer differs.
 
-A peer shows only a hash. vLLM computes it from a dozen factors, most of which have few possible values: so the hash is
-computed again with other values, one factor or two at a time, until it is the peer's. A match is a proof; where there is
-none (another model, a vLLM that hashes other factors) nothing is said.
+vLLM shows only a hash, which it computes from a dozen factors. What a process does not know of them has few possible values:
+so the hash is computed again with other values, one factor or two at a time, until it is the one that is shown. A match is a
+proof; where there is none (another model, a vLLM that hashes other factors) nothing is said.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _VERSIONS: Final = ("vllm_version", "nixl_connector_version")
+_TRANSFER_MODES: Final = ("pull", "push")
 _MINORS: Final = 6
 _PATCHES: Final = 4
 _CONNECTORS: Final = 4
+_VALUE_MAX: Final = 200
 
 
 def differing(
@@ -49,18 +51,44 @@ def explain(worker: Any, remote_hash: str) -> tuple[str, ...]:
     """Return the names of the factors in which a peer with *remote_hash* differs from *worker*, empty if not known."""
     from vllm.config.utils import hash_factors
 
-    factors = _own(worker)
-    if hash_factors(factors) != worker.compat_hash:
-        return ()  # this vLLM hashes other factors than those we know
+    factors = _matching(worker.vllm_config, worker.compat_hash)
+    if factors is None:
+        return ()
     return differing(factors, _alternatives(factors), remote_hash, hash_factors)
 
 
-def _own(worker: Any) -> dict[str, Any]:
-    """Return what vLLM's ``compute_nixl_compatibility_hash`` hashes; :func:`explain` checks that it is that."""
+def own_factors(vllm_config: Any, shown_hash: str) -> dict[str, str]:
+    """Return the factors of the hash that an engine's workers show, as texts; empty if they cannot be proved.
+
+    Computes at most some thousand hashes (tens of milliseconds): once, when an engine starts.
+    """
+    factors = _matching(vllm_config, shown_hash) or {}
+    return {name: str(value)[:_VALUE_MAX] for name, value in factors.items()}
+
+
+def _matching(vllm_config: Any, shown_hash: str) -> dict[str, Any] | None:
+    """Return the factors that give *shown_hash*; None if this vLLM hashes others than those known here.
+
+    The scheduler's process knows neither the workers' attention backends nor the direction of the transfers.
+    """
+    from vllm.config.utils import hash_factors
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    known = _of_config(vllm_config)
+    names = sorted(each.name for each in AttentionBackendEnum)
+    for backend in (*names, *map(",".join, itertools.combinations(names, 2))):
+        for mode in _TRANSFER_MODES:
+            factors = {**known, "attn_backend_name": backend, "transfer_mode": mode}
+            if hash_factors(factors) == shown_hash:
+                return factors
+    return None
+
+
+def _of_config(config: Any) -> dict[str, Any]:
+    """Return what vLLM's ``compute_nixl_compatibility_hash`` takes from the configuration."""
     from vllm import __version__
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl import metadata
 
-    config = worker.vllm_config
     model, cache = config.model_config, config.cache_config
     return {
         "vllm_version": __version__,
@@ -70,11 +98,9 @@ def _own(worker: Any) -> dict[str, Any]:
         "num_kv_heads": model.get_total_num_kv_heads(),
         "head_size": model.get_head_size(),
         "num_hidden_layers": model.get_total_num_hidden_layers(),
-        "attn_backend_name": worker.backend_name,
         "cache_dtype": str(cache.cache_dtype),
         "is_hma_enabled": not config.scheduler_config.disable_hybrid_kv_cache_manager,
         "speculative_config": metadata._get_speculative_compatibility_factors(config),
-        "transfer_mode": worker._TRANSFER_MODE,
     }
 
 
@@ -86,8 +112,8 @@ def _alternatives(factors: Mapping[str, Any]) -> dict[str, list[Any]]:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
     connector = int(factors["nixl_connector_version"])
-    known = {
-        "transfer_mode": ["pull", "push"],
+    known: dict[str, Sequence[Any]] = {
+        "transfer_mode": _TRANSFER_MODES,
         "dtype": ["torch.bfloat16", "torch.float16", "torch.float32"],
         "cache_dtype": list(get_args(CacheDType)),
         "is_hma_enabled": [True, False],

@@ -32,6 +32,7 @@ class SchedulerObserver:
         connector: name of its KV connector, empty for none.
         roles: the kinds of requests seen, ``ROLE_PREFILL`` and ``ROLE_DECODE``.
         compatibility_hash: what its workers show their peers, empty while it is not known.
+        compatibility_factors: what that hash is made of, by name; empty where it cannot be proved.
         awaiting_token: requests that were scheduled and have no token yet.
 
     """
@@ -40,6 +41,7 @@ class SchedulerObserver:
         self.connector = connector
         self.roles: set[int] = set()
         self.compatibility_hash = ""
+        self.compatibility_factors: dict[str, str] = {}
         self._records: dict[str, RequestRecord] = {}
         self._deferrals = Deferrals()
         self._leases = Leases()
@@ -104,8 +106,11 @@ class SchedulerObserver:
 
     # Deferrals
 
-    def deferred(self, request: Any, reason: int) -> None:
-        """Note that the scheduler passes a request over; only the first time is an edge."""
+    def deferred(self, request: Any, reason: int, peer: Peer | None = None) -> None:
+        """Note that the scheduler passes a request over; only the first time is an edge.
+
+        *peer*: what it waits for, where the request itself does not say; a later call may know it first.
+        """
         request_id = request.request_id
         record = self._records.get(request_id)
         remote = reason in {c.DEFERRAL_REASON_REMOTE_KV, c.DEFERRAL_REASON_KV_LOOKUP}
@@ -113,7 +118,7 @@ class SchedulerObserver:
             request_id,
             reason,
             time.time_ns(),
-            record.peer if record is not None and remote else None,
+            record.peer if record is not None and remote else peer,
             record.remote_request_id if record is not None and remote else "",
         )
         if self._deferrals.begin(deferral):

@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation.vllm.peers import Peer
 from penstock.instrumentation.vllm.zmq_ec import wire
 from penstock.instrumentation.vllm.zmq_ec.fetcher import Fetcher
 from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded, LoadOrder, Readiness
@@ -133,7 +134,9 @@ class Consumer:
         if self._settings.allow_request_producers:
             producers = named_producer(request.ec_transfer_params, item)
         rows = feature.mm_position.get_num_embeds()
-        readiness = self.items.want(item, rows, request.request_id, producers)
+        candidates = {*producers, *self._settings.producers}
+        expected = Peer(candidates.pop()) if len(candidates) == 1 else None
+        readiness = self.items.want(item, rows, request.request_id, producers, expected)
         if readiness is Readiness.READY and not self._is_safe() and self._has_media(feature):
             return Readiness.ABSENT
         return readiness

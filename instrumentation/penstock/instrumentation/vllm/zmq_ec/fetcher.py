@@ -36,6 +36,7 @@ _LOG_INTERVAL: Final = 60.0
 _FATES: Final = {
     Fate.REFUSED: c.ERROR_TYPE_REFUSED,
     Fate.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
+    Fate.CLOSED: c.ERROR_TYPE_REMOTE_RESET,
     Fate.RESET: c.ERROR_TYPE_REMOTE_RESET,
     Fate.ENDLESS: c.ERROR_TYPE_CORRUPT,
 }
@@ -165,8 +166,15 @@ class Fetcher:
                 attempt.asked[tag] = (producer, time.time_ns())
                 self._probes[tag] = attempt
                 producer.busy += 1
+        self._asked(attempt)
+
+    def _asked(self, attempt: Attempt) -> None:
+        """Say which producer an attempt waits for, if it is one; without any the item is missing."""
         if not attempt.asked:
             self._nobody(attempt)
+            return
+        peers = {producer.peer for producer, _ in attempt.asked.values()}
+        self._items.asks(attempt.wanted, peers.pop() if len(peers) == 1 else None)
 
     def _probed(self, attempt: Attempt, answer: wire.Answer, now: float) -> None:
         producer, sent_ns = self._unask(attempt, answer.tag)
@@ -182,6 +190,7 @@ class Fetcher:
                     self._unask(attempt, tag)
                 attempt.source, attempt.content = producer, answer.content
                 attempt.deadline = now + self._settings.start_timeout
+                self._items.asks(attempt.wanted, producer.peer)
                 self._waiting[attempt.wanted.serial] = attempt
                 producer.waited_for += 1
                 return
@@ -191,8 +200,7 @@ class Fetcher:
             self._telling.probe_failed(attempt, producer, sent_ns, error_type, answer.text)
         else:
             self._telling.probe(attempt, producer, c.PROBE_RESULT_MISS, sent_ns)
-        if not attempt.asked:
-            self._nobody(attempt)
+        self._asked(attempt)
 
     def _unask(self, attempt: Attempt, tag: int) -> tuple[Producer, int]:
         del self._probes[tag]
@@ -350,8 +358,7 @@ class Fetcher:
             if tag in attempt.asked and attempt.asked[tag][0] is producer:
                 _, sent_ns = self._unask(attempt, tag)
                 self._telling.probe_failed(attempt, producer, sent_ns, error_type, why)
-                if not attempt.asked:
-                    self._nobody(attempt)
+                self._asked(attempt)
         for serial, attempt in list(self._waiting.items()):
             if attempt.source is producer:
                 self._waits_no_longer(serial)

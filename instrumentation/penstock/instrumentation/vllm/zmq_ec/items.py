@@ -75,12 +75,19 @@ class Items:
 
     # The scheduler's side.
 
-    def want(self, item: str, rows: int, request_id: str, producers: tuple[str, ...] = ()) -> Readiness:
+    def want(
+        self,
+        item: str,
+        rows: int,
+        request_id: str,
+        producers: tuple[str, ...] = (),
+        expected: Peer | None = None,
+    ) -> Readiness:
         """Say that *request_id* needs *item* with so many rows, and have it fetched unless its fate is known."""
         with self._lock:
             known = self._current(item)
             if known is None:
-                return self._order(item, rows, request_id, producers)
+                return self._order(item, rows, request_id, producers, expected)
             if known.wanted.rows != rows:  # a client used one name for two contents
                 return Readiness.ABSENT
             if known.stage is Stage.READY:
@@ -198,6 +205,13 @@ class Items:
             self._orders.clear()
             return taken
 
+    def asks(self, wanted: Wanted, peer: Peer | None) -> None:
+        """Note that *peer* is the only one that may still have *wanted*, None if several may."""
+        with self._lock:
+            known = self._of(wanted)
+            if known is not None and known.stage is Stage.PROBING:
+                known.peer = peer
+
     def place(self, wanted: Wanted, content: Content, peer: Peer) -> Slot | None:
         """Return a slot for *wanted*, which *peer* has, or None while there is no room."""
         with self._lock:
@@ -281,12 +295,15 @@ class Items:
         # Whoever was to take the failure may have been switched off: no request waits for that for long.
         return known.untold and self._clock() < known.until - self._bad_for + _UNTOLD_MAX
 
-    def _order(self, item: str, rows: int, request_id: str, producers: tuple[str, ...]) -> Readiness:
+    def _order(
+        self, item: str, rows: int, request_id: str, producers: tuple[str, ...], expected: Peer | None
+    ) -> Readiness:
         if len(self._known) - len(self._slots) >= KNOWN_MAX and not self._make_room():
             return Readiness.ABSENT
         self._serial += 1
         wanted = Wanted(self._serial, item, rows, request_id, producers)
-        self._known[item] = Known(wanted, until=self._clock() + self._pending_for, waiters={request_id})
+        until = self._clock() + self._pending_for
+        self._known[item] = Known(wanted, until=until, peer=expected, waiters={request_id})
         self._orders.append(wanted)
         self._wake()
         return Readiness.PENDING

@@ -20,17 +20,14 @@ _CONNECT_TIMEOUT: Final = 2_000
 _FRAMES: Final = 2
 _MESSAGE_MAX: Final = wire.CHUNK_MAX + wire.HEADER_MAX
 
-_HANDSHAKE_FAILED: Final = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
+_INCOMPATIBLE: Final = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _WATCHED: Final = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_CLOSED
     | zmq.EVENT_DISCONNECTED
-    | _HANDSHAKE_FAILED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | _INCOMPATIBLE
 )
 
 
@@ -38,7 +35,8 @@ class Fate(enum.Enum):
     """Why a link is of no use any more."""
 
     REFUSED = "the connection was refused"
-    INCOMPATIBLE = "the peer does not speak ZeroMQ"
+    INCOMPATIBLE = "the peer's ZeroMQ handshake is not one of an encoder"
+    CLOSED = "the connection was closed before the peer answered: a proxy without its encoder, or no encoder at all"
     RESET = "the connection was closed"
     ENDLESS = "it sent a message without an end"
 
@@ -126,8 +124,10 @@ class Link:
         for event in self.undelivered.note(self.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._up = True
-            elif event & _HANDSHAKE_FAILED:
+            elif event & _INCOMPATIBLE:
                 return Fate.INCOMPATIBLE
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                return Fate.CLOSED
             elif event != zmq.EVENT_CONNECTED:
                 if self._endless:
                     return Fate.ENDLESS
