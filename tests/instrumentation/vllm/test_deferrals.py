@@ -44,6 +44,17 @@ def test_model(steps: list[tuple[str, str, int]]) -> None:
             assert gauges.get(each) == ((len(starts), min(starts)) if starts else None)
 
 
+def test_a_poll_names_the_peer_that_the_first_did_not_know() -> None:
+    """It stays one wait with its start; a peer that is known does not change any more."""
+    deferrals = Deferrals()
+    encoder, other = Peer("encoder:1"), Peer("other:1")
+    reason = c.DEFERRAL_REASON_ENCODER_CACHE
+    assert deferrals.begin(Deferral("a", reason, 1))
+    for now, peer in enumerate([None, encoder, other, None], start=2):
+        assert not deferrals.begin(Deferral("a", reason, now, peer))
+    assert deferrals.gauges() == [(reason, encoder, 1, 1)]
+
+
 def test_gauges_by_peer() -> None:
     """Waits for different peers are counted apart."""
     deferrals = Deferrals()
