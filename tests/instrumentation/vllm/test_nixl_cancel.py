@@ -147,8 +147,8 @@ def test_waiting_for_its_handshake(
     assert not recorder.transfers
     assert not decode.began
     (failure,) = recorder.take("transfer_failure", "r1")
-    assert (failure.mode, failure.attempt, failure.blocks) == (c.FAILURE_MODE_TIMEOUT, 1, 3)
-    assert [told.mode for told in decode.reported] == [c.FAILURE_MODE_TIMEOUT]
+    assert (failure.mode, failure.attempt, failure.blocks) == (c.FAILURE_MODE_COLLATERAL, 1, 3)
+    assert [(told.mode, told.culprit) for told in decode.reported] == [(c.FAILURE_MODE_COLLATERAL, None)]
     assert not recorder.take("transfer_failure", "prefill-of-r1")
 
 

@@ -1,0 +1,70 @@
+"""Loads that are given up while they wait for their handshake: who is to blame, on real NIXL workers and by calculation."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from penstock.instrumentation import constants as c
+
+from demo.processes import free_port
+from tests.support.nixl_pair import HOST, Engine, instrumented_engines, prepare
+from tests.support.recorder import recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.recorder import Recorder
+
+    MakeEngine = Callable[..., Engine]
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def make_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeEngine]:
+    """Build instrumented engines, which live until the module is done."""
+    with pytest.MonkeyPatch.context() as monkeypatch, recording(monkeypatch):
+        directory = tmp_path_factory.mktemp("nixl")
+        prepare(monkeypatch, directory)
+        with instrumented_engines(directory, monkeypatch) as make:
+            yield make
+
+
+@pytest.fixture(scope="module")
+def prefill(make_engine: MakeEngine) -> Engine:
+    """Build a healthy prefill engine that no decode engine has met."""
+    return make_engine("kv_producer")
+
+
+def running(decode: Engine) -> bool:
+    """Tell whether the first handshake of *decode* is on its thread."""
+    return any(future.running() for future in decode.worker._handshake_futures.copy().values())
+
+
+def test_behind_a_dead_peer(make_engine: MakeEngine, prefill: Engine, recorder: Recorder) -> None:
+    """A load whose handshake never began is collateral; the dead peer in front of it is named and is to be blamed."""
+    decode, dead = make_engine("kv_consumer"), free_port()
+    decode.read("dead", prefill, port=dead, engine_id="dead-engine", local=(5,), remote=(5,))
+    decode.step_until(lambda _: running(decode), "the handshake with the dead peer")
+    decode.read("good", prefill)
+    assert decode.cancel("good")[0].failed_recving == {"good"}
+
+    (failure,) = recorder.take("transfer_failure", "good")
+    assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_COLLATERAL, c.ERROR_TYPE_TIMEOUT)
+    assert (failure.peer.address, failure.caused_by_peer.address) == (prefill.address, f"{HOST}:{dead}")
+    assert failure.caused_by_request_id == "dead"
+    assert "its own handshake never began" in failure.error_text
+    (told,) = decode.reported
+    assert (told.mode, told.peer.address) == (c.FAILURE_MODE_COLLATERAL, prefill.address)
+    assert (told.culprit.peer.address, told.culprit.mode) == (f"{HOST}:{dead}", c.FAILURE_MODE_TIMEOUT)
+    (delayed,) = recorder.take("transfer_delayed", "good")
+    assert (delayed.caused_by_peer.address, delayed.handshake_id) == (f"{HOST}:{dead}", failure.handshake_id)
+
+    decode.received("dead")
+    decode.step_until(lambda _: prefill.id in decode.worker._remote_agents, "the handshake")
+    assert [each.mode for each in recorder.take("transfer_failure", "dead")] == [c.FAILURE_MODE_HANDSHAKE]
+    assert [each.id for each in recorder.take("handshake")][0] == failure.handshake_id
+    assert len(recorder.take("transfer_failure", "good")) == 1
+    assert len(recorder.take("transfer_delayed", "good")) == 1
