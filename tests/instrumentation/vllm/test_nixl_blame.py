@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from penstock.instrumentation import constants as c
@@ -65,6 +64,6 @@ def test_behind_a_dead_peer(make_engine: MakeEngine, prefill: Engine, recorder: 
     decode.received("dead")
     decode.step_until(lambda _: prefill.id in decode.worker._remote_agents, "the handshake")
     assert [each.mode for each in recorder.take("transfer_failure", "dead")] == [c.FAILURE_MODE_HANDSHAKE]
-    assert [each.id for each in recorder.take("handshake")][0] == failure.handshake_id
+    assert next(each.id for each in recorder.take("handshake")) == failure.handshake_id
     assert len(recorder.take("transfer_failure", "good")) == 1
     assert len(recorder.take("transfer_delayed", "good")) == 1
