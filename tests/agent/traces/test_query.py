@@ -139,7 +139,9 @@ async def test_who_held_a_load_up_until_it_was_given_up(book):
         f" {OTHER} began: it waited 6.0 s)"
     ) in sentence
     (load,) = (span for span in trace_of(book, DECODE).spans if span.name == names.KV_LOAD)
-    assert load.attributes[names.CAUSED_BY_PEER] == load.attributes[names.DELAYED_BY_PEER] == culprit["address"]
+    assert (
+        load.attributes[names.CAUSED_BY_PEER] == load.attributes[names.DELAYED_BY_PEER] == culprit["address"]
+    )
 
 
 @pytest.mark.parametrize("text", ["", "nobody", "cmpl-chat-1", "f" * 32])

@@ -1,4 +1,4 @@
-"""Loads that are given up while they wait for their handshake: who is to blame, on real NIXL workers and by calculation."""
+"""Loads that are given up while they wait for their handshake: who is to blame, on real NIXL workers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.deadlines import Wait
+from penstock.instrumentation.vllm.nixl_blame import Hold, Turn, Waited
+from penstock.instrumentation.vllm.peers import Peer
 
 from demo.processes import free_port
-from tests.support.nixl_pair import HOST, Engine, instrumented_engines, prepare
+from tests.support.nixl_faults import break_agent
+from tests.support.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
 from tests.support.recorder import recording
 
 if TYPE_CHECKING:
@@ -67,3 +71,31 @@ def test_behind_a_dead_peer(make_engine: MakeEngine, prefill: Engine, recorder: 
     assert next(each.id for each in recorder.take("handshake")) == failure.handshake_id
     assert len(recorder.take("transfer_failure", "good")) == 1
     assert len(recorder.take("transfer_delayed", "good")) == 1
+
+
+@pytest.mark.parametrize(
+    ("wait", "mode", "culprit"),
+    [
+        (Wait.START, c.FAILURE_MODE_COLLATERAL, "dead:1"),
+        (Wait.TRANSFER, c.FAILURE_MODE_TIMEOUT, ""),
+    ],
+)
+def test_just_begun(
+    wait: Wait, mode: int, culprit: str, make_engine: MakeEngine, prefill: Engine, recorder: Recorder
+) -> None:
+    """A read that begins as its wait is over is late by another's doing; one that takes too long itself is not."""
+    decode = make_engine("kv_consumer")
+    connect(prefill, decode)
+    recorder.events.clear()
+    turn = Turn(Peer("dead:1"), 4711, "first", 0, 9 * SECOND, bad=True)
+    waited = Waited(0, 10 * SECOND, asked=True, holds=(Hold(9 * SECOND, turn),))
+    with pytest.MonkeyPatch.context() as patch:
+        break_agent(patch, decode, "check_xfer_state", lambda *_: "PROC")
+        patch.setattr(decode.worker._penstock.handshakes, "give_up", lambda *_: waited)
+        decode.read("late", prefill)
+        decode.cancel("late", wait=wait)
+    (failure,) = recorder.take("transfer_failure", "late")
+    assert (failure.mode, failure.peer.address) == (mode, prefill.address)
+    assert failure.caused_by_peer.address == culprit
+    assert decode.pinned == ["late"]
+    decode.received("late")

@@ -53,11 +53,12 @@ class NixlHandshakeMixin:
         if observer is None:
             return upstream._nixl_handshake(host, port, remote_tp_size, expected_engine_id, *args, **kwargs)
         start_ns = time.time_ns()
+        engine_id = ""
         drill: Drill | None = None
         result: Any = None
         failed = True
-        engine_id = peers.identifier(expected_engine_id)
         with _GUARD:
+            engine_id = peers.identifier(expected_engine_id)
             drill = observer.faults.hit(c.FAILURE_MODE_HANDSHAKE, peers.address(host, port))
             if runtime.active:
                 observer.handshakes.begins(engine_id, start_ns, rehearsal=drill is not None)

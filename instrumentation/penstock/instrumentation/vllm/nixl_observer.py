@@ -211,8 +211,9 @@ class NixlObserver(NixlFailures):
                 continue
             stays = result is Cancel.PINNED
             meta = meta if stays else worker._recving_metadata[request_id]
-            # Whoever was in the way before the transfer is not why the transfer takes so long.
-            waited = self._waited(request_id, meta) if wait is Wait.START else None
+            # Whoever was in the way before the transfer is not why the transfer takes so long; but it may have begun on other
+            # ranks only.
+            waited = self._waited(request_id, meta) if wait is Wait.START or not stays else None
             text = _STAYS if stays else _TOO_LONG
             if waited is not None and waited.blames_others:
                 text = f"{text}: {waited.text}"
