@@ -10,6 +10,7 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from penstock.instrumentation.deadlines import Wait
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.vllm.connectors import KvConnectorHook
 from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
@@ -198,9 +199,9 @@ class Engine:
         metadata.heartbeat_by_engine = {engine_id: HeartbeatInfo({"x"}, HOST, port, 1)}
         self.step(metadata)
 
-    def cancel(self, *request_ids: str) -> Any:
-        """Order loads to be given up, as the scheduler does with a step; returns the step's answer."""
-        return self.order(penstock_cancel=frozenset(request_ids))
+    def cancel(self, *request_ids: str, wait: Wait = Wait.START) -> Any:
+        """Order loads to be given up that are over a deadline, as the scheduler does with a step; returns the step's answer."""
+        return self.order(penstock_cancel=dict.fromkeys(request_ids, wait))
 
     def drill(self, *drills: Drill) -> None:
         """Put fault drills in the place of the present ones, as the scheduler does with a step."""

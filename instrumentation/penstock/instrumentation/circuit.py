@@ -133,8 +133,8 @@ class Circuit:
     - half-open → closed or open by the probe's result; of the others' results only an incompatibility matters. A
       probe without a result for a further ``duration`` is given up, and the next request probes.
 
-    Slowness alone never opens it: transfers that our own deadline ended (mode ``timeout``) count only as long
-    as nothing gets through at all.
+    Slowness alone never opens it: transfers that our own deadline ended (mode ``timeout``), from this peer or in a queue
+    that it held up, count only as long as nothing gets through at all.
     """
 
     __slots__ = (

@@ -93,6 +93,14 @@ def _rehearsed(item: events.Event) -> events.Event:
             ),
             "held up 5.0s by 10.0.0.9:5600",
         ),
+        (
+            failed_load(
+                mode=common.FAILURE_MODE_COLLATERAL,
+                caused_by_request_id="theirs",
+                caused_by_peer={"address": "10.0.0.9:5600"},
+            ),
+            "kv collateral/refused, caused by theirs at 10.0.0.9:5600: connection refused",
+        ),
         (event("blocks_pinned", DECODE, blocks=26, **_KV), "26 blocks stay pinned: the peer may still write"),
         (event("blocks_pinned", DECODE, blocks=26, released=True, **_KV), "26 blocks let go"),
     ],

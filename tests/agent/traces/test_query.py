@@ -121,6 +121,29 @@ async def test_the_handshake_of_a_victim_is_found(book):
     assert f"collateral, refused, caused by a handshake that request {OTHER} began" in sentence
 
 
+async def test_who_held_a_load_up_until_it_was_given_up(book):
+    """A load that never reached its peer names the one that was in the way, in one sentence."""
+    culprit = {"address": "10.0.0.9:5600"}
+    given_up = failed_load(
+        mode=common_pb2.FAILURE_MODE_COLLATERAL,
+        error_type=common_pb2.ERROR_TYPE_TIMEOUT,
+        error_text="it waited 6.0 s",
+        caused_by_request_id=OTHER,
+        caused_by_peer=culprit,
+    )
+    await book.tell([(DECODE_WORKER, given_up), (DECODE_WORKER, DELAY), (DECODE_CORE, closed_decode())])
+    (sentence,) = sentences_of(book, DECODE)
+    assert f"could not load its KV state from {PEER}" in sentence
+    assert (
+        "(collateral, timeout, caused by the handshake with 10.0.0.9:5600 that request"
+        f" {OTHER} began: it waited 6.0 s)"
+    ) in sentence
+    (load,) = (span for span in trace_of(book, DECODE).spans if span.name == names.KV_LOAD)
+    assert (
+        load.attributes[names.CAUSED_BY_PEER] == load.attributes[names.DELAYED_BY_PEER] == culprit["address"]
+    )
+
+
 @pytest.mark.parametrize("text", ["", "nobody", "cmpl-chat-1", "f" * 32])
 async def test_nobody_of_that_name(book, text):
     """One sentence names what was asked for and where to look."""

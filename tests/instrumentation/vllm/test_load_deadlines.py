@@ -41,8 +41,7 @@ def cancelled(scheduler: Any) -> frozenset[str]:
     """Return the requests that a step with nothing to run names to the workers."""
     output = scheduler.schedule()
     assert not output.num_scheduled_tokens
-    found: frozenset[str] = getattr(output.kv_connector_metadata, "penstock_cancel", frozenset())
-    return found
+    return frozenset(getattr(output.kv_connector_metadata, "penstock_cancel", ()))
 
 
 def began(scheduler: Any, request_id: str) -> None:
@@ -144,7 +143,7 @@ def test_blocks_in_flight_stay(
         c.DECIDED_BY_DEADLINE,
         c.FAILURE_MODE_TIMEOUT,
     )
-    assert "cannot be rewound" in found.reason
+    assert "a transfer is in flight and its blocks are pinned" in found.reason
     assert pool.get_num_free_blocks() == free - 3
     finish_loads(scheduler, parked)
     assert pool.get_num_free_blocks() == free

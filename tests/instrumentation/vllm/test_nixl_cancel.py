@@ -147,15 +147,15 @@ def test_waiting_for_its_handshake(
     assert not recorder.transfers
     assert not decode.began
     (failure,) = recorder.take("transfer_failure", "r1")
-    assert (failure.mode, failure.attempt, failure.blocks) == (c.FAILURE_MODE_TIMEOUT, 1, 3)
-    assert [told.mode for told in decode.reported] == [c.FAILURE_MODE_TIMEOUT]
+    assert (failure.mode, failure.attempt, failure.blocks) == (c.FAILURE_MODE_COLLATERAL, 1, 3)
+    assert [(told.mode, told.culprit) for told in decode.reported] == [(c.FAILURE_MODE_COLLATERAL, None)]
     assert not recorder.take("transfer_failure", "prefill-of-r1")
 
 
 def test_waiting_for_a_handshake_that_fails(
     pair: tuple[Engine, Engine], make_engine: MakeEngine, recorder: Recorder
 ) -> None:
-    """A handshake that fails after its load was cancelled is no second failure of that load."""
+    """A handshake that fails after its load was cancelled is no second failure of that load, but one of its peer."""
     prefill, _ = pair
     decode = make_engine("kv_consumer")
     with decode.handshakes_held():
@@ -163,8 +163,9 @@ def test_waiting_for_a_handshake_that_fails(
         assert decode.cancel("r1")[0].failed_recving == {"r1"}
     decode.step_until(lambda _: recorder.take("handshake"), "the handshake")
     decode.step()
-    (failure,) = recorder.take("transfer_failure")
-    assert failure.mode == c.FAILURE_MODE_TIMEOUT
+    assert [each.mode for each in recorder.take("transfer_failure", "r1")] == [c.FAILURE_MODE_COLLATERAL]
+    (failure,) = recorder.take("transfer_failure", "")
+    assert (failure.mode, failure.peer.address) == (c.FAILURE_MODE_HANDSHAKE, prefill.address)
     assert len(decode.reported) == 1
 
 

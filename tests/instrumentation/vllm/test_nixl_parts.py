@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm.nixl_blame import Turn, in_the_way, of_wait
 from penstock.instrumentation.vllm.nixl_compatibility import differing, versions_near
 from penstock.instrumentation.vllm.nixl_handshakes import DELAY_NS, Handshakes, Run
 from penstock.instrumentation.vllm.nixl_reach import refuses
 from penstock.instrumentation.vllm.nixl_sizes import bytes_of
 from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.vllm.reports import Culprit
 
 from demo.processes import free_port
 from tests.support.nixl_pair import HOST
@@ -97,11 +104,21 @@ def test_bytes_of_a_state_space_model() -> None:
 
 
 def ran(
-    handshakes: Handshakes, name: str, start_ns: int, end_ns: int, waiter: str = "", queued_ns: int = 0
+    handshakes: Handshakes,
+    name: str,
+    start_ns: int,
+    end_ns: int,
+    waiter: str = "",
+    queued_ns: int = 0,
+    *,
+    failed: bool = False,
+    rehearsal: bool = False,
 ) -> Any:
     """Let a handshake with the peer of that name run."""
-    made = handshakes.join(Peer(f"{name}:1", name), waiter, object(), queued_ns)
-    handshakes.ran(name, Run(start_ns, end_ns))
+    made = handshakes.join(Peer(f"{name}:1", name), waiter, Future(), queued_ns)
+    handshakes.begins(name, start_ns)
+    handshakes.ran(name, Run(start_ns, end_ns, rehearsal=rehearsal, failed=failed))
+    made.future = None
     return made
 
 
@@ -111,11 +128,11 @@ def test_who_was_in_the_way() -> None:
     short = ran(handshakes, "short", 0, unit)
     long = ran(handshakes, "long", unit, 10 * unit)
     mine = ran(handshakes, "mine", 11 * unit, 12 * unit, "early", 0)
-    mine.joined("late", 11 * unit - unit // 2)
+    handshakes.join(mine.peer, "late", mine.future, 11 * unit - unit // 2)
     (delay,) = handshakes.delays(mine, Run(11 * unit, 12 * unit))
     assert (delay.request_id, delay.delay_ns) == ("early", 10 * unit)
-    assert (delay.caused_by, delay.handshake_id) == (long.peer, long.id)
-    assert delay.handshake_id != short.id
+    assert (delay.caused_by.peer, delay.caused_by.handshake_id) == (long.peer, long.id)
+    assert delay.caused_by.handshake_id != short.id
 
 
 def test_nobody_was_in_the_way() -> None:
@@ -124,3 +141,141 @@ def test_nobody_was_in_the_way() -> None:
     ran(handshakes, "mine", 0, 10 * unit)
     mine = ran(handshakes, "mine", 10 * unit, 11 * unit, "r1", 0)
     assert handshakes.delays(mine, Run(10 * unit, 11 * unit)) == []
+
+
+SECOND = 1_000_000_000
+
+
+def queued(handshakes: Handshakes, name: str, waiter: str, since_ns: int) -> Any:
+    """Let a handshake with the peer of that name wait for the thread."""
+    return handshakes.join(Peer(f"{name}:1", name), waiter, Future(), since_ns)
+
+
+def given_up(handshakes: Handshakes, name: str, waiter: str, now_ns: int) -> Any:
+    """Give up the load of a request that wants to reach the peer of that name."""
+    waited = handshakes.give_up(waiter, f"{name}:1", now_ns)
+    assert waited is not None
+    return waited
+
+
+def test_the_one_in_front_is_to_blame() -> None:
+    """A load that waited behind two dead peers blames the one that took longer, and names both with their times."""
+    handshakes = Handshakes()
+    ran(handshakes, "dead", 0, 5 * SECOND, "first", failed=True)
+    second = queued(handshakes, "late", "second", 0)
+    handshakes.begins("late", 5 * SECOND)
+    good = queued(handshakes, "good", "mine", SECOND // 2)
+    waited = given_up(handshakes, "good", "mine", 13 * SECOND // 2)
+    assert waited.blames_others
+    assert [(hold.longest.peer.address, hold.held_ns) for hold in waited.holds] == [
+        ("dead:1", 9 * SECOND // 2),
+        ("late:1", 3 * SECOND // 2),
+    ]
+    blame = of_wait(waited)
+    assert (blame.request_id, blame.rehearsal) == ("first", False)
+    assert blame.culprit == Culprit(Peer("dead:1", "dead"), c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
+    assert waited.text == (
+        "the load waited 6.0 s to start, while vLLM, which does one handshake at a time, was busy with "
+        "dead:1 (4.5 s), late:1 (1.5 s); its own handshake never began"
+    )
+    assert (good.waiters, good.waiters_total, second.waiters_total) == ({}, 0, 1)
+    assert handshakes.give_up("mine", "good:1", 7 * SECOND) is None
+
+
+@pytest.mark.parametrize(
+    ("begins", "now", "others"),
+    [(None, 6, True), (5, 6, True), (3, 7, False), (1, 6, False)],
+    ids=["never", "just", "longer", "at once"],
+)
+def test_a_peer_that_had_its_time(begins: int | None, now: int, others: bool) -> None:
+    """A peer is to blame that has not answered for longer than others were in its way; one that was just asked is not."""
+    handshakes = Handshakes()
+    future: Future[Any] = Future()
+    ran(handshakes, "dead", 0, (begins or now) * SECOND, failed=True)
+    handshakes.join(Peer("mine:1", "mine"), "r", future, 0)
+    if begins is not None:
+        future.set_running_or_notify_cancel()
+        handshakes.begins("mine", begins * SECOND)
+    waited = given_up(handshakes, "mine", "r", now * SECOND)
+    assert (waited.blames_others, waited.asked) == (others, begins is not None)
+
+
+def test_slow_but_well() -> None:
+    """A peer whose handshake was slow and ended well is named, and nothing counts against it."""
+    handshakes = Handshakes()
+    ran(handshakes, "slow", 0, 5 * SECOND)
+    queued(handshakes, "mine", "r", 0)
+    blame = of_wait(given_up(handshakes, "mine", "r", 6 * SECOND))
+    assert blame.culprit == Culprit(Peer("slow:1", "slow"))
+
+
+def test_a_rehearsed_failure_in_front() -> None:
+    """What a drill held up is a rehearsal, also while the drill's handshake runs."""
+    for ended in (True, False):
+        handshakes = Handshakes()
+        if ended:
+            ran(handshakes, "sick", 0, 5 * SECOND, failed=True, rehearsal=True)
+        else:
+            queued(handshakes, "sick", "", 0)
+            handshakes.begins("sick", 0, rehearsal=True)
+        queued(handshakes, "mine", "r", 0)
+        assert of_wait(given_up(handshakes, "mine", "r", 6 * SECOND)).rehearsal
+
+
+def test_a_wrong_address_is_asked() -> None:
+    """Who waits for a handshake that another request has sent to another address has not been to its own peer yet."""
+    handshakes = Handshakes()
+    future: Future[Any] = Future()
+    handshakes.join(Peer("wrong:1", "engine"), "misled", future, 0)
+    future.set_running_or_notify_cancel()
+    handshakes.begins("engine", 0)
+    handshakes.join(Peer("right:1", "engine"), "r", future, SECOND)
+    waited = given_up(handshakes, "right", "r", 3 * SECOND)
+    assert waited.blames_others
+    assert of_wait(waited).culprit == Culprit(
+        Peer("wrong:1", "engine"), c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT
+    )
+
+
+def test_nothing_is_known_of_the_thread() -> None:
+    """A handshake that never began says nothing about its peer, also where it is not known what was in the way."""
+    handshakes = Handshakes()
+    queued(handshakes, "mine", "r", 0)
+    waited = given_up(handshakes, "mine", "r", SECOND)
+    assert waited.blames_others
+    assert of_wait(waited).culprit is None
+    assert waited.text == "the load waited 1.0 s to start; its own handshake never began"
+
+
+def test_who_is_done_waits_no_longer() -> None:
+    """A load that has ended, and one that never waited, are not among those who wait; a paused run leaves no trace."""
+    handshakes = Handshakes()
+    queued(handshakes, "mine", "r", 0)
+    handshakes.done("r")
+    assert handshakes.give_up("r", "mine:1", SECOND) is None
+    assert handshakes.give_up("stranger", "mine:1", SECOND) is None
+    handshakes.begins("mine", 0)
+    handshakes.ran("mine", None)
+    queued(handshakes, "other", "s", 0)
+    assert given_up(handshakes, "other", "s", SECOND).holds == ()
+
+
+@given(
+    turns=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans()), max_size=12),
+    since=st.integers(0, 60),
+    wait=st.integers(0, 60),
+)
+def test_nobody_holds_longer_than_the_wait(turns: list[tuple[str, int, bool]], since: int, wait: int) -> None:
+    """Turns do not overlap, so what others took is at most the wait; a peer is named once and never itself, the longest first."""
+    ends = list(itertools.accumulate((length for _, length, _ in turns), initial=0))
+    made = [
+        Turn(Peer(name), 1, "", start, end, bad)
+        for (name, _, bad), (start, end) in zip(turns, itertools.pairwise(ends), strict=True)
+    ]
+    holds = in_the_way(made, "a", since, since + wait)
+    assert sum(hold.held_ns for hold in holds) <= wait
+    names = [hold.longest.peer.address for hold in holds]
+    assert len(set(names)) == len(names)
+    assert "a" not in names
+    assert sorted((hold.held_ns for hold in holds), reverse=True) == [hold.held_ns for hold in holds]
+    assert all(hold.held_ns > 0 for hold in holds)

@@ -127,7 +127,7 @@ def test_cancel_before_the_registration(
     prefill.step()
     assert bool((decode.cache[1:4] == 7.0).all())
     (failure,) = failures_of(recorder, D.format("r4"))
-    assert (failure.mode, failure.direction) == (c.FAILURE_MODE_TIMEOUT, c.DIRECTION_RECEIVE)
+    assert (failure.mode, failure.direction) == (c.FAILURE_MODE_COLLATERAL, c.DIRECTION_RECEIVE)
     assert not recorder.transfers
 
 

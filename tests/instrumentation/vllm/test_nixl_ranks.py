@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.deadlines import Wait
 
 from tests.support import schedulers
 from tests.support.nixl_faults import break_agent, refuse
@@ -97,13 +98,15 @@ def test_one_waits_for_its_handshake_while_the_other_reads(
         break_agent(slow, ranks[1], "check_xfer_state", lambda *_: "PROC")
         answers = [rank.read("r1", prefill) for rank in ranks]
         assert not aggregator.together(answers).finished_recving
-        answers = [rank.cancel("r1") for rank in ranks]
+        answers = [rank.cancel("r1", wait=Wait.TRANSFER) for rank in ranks]
         assert answers[0][0].failed_recving == {"r1"}
         told = aggregator.together(answers)
         assert not told.finished_recving
         assert not told.failed_recving
         assert told.kv_connector_worker_meta is not None
         assert told.kv_connector_worker_meta.pinned == ("r1",)
-        assert [each.mode for each in told.kv_connector_worker_meta.failures] == [c.FAILURE_MODE_TIMEOUT] * 2
+        modes = [each.mode for each in told.kv_connector_worker_meta.failures]
+        # One was never asked; the other reads.
+        assert modes == [c.FAILURE_MODE_COLLATERAL, c.FAILURE_MODE_TIMEOUT]
     told = aggregator.together([ranks[0].step(), ranks[1].received("r1")])
     assert told.finished_recving == told.failed_recving == {"r1"}

@@ -12,6 +12,8 @@ from penstock.instrumentation.policy_model import PeerQuarantine
 from penstock.instrumentation.quarantine import Order
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import peer_gate
+from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.vllm.reports import Culprit
 
 from tests.support.manual_clock import ManualClock
 from tests.support.parked import fail_loads, finish_loads, park, remote, serve, stop_reasons
@@ -227,3 +229,55 @@ def test_no_policy_no_quarantine(make_scheduler: MakeScheduler, recorder: Record
     runtime.policy.swap(policy(), 1.0)
     assert changes(recorder)[-1] == (PEER, State.OPEN, State.CLOSED, "policy")
     park(scheduler, "freed", first=322)
+
+
+@KINDS
+@pytest.mark.parametrize("counts", [True, False], ids=["dead", "slow"])
+def test_the_culprit_is_cut_off(
+    kind: str, counts: bool, make_scheduler: MakeScheduler, recorder: Recorder
+) -> None:
+    """What a dead peer does to loads from a healthy one counts against the dead one, and nothing against the healthy one."""
+    scheduler = make_scheduler(kind)
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    mode, error = (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT) if counts else (0, 0)
+    culprit = Culprit(Peer(PEER, "dead-engine"), mode, error)
+    finish_loads(scheduler, first := park(scheduler, "first"))
+    serve(scheduler, first)
+    for index in range(2):
+        victim = park(scheduler, f"victim{index}", peer=HEALTHY, first=300 + index)
+        fail_loads(scheduler, victim, mode=c.FAILURE_MODE_COLLATERAL, culprit=culprit)
+        serve(scheduler, victim)
+    assert changes(recorder) == ([(PEER, State.CLOSED, State.OPEN, "failures")] if counts else [])
+    (outcome,) = recorder.take("load_outcome", "victim1")
+    assert (outcome.mode, outcome.outcome) == (c.FAILURE_MODE_COLLATERAL, c.OUTCOME_RECOMPUTED)
+    park(scheduler, "again", peer=HEALTHY, first=330)
+    if counts:
+        sent = request("sent", first=331, params=remote())
+        scheduler.add_request(sent)
+        step(scheduler)
+        (outcome,) = recorder.take("load_outcome", "sent")
+        assert (outcome.mode, outcome.decided_by) == (c.FAILURE_MODE_TIMEOUT, c.DECIDED_BY_QUARANTINE)
+
+
+def test_a_culprit_from_which_loads_arrive_is_well(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
+    """A peer that holds others up now and then is not cut off as long as its own loads arrive in between."""
+    scheduler = make_scheduler()
+    runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
+    culprit = Culprit(Peer(PEER), c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
+    for index in range(4):
+        victim = park(scheduler, f"victim{index}", peer=HEALTHY, first=300 + index)
+        fail_loads(scheduler, victim, mode=c.FAILURE_MODE_COLLATERAL, culprit=culprit)
+        finish_loads(scheduler, good := park(scheduler, f"good{index}", first=310 + index))
+        serve(scheduler, victim, good)
+    assert not changes(recorder)
+
+
+def test_the_client_reads_who_it_was(make_scheduler: MakeScheduler) -> None:
+    """A request that fails by another peer's doing names that peer to its client."""
+    scheduler = make_scheduler()
+    runtime.policy.swap(policy("fail"), 1.0)
+    victim = park(scheduler, "victim", peer=HEALTHY)
+    told = stop_reasons(
+        fail_loads(scheduler, victim, mode=c.FAILURE_MODE_COLLATERAL, culprit=Culprit(Peer(PEER)))
+    )
+    assert f"(mode collateral, peer unknown, caused by peer {PEER})" in told["victim"]

@@ -39,7 +39,8 @@ def _seconds(start: int, end: int) -> str:
 
 def _transfer_failure(body: events.TransferFailure) -> str:
     mode, kind = label(common.FailureMode, body.mode), label(common.ErrorType, body.error_type)
-    cause = f", caused by {body.caused_by_request_id}" if body.caused_by_request_id else ""
+    culprits = " at ".join(filter(None, (body.caused_by_request_id, body.caused_by_peer.address)))
+    cause = f", caused by {culprits}" if culprits else ""
     factors = ", ".join(body.incompatibility.factors)
     differ = f", the two differ in {factors}" if factors else ""
     text = f": {words.folded(body.error_text)}" if body.error_text else ""

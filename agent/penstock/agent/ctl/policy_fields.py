@@ -92,7 +92,7 @@ FIELDS = (
         "--deferral-on-timeout",
         "deferral.onTimeout",
         _CHOICES,
-        "What happens to a request that has waited too long.",
+        "What happens to a request that has waited too long; KV whose transfer has begun can only fail.",
     ),
     Field(
         "--quarantine-failures",

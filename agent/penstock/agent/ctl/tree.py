@@ -36,6 +36,7 @@ MATTERS = (
     "penstock.blocks",
     "penstock.waiters",
     "penstock.caused_by_request_id",
+    "penstock.caused_by_peer",
     "penstock.finish_reason",
     "gen_ai.usage.prompt_tokens",
     "gen_ai.usage.completion_tokens",

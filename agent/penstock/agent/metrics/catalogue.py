@@ -83,7 +83,7 @@ HANDSHAKE_QUEUE: Final = Metric(
 COLLATERAL_DELAY: Final = Metric(
     "penstock_collateral_delay_seconds",
     Kind.HISTOGRAM,
-    "Time good transfers were held up by the trouble of another peer, such as its slow handshakes.",
+    "Time transfers were held up by the trouble of another peer, such as its slow handshakes; one that was given up meanwhile counts, too.",
     ("channel", "caused_by_peer"),
     free=frozenset({"caused_by_peer"}),
     buckets=_DURATION,

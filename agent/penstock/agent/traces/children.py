@@ -39,6 +39,7 @@ def _failure_attributes(failure: TransferFailure) -> dict[str, AttributeValue]:
                 names.ERROR_CLASS: failure.error_class,
                 names.UPSTREAM_TYPE: failure.upstream_type,
                 names.CAUSED_BY_REQUEST_ID: failure.caused_by_request_id,
+                names.CAUSED_BY_PEER: failure.caused_by_peer.address,
                 names.INCOMPATIBLE_FACTORS: tuple(failure.incompatibility.factors),
                 names.BLOCKS: failure.blocks if failure.HasField("blocks") else None,
             }

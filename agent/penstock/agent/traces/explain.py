@@ -69,7 +69,11 @@ def _subject(story: Story) -> str:
 
 def _troubles(facts: RequestFacts) -> Iterator[str]:
     yield from _failures(facts)
+    # A load that was given up meanwhile says itself who held it up.
+    told = {entry.event.transfer_failure.caused_by_peer.address for entry in facts.failures} - {""}
     for delay in (entry.event.transfer_delayed for entry in facts.delays):
+        if delay.caused_by_peer.address in told:
+            continue
         yield (
             f"waited {_duration(delay.delay_nano)} longer for {_peer(delay.peer)}"
             f" because the handshake with {_peer(delay.caused_by_peer)} was in the way"
@@ -180,14 +184,19 @@ def _why(outcome: LoadOutcome) -> str:
 def _cause(failure: TransferFailure) -> str:
     what = _words(failure.mode, failure.error_type)
     if failure.mode == common_pb2.FAILURE_MODE_COLLATERAL:
-        other = (
-            f"request {failure.caused_by_request_id}" if failure.caused_by_request_id else "another request"
-        )
-        what += f", caused by a handshake that {other} began"
+        what += f", caused by {_other_handshake(failure)}"
     if failure.incompatibility.factors:
         what += f", they differ in {', '.join(failure.incompatibility.factors)}"
     text = failure.error_text or failure.error_class
     return f"{what}: {text.rstrip('.')}" if text else what
+
+
+def _other_handshake(failure: TransferFailure) -> str:
+    """Name the handshake that a load fell victim to, as far as it is known."""
+    request, peer = failure.caused_by_request_id, failure.caused_by_peer.address
+    if not peer:
+        return f"a handshake that {f'request {request}' if request else 'another request'} began"
+    return f"the handshake with {peer}{f' that request {request} began' if request else ''}"
 
 
 def _good(facts: RequestFacts) -> str:

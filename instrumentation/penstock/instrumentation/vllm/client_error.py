@@ -46,11 +46,14 @@ class LoadError(str):
         return error
 
 
-def describe(cause: Cause, peer: Peer | None, reason: str, what: str = "KV") -> str:
-    """Return the client's sentence about a load of *what* (``KV`` or ``EC``) that must fail."""
+def describe(
+    cause: Cause, peer: Peer | None, reason: str, what: str = "KV", caused_by: Peer | None = None
+) -> str:
+    """Return the client's sentence about a load of *what* (``KV`` or ``EC``) that must fail; *caused_by*: another peer's doing."""
     mode = f"mode {MODE_WORDS[cause.mode]}, " if cause.mode in MODE_WORDS else ""
     address = peer.address if peer is not None else "unknown"
-    return f"{what} load failure ({mode}peer {address}): {reason}. The request can be retried."
+    other = f", caused by peer {caused_by.address}" if caused_by is not None else ""
+    return f"{what} load failure ({mode}peer {address}{other}): {reason}. The request can be retried."
 
 
 def mark(outputs: Mapping[int, Any], reasons: dict[str, str]) -> None:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
 """Why a request fails that should have been rewound."""
 
+PINNED: Final = (
+    "a transfer is in flight and its blocks are pinned until that has ended, so the request cannot be rewound"
+)
+"""Why a request fails that should have been rewound, but whose load was given up after its transfer had begun."""
+
 WITHOUT_MEDIA: Final = (
     "an input cannot be encoded again: vLLM left its media out when it told the workers of the request"
 )
@@ -68,8 +73,9 @@ class Judge:
             observed=self.policy.observed,
             budgets=self._budgets,
         )
-        if affected.held and decision.outcome is Outcome.RECOMPUTED:
-            return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {HELD}")
+        if (affected.pinned or affected.held) and decision.outcome is Outcome.RECOMPUTED:
+            why = PINNED if affected.pinned else HELD
+            return replace(decision, outcome=Outcome.FAILED, reason=f"{decision.reason}; {why}")
         if (
             affected.without_media
             and decision.outcome is Outcome.RECOMPUTED

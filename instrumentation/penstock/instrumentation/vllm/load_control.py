@@ -265,8 +265,12 @@ class LoadControl:
         if settled.first:
             self._observer.decided(record, affected, decision, cause, self._judge.policy.hash)
         if decision.outcome is Outcome.FAILED and decision.decided_by is not DecidedBy.VLLM:
-            peer = record.failure.peer if record.failure is not None else record.peer
-            self.failing[record.request_id] = client_error.describe(cause, peer, decision.reason)
+            failure = record.failure
+            peer = failure.peer if failure is not None else record.peer
+            caused_by = failure.culprit.peer if failure is not None and failure.culprit is not None else None
+            self.failing[record.request_id] = client_error.describe(
+                cause, peer, decision.reason, caused_by=caused_by
+            )
             if affected.trigger is Trigger.QUARANTINE:
                 self._fail(record.request_id)
         return decision

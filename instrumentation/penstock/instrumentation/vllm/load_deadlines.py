@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.instrumentation.deadlines import Deadlines, Limits
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.deadlines import Overdue
+    from penstock.instrumentation.deadlines import Overdue, Wait
     from penstock.instrumentation.policy_model import Policy
     from penstock.instrumentation.vllm.worker_orders import WorkerOrders
 
@@ -47,7 +47,7 @@ class LoadDeadlines:
         """Note that a request no longer waits."""
         self._deadlines.end(request_id)
         if self._overdue.pop(request_id, None) is not None:
-            self._orders.cancel = frozenset(self._overdue)
+            self._orders.cancel = self._named()
 
     def check(self) -> None:
         """Name the requests that are over a deadline now to the workers."""
@@ -56,8 +56,11 @@ class LoadDeadlines:
         found = self._deadlines.take_overdue(self._limits, time.monotonic_ns())
         if found:
             self._overdue.update({each.request_id: each for each in found})
-            self._orders.cancel = frozenset(self._overdue)
+            self._orders.cancel = self._named()
 
     def overdue(self, request_id: str) -> Overdue | None:
         """Return by how much a request is over its deadline, or None if it is not."""
         return self._overdue.get(request_id)
+
+    def _named(self) -> dict[str, Wait]:
+        return {request_id: each.wait for request_id, each in self._overdue.items()}

@@ -42,7 +42,7 @@ class NixlWorkerMixin(NixlPushMixin):
                     observer.log_limit.interval = telemetry.failure_log_interval
                 cancel = getattr(metadata, "penstock_cancel", None)
                 if cancel and runtime.active:
-                    observer.cancel(self, sorted(cancel))
+                    observer.cancel(self, cancel)
         upstream.start_load_kv(metadata)
 
     def _read_blocks(self, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import nixl_sizes, peers
+from penstock.instrumentation.vllm import nixl_blame, nixl_sizes, peers
 from penstock.instrumentation.vllm.nixl_cancel import Cancels
 from penstock.instrumentation.vllm.nixl_context import NO_PLAN, Here, Plan
 from penstock.instrumentation.vllm.nixl_faults import Faults
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.instrumentation.vllm.failures import Failure
+    from penstock.instrumentation.vllm.nixl_blame import Blame, Waited
     from penstock.instrumentation.vllm.nixl_handshakes import Handshake
 
 PENDING: Final = 1_024
@@ -92,6 +93,7 @@ class NixlFailures:
         meta: Any = None,
         direction: int = 0,
         context: Mapping[str, Any] | None = None,
+        waited: Waited | None = None,
     ) -> None:
         """Emit one failure: of a load the first only, whatever follows from it; of others once where vLLM repeats it.
 
@@ -101,6 +103,7 @@ class NixlFailures:
             meta: vLLM's ReqMeta of the load.
             direction: ``DIRECTION_*``; 0 for that of this worker's transfers.
             context: what else vLLM knew, by its names.
+            waited: how the load that is given up has spent the wait for its start.
 
         """
         awaited = meta is not None and meta.awaiting_kvs
@@ -113,12 +116,11 @@ class NixlFailures:
                 return
         context, plan = context or {}, self._plan_of(request_id)
         peer, shared = self._peer_and_handshake(failure, meta, context, plan)
-        rehearsal = failure.rehearsal or (shared is not None and shared.rehearsal)
+        blame = _blame(failure, request_id, peer, shared, waited)
+        rehearsal = failure.rehearsal or any(each and each.rehearsal for each in (shared, blame))
         if rehearsal and request_id:
             self.rehearse(request_id)
-        mode, caused_by = failure.mode, ""
-        if shared is not None and shared.caused(request_id, peer.address):
-            mode, caused_by = c.FAILURE_MODE_COLLATERAL, shared.initiator
+        mode = failure.mode if blame is None else c.FAILURE_MODE_COLLATERAL
         fields = failure.fields() | self._extent(meta, plan)
         fields |= {
             "channel": c.CHANNEL_KV,
@@ -128,19 +130,28 @@ class NixlFailures:
             "peer": peer.fields(_rank(context.get("remote_rank", plan.rank))),
             "attempt": 1 if awaited else 0,
             "handshake_id": shared.id if shared is not None else 0,
-            "caused_by_request_id": caused_by,
-            "start_time_unix_nano": shared.queued_ns
-            if shared is not None
-            else self._began.get(request_id, 0),
+            "start_time_unix_nano": self._since(request_id, shared, waited),
         }
+        if blame is not None:
+            fields |= blame.fields()
         self.emit("transfer_failure", fields, request_id, rehearsal=rehearsal)
         if ends_load:
-            told = LoadFailure(
-                request_id, mode, failure.error_type, peer, self.rank, self._is_rehearsed(request_id)
+            culprit = None if blame is None else blame.culprit
+            rehearsed = self._is_rehearsed(request_id)
+            self._tell_scheduler(
+                LoadFailure(request_id, mode, failure.error_type, peer, self.rank, rehearsed, culprit)
             )
-            if len(self._failures) == PENDING:
-                runtime.emitter.drops.add("queue_full", "load_failure")
-            self._failures.append(told)
+
+    def _since(self, request_id: str, shared: Handshake | None, waited: Waited | None) -> int:
+        """Return when what has failed began; 0 if that is not known."""
+        if shared is not None:
+            return shared.queued_ns
+        return self._began.get(request_id, 0) if waited is None else waited.since_ns
+
+    def _tell_scheduler(self, failure: LoadFailure) -> None:
+        if len(self._failures) == PENDING:
+            runtime.emitter.drops.add("queue_full", "load_failure")
+        self._failures.append(failure)
 
     def _peer_and_handshake(
         self, failure: Failure, meta: Any, context: Mapping[str, Any], plan: Plan
@@ -251,8 +262,20 @@ class NixlFailures:
         if fields is not None:
             self.emit("blocks_pinned", fields | {"released": True}, request_id)
         self.cancels.end(request_id)
+        self.handshakes.done(request_id)
         self._told.pop(request_id, None)
         self._rehearsed.pop(request_id, None)
+
+
+def _blame(
+    failure: Failure, request_id: str, peer: Peer, shared: Handshake | None, waited: Waited | None
+) -> Blame | None:
+    """Return whose doing a failure is if it is not that of its own *peer*."""
+    if waited is not None and waited.blames_others:
+        return nixl_blame.of_wait(waited)
+    if shared is not None and shared.caused(request_id, peer.address):
+        return nixl_blame.of_shared(shared, failure)
+    return None
 
 
 def _rank(value: Any) -> int | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.vllm.nixl_blame import Turn, Waited, in_the_way
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.failures import Failure
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 ENGINES: Final = 4_096
 """Remote engines whose last handshake is remembered, the least recently used go first."""
+
+WAITING: Final = 8_192
+"""Requests of which it is remembered since when they wait for a handshake, until they are done."""
 
 WAITERS: Final = 64
 """Waiting requests that are named; the rest are counted."""
@@ -39,6 +43,7 @@ class Run:
     end_ns: int
     clock_offset_ns: int | None = None
     rehearsal: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,7 @@ class Delay:
 
     request_id: str
     delay_ns: int
-    caused_by: Peer
-    handshake_id: int
-    rehearsal: bool
+    caused_by: Turn
 
 
 @dataclass(slots=True)
@@ -81,6 +84,11 @@ class Handshake:
         if len(self.waiters) < WAITERS:
             self.waiters[request_id] = now_ns
 
+    def left(self, request_id: str) -> None:
+        """Note that a request does not wait for it any more, and has fallen victim to another one."""
+        self.waiters_total -= 1
+        self.waiters.pop(request_id, None)
+
     def caused(self, request_id: str, address: str) -> bool:
         """Tell whether its failure is another's doing for *request_id*, which wanted to reach *address*.
 
@@ -88,6 +96,15 @@ class Handshake:
         heartbeat, which has no request.
         """
         return self.initiator != request_id and self.peer.address != address
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has got to its thread; one that ended has."""
+        return self.future is None or self.future.running() or self.future.done()
+
+    def turn(self, start_ns: int, end_ns: int, *, bad: bool, rehearsal: bool = False) -> Turn:
+        """Return its time on the thread."""
+        return Turn(self.peer, self.id, self.initiator, start_ns, end_ns, bad, rehearsal)
 
     def fields(self, run: Run | None, failure: Failure | None, connector: str) -> dict[str, Any]:
         """Return the fields of the wire's ``Handshake``; *run* is None if it never got to its thread."""
@@ -119,27 +136,42 @@ class Handshakes:
         self._lock = threading.Lock()
         self._last: OrderedDict[str, Handshake] = OrderedDict()
         self._runs: OrderedDict[str, Run] = OrderedDict()
-        self._recent: deque[tuple[Handshake, Run]] = deque(maxlen=RUNS)
+        self._recent: deque[Turn] = deque(maxlen=RUNS)
+        self._running: tuple[str, int, bool] | None = None
+        self._waiting: OrderedDict[str, tuple[Handshake, int]] = OrderedDict()
 
     def join(self, peer: Peer, request_id: str, future: Any, queued_ns: int) -> Handshake | None:
         """Note that *request_id* waits for *future*; returns the handshake if it is a new one."""
         with self._lock:
-            last = self._last.get(peer.engine_id)
-            if last is not None and last.future is future:
-                last.joined(request_id, queued_ns)
-                return None
-            new = Handshake(peer, queued_ns, initiator=request_id, future=future)
-            new.joined(request_id, queued_ns)
-            self._keep(self._last, peer.engine_id, new)
-            return new
+            handshake = self._last.get(peer.engine_id)
+            is_new = handshake is None or handshake.future is not future
+            if handshake is None or is_new:
+                handshake = Handshake(peer, queued_ns, initiator=request_id, future=future)
+                self._keep(self._last, peer.engine_id, handshake)
+            handshake.joined(request_id, queued_ns)
+            if request_id:
+                # vLLM may ask again for a request whose peer it has let go meanwhile: it still waits.
+                _, since_ns = self._waiting.get(request_id, (handshake, queued_ns))
+                self._keep(self._waiting, request_id, (handshake, since_ns), WAITING)
+            return handshake if is_new else None
 
-    def ran(self, engine_id: str, run: Run) -> None:
-        """Note a run that has just ended on the handshake's thread."""
+    def begins(self, engine_id: str, start_ns: int, *, rehearsal: bool = False) -> None:
+        """Note a run that begins on the handshake's thread; *rehearsal*: a drill makes it slow, and fail."""
         with self._lock:
+            self._running = (engine_id, start_ns, rehearsal)
+
+    def ran(self, engine_id: str, run: Run | None) -> None:
+        """Note that a run has ended on the handshake's thread; None if nothing is to be told of it."""
+        with self._lock:
+            self._running = None
+            if run is None:
+                return
             self._keep(self._runs, engine_id, run)
             handshake = self._last.get(engine_id)
             if handshake is not None:
-                self._recent.append((handshake, run))
+                self._recent.append(
+                    handshake.turn(run.start_ns, run.end_ns, bad=run.failed, rehearsal=run.rehearsal)
+                )
 
     def run_of(self, engine_id: str) -> Run | None:
         """Return and forget the last run for an engine."""
@@ -149,22 +181,49 @@ class Handshakes:
     def delays(self, handshake: Handshake, run: Run) -> list[Delay]:
         """Return whom *handshake*, which began as late as *run* says, kept waiting behind another peer's handshake.
 
-        The longest of several that were in the way is the cause; the delay is the whole time in which they were.
+        The peer that was for the longest is the cause; the delay is the whole time in which others were.
         """
         with self._lock:
-            others = [each for each in self._recent if each[0].peer.address != handshake.peer.address]
+            turns = list(self._recent)
+            waiting = {each: since for each, since in handshake.waiters.items() if each in self._waiting}
         found = []
-        for request_id, since in handshake.waiters.copy().items():
-            overlaps = [
-                (min(other.end_ns, run.start_ns) - max(other.start_ns, since), culprit, other)
-                for culprit, other in others
-            ]
-            overlaps = [each for each in overlaps if each[0] > 0]
-            delay_ns = sum(each[0] for each in overlaps)
+        for request_id, since in waiting.items():
+            holds = in_the_way(turns, handshake.peer.address, since, run.start_ns)
+            delay_ns = sum(hold.held_ns for hold in holds)
             if delay_ns >= DELAY_NS:
-                _, culprit, other = max(overlaps, key=lambda each: each[0])
-                found.append(Delay(request_id, delay_ns, culprit.peer, culprit.id, other.rehearsal))
+                found.append(Delay(request_id, delay_ns, holds[0].longest))
         return found
+
+    def give_up(self, request_id: str, address: str, until_ns: int) -> Waited | None:
+        """Return, once, how a request for the peer at *address* has spent its wait until then; None if it waited for no handshake.
+
+        It no longer counts as a waiter if others are to blame: that its handshake fails later is then no failure of its load.
+        """
+        with self._lock:
+            handshake, since_ns = self._waiting.pop(request_id, (None, 0))
+            if handshake is None:
+                return None
+            asked = handshake.peer.address == address and handshake.has_begun
+            holds = in_the_way(self._turns(until_ns), address, since_ns, until_ns)
+            waited = Waited(since_ns, until_ns, asked, holds)
+            if waited.blames_others:
+                handshake.left(request_id)
+            return waited
+
+    def done(self, request_id: str) -> None:
+        """Forget that a request has waited."""
+        with self._lock:
+            self._waiting.pop(request_id, None)
+
+    def _turns(self, now_ns: int) -> list[Turn]:
+        """Return the last turns on the handshakes' thread, the present one included."""
+        turns = list(self._recent)
+        if self._running is not None:
+            engine_id, start_ns, rehearsal = self._running
+            handshake = self._last.get(engine_id)
+            if handshake is not None:
+                turns.append(handshake.turn(start_ns, now_ns, bad=True, rehearsal=rehearsal))
+        return turns
 
     def last(self, engine_id: str) -> Handshake | None:
         """Return the last handshake with an engine, running or ended."""
@@ -177,8 +236,8 @@ class Handshakes:
             return list(self._last.values())[-most:]
 
     @staticmethod
-    def _keep(table: OrderedDict[str, Any], key: str, value: Any) -> None:
+    def _keep(table: OrderedDict[str, Any], key: str, value: Any, most: int = ENGINES) -> None:
         table[key] = value
         table.move_to_end(key)
-        while len(table) > ENGINES:
+        while len(table) > most:
             table.popitem(last=False)

@@ -53,24 +53,29 @@ class NixlHandshakeMixin:
         if observer is None:
             return upstream._nixl_handshake(host, port, remote_tp_size, expected_engine_id, *args, **kwargs)
         start_ns = time.time_ns()
+        engine_id = ""
         drill: Drill | None = None
         result: Any = None
+        failed = True
         with _GUARD:
+            engine_id = peers.identifier(expected_engine_id)
             drill = observer.faults.hit(c.FAILURE_MODE_HANDSHAKE, peers.address(host, port))
+            if runtime.active:
+                observer.handshakes.begins(engine_id, start_ns, rehearsal=drill is not None)
         try:
             if drill is not None:
                 observer.faults.strike(drill)
             result = upstream._nixl_handshake(host, port, remote_tp_size, expected_engine_id, *args, **kwargs)
+            failed = False
         except Exception as error:
             if runtime.active and drill is None:
                 with _GUARD:
                     self._penstock_look_into(error, host, port)
             raise
         finally:
-            if runtime.active:
-                with _GUARD:
-                    run = Run(start_ns, time.time_ns(), _clock_offset_ns(result), drill is not None)
-                    observer.handshakes.ran(peers.identifier(expected_engine_id), run)
+            with _GUARD:
+                run = Run(start_ns, time.time_ns(), _clock_offset_ns(result), drill is not None, failed)
+                observer.handshakes.ran(engine_id, run if runtime.active else None)
         return result
 
     def _penstock_look_into(self, error: Exception, host: str, port: int) -> None:

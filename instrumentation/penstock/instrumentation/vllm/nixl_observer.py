@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
+from penstock.instrumentation.deadlines import Wait
 from penstock.instrumentation.log_limit import LogLimit
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import failures
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.instrumentation.drills import Drill
+    from penstock.instrumentation.vllm.nixl_blame import Turn, Waited
     from penstock.instrumentation.vllm.nixl_handshakes import Handshake, Run
 
 _TOO_LONG: Final = "the load took longer than the policy's deferral allows, and was cancelled"
@@ -128,14 +130,17 @@ class NixlObserver(NixlFailures):
     def _delayed(self, handshake: Handshake, run: Run) -> None:
         """Emit what it cost good requests that another peer's handshake was in the way."""
         for delay in self.handshakes.delays(handshake, run):
-            fields = {
-                "channel": c.CHANNEL_KV,
-                "peer": handshake.peer.fields(),
-                "delay_nano": delay.delay_ns,
-                "caused_by_peer": delay.caused_by.fields(),
-                "handshake_id": delay.handshake_id,
-            }
-            self.emit("transfer_delayed", fields, delay.request_id, rehearsal=delay.rehearsal)
+            self._held_up(delay.request_id, handshake.peer, delay.delay_ns, delay.caused_by)
+
+    def _held_up(self, request_id: str, peer: Peer, delay_ns: int, caused_by: Turn) -> None:
+        fields = {
+            "channel": c.CHANNEL_KV,
+            "peer": peer.fields(),
+            "delay_nano": delay_ns,
+            "caused_by_peer": caused_by.peer.fields(),
+            "handshake_id": caused_by.handshake_id,
+        }
+        self.emit("transfer_delayed", fields, request_id, rehearsal=caused_by.rehearsal)
 
     # Failures that vLLM keeps to itself
 
@@ -197,20 +202,36 @@ class NixlObserver(NixlFailures):
 
     # Orders of the scheduler
 
-    def cancel(self, worker: Any, request_ids: Iterable[str]) -> None:
-        """Give up loads; of those that a transfer may still write to, tell that their blocks stay."""
-        for request_id in request_ids:
+    def cancel(self, worker: Any, overdue: Mapping[str, Wait]) -> None:
+        """Give up the loads that are over a deadline; of those that a transfer may still write to, tell that their blocks stay."""
+        for request_id, wait in sorted(overdue.items()):
             meta = worker._recving_metadata.get(request_id)
             result = self.cancels.cancel(worker, request_id)
             if result is Cancel.SETTLED:
                 continue
             stays = result is Cancel.PINNED
+            meta = meta if stays else worker._recving_metadata[request_id]
+            # Whoever was in the way before the transfer is not why the transfer takes so long; but it may have begun on other
+            # ranks only.
+            waited = self._waited(request_id, meta) if wait is Wait.START or not stays else None
+            text = _STAYS if stays else _TOO_LONG
+            if waited is not None and waited.blames_others:
+                text = f"{text}: {waited.text}"
             failure = failures.Failure(
-                c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", _STAYS if stays else _TOO_LONG
+                c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", failures.cut(text)
             )
-            self.failed(failure, request_id, meta=meta if stays else worker._recving_metadata[request_id])
+            self.failed(failure, request_id, meta=meta, waited=waited)
             if stays and self.pinned(request_id, meta):
                 self._kept.append(request_id)
+
+    def _waited(self, request_id: str, meta: Any) -> Waited | None:
+        """Return how a load that is given up has spent the wait for its start; tell who else was in the way if that is why."""
+        peer = self.peer_of(meta, {})
+        until_ns = self._began.get(request_id) or time.time_ns()
+        waited = self.handshakes.give_up(request_id, peer.address, until_ns)
+        if waited is not None and waited.blames_others and waited.holds:
+            self._held_up(request_id, peer, waited.held_ns, waited.holds[0].longest)
+        return waited
 
     # To the scheduler
 

@@ -32,6 +32,7 @@ class Affected:
         lost: tokens.
         exported: another connector may have passed tainted blocks on.
         held: it waits with blocks that cannot be taken from it, so it cannot be rewound.
+        pinned: its load was given up while a transfer may still write to its blocks, so it cannot be rewound.
         without_media: the workers were not given the media of an input that it would need again.
         collateral: it shares blocks with the request whose load failed, its own did not fail.
         trigger: what made the load fail.
@@ -43,6 +44,7 @@ class Affected:
     lost: int
     exported: bool = False
     held: bool = False
+    pinned: bool = False
     without_media: bool = False
     collateral: bool = False
     trigger: Trigger = Trigger.FAILURE

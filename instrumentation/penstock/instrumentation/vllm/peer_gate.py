@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.directives import Directives
     from penstock.instrumentation.policy_model import Policy
     from penstock.instrumentation.quarantine import Change
+    from penstock.instrumentation.vllm.reports import Culprit
     from penstock.instrumentation.vllm.requests import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -89,16 +90,30 @@ class PeerGate:
             return
         if failure.peer.address != peers.UNKNOWN:
             address = failure.peer.address
-        self._causes[address] = Cause(failure.mode, failure.error_type, failure.rehearsal)
-        self._causes.move_to_end(address)
-        if len(self._causes) > _REMEMBERED:
-            self._causes.popitem(last=False)
+        if failure.mode != c.FAILURE_MODE_COLLATERAL:
+            self._remember(address, Cause(failure.mode, failure.error_type, failure.rehearsal))
         self._report(
             record,
             address,
             failure.peer.engine_id,
             Failure(failure.mode, failure.error_type, failure.rehearsal),
         )
+        culprit = failure.culprit
+        if culprit is not None and culprit.mode:
+            self._blame(culprit, rehearsal=failure.rehearsal)
+
+    def _blame(self, culprit: Culprit, *, rehearsal: bool) -> None:
+        """Count against a peer what it did to a load from another one."""
+        peer, failure = culprit.peer, Failure(culprit.mode, culprit.error_type, rehearsal)
+        if peer.address not in self._causes:
+            self._remember(peer.address, Cause(culprit.mode, culprit.error_type, rehearsal))
+        self._quarantine.report(peer.address, peer.engine_id, failure, time.monotonic_ns())
+
+    def _remember(self, address: str, cause: Cause) -> None:
+        self._causes[address] = cause
+        self._causes.move_to_end(address)
+        if len(self._causes) > _REMEMBERED:
+            self._causes.popitem(last=False)
 
     def load_ended(self, record: RequestRecord) -> None:
         """Learn from a load that ended well."""

@@ -18,10 +18,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Culprit:
+    """The peer whose trouble made a load from another one fail.
+
+    *mode* (``FAILURE_MODE_*``) and *error_type* (``ERROR_TYPE_*``) are what counts against it, 0 for nothing.
+    """
+
+    peer: Peer
+    mode: int = 0
+    error_type: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LoadFailure:
     """A load of a request that failed on one rank: ``FAILURE_MODE_*``, ``ERROR_TYPE_*`` and the peer.
 
-    *rehearsal*: a fault drill caused it.
+    *rehearsal*: a fault drill caused it. *culprit*: of mode ``collateral``, where it is known.
     """
 
     request_id: str
@@ -30,6 +42,7 @@ class LoadFailure:
     peer: Peer
     rank: int = 0
     rehearsal: bool = False
+    culprit: Culprit | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What the scheduler tells the workers: it travels with a step, as attributes of the connector's own metadata.
 
-- ``penstock_cancel``: ``frozenset[str]``, the requests whose load is over its deadline; in every step until the load has ended.
+- ``penstock_cancel``: ``dict[str, Wait]``, the requests whose load is over a deadline, and over which; in every step until the load
+  has ended.
 - ``penstock_drills``: ``tuple[Drill, ...]``, the fault drills in force with the time they have left; only in the step after a change.
 - ``penstock_telemetry``: ``Telemetry``, the policy's section in force; only in the step after a change.
 
@@ -16,6 +17,9 @@ from penstock.instrumentation.directives import NO_DIRECTIVES
 from penstock.instrumentation.policy_model import Telemetry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.instrumentation.deadlines import Wait
     from penstock.instrumentation.directives import Directives
     from penstock.instrumentation.policy_model import Policy
 
@@ -27,12 +31,12 @@ class WorkerOrders:
     """The orders of one scheduler.
 
     Attributes:
-        cancel: requests whose load is to be ended.
+        cancel: requests whose load is to be ended, and what they have waited for; replaced, never changed.
 
     """
 
     def __init__(self) -> None:
-        self.cancel: frozenset[str] = frozenset()
+        self.cancel: Mapping[str, Wait] = {}
         self._directives = NO_DIRECTIVES
         self._telemetry = Telemetry()
         self._news: set[str] = set()

@@ -81,7 +81,7 @@ class Event(_message.Message):
     def __init__(self, time_unix_nano: _Optional[int] = ..., component: _Optional[_Union[_common_pb2.Component, str]] = ..., rank: _Optional[int] = ..., request_id: _Optional[str] = ..., rehearsal: bool = ..., transfer_failure: _Optional[_Union[TransferFailure, _Mapping]] = ..., load_outcome: _Optional[_Union[LoadOutcome, _Mapping]] = ..., deferral_start: _Optional[_Union[DeferralStart, _Mapping]] = ..., deferral_end: _Optional[_Union[DeferralEnd, _Mapping]] = ..., request_closed: _Optional[_Union[RequestClosed, _Mapping]] = ..., handshake: _Optional[_Union[Handshake, _Mapping]] = ..., lease_closed: _Optional[_Union[LeaseClosed, _Mapping]] = ..., policy_applied: _Optional[_Union[PolicyApplied, _Mapping]] = ..., quarantine_changed: _Optional[_Union[QuarantineChanged, _Mapping]] = ..., eplb_rebalance: _Optional[_Union[EplbRebalance, _Mapping]] = ..., source_lost: _Optional[_Union[SourceLost, _Mapping]] = ..., transfer_delayed: _Optional[_Union[TransferDelayed, _Mapping]] = ..., blocks_pinned: _Optional[_Union[BlocksPinned, _Mapping]] = ...) -> None: ...
 
 class TransferFailure(_message.Message):
-    __slots__ = ("channel", "connector", "direction", "mode", "error_type", "peer", "error_class", "error_text", "blocks", "bytes", "start_time_unix_nano", "remote_request_id", "attempt", "handshake_id", "incompatibility", "caused_by_request_id", "item", "upstream_type")
+    __slots__ = ("channel", "connector", "direction", "mode", "error_type", "peer", "error_class", "error_text", "blocks", "bytes", "start_time_unix_nano", "remote_request_id", "attempt", "handshake_id", "incompatibility", "caused_by_request_id", "item", "upstream_type", "caused_by_peer")
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     CONNECTOR_FIELD_NUMBER: _ClassVar[int]
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class TransferFailure(_message.Message):
     CAUSED_BY_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ITEM_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_TYPE_FIELD_NUMBER: _ClassVar[int]
+    CAUSED_BY_PEER_FIELD_NUMBER: _ClassVar[int]
     channel: _common_pb2.Channel
     connector: str
     direction: _common_pb2.Direction
@@ -118,7 +119,8 @@ class TransferFailure(_message.Message):
     caused_by_request_id: str
     item: str
     upstream_type: str
-    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., connector: _Optional[str] = ..., direction: _Optional[_Union[_common_pb2.Direction, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., error_class: _Optional[str] = ..., error_text: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., start_time_unix_nano: _Optional[int] = ..., remote_request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handshake_id: _Optional[int] = ..., incompatibility: _Optional[_Union[Incompatibility, _Mapping]] = ..., caused_by_request_id: _Optional[str] = ..., item: _Optional[str] = ..., upstream_type: _Optional[str] = ...) -> None: ...
+    caused_by_peer: _common_pb2.Peer
+    def __init__(self, channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., connector: _Optional[str] = ..., direction: _Optional[_Union[_common_pb2.Direction, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., error_type: _Optional[_Union[_common_pb2.ErrorType, str]] = ..., peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ..., error_class: _Optional[str] = ..., error_text: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ..., start_time_unix_nano: _Optional[int] = ..., remote_request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., handshake_id: _Optional[int] = ..., incompatibility: _Optional[_Union[Incompatibility, _Mapping]] = ..., caused_by_request_id: _Optional[str] = ..., item: _Optional[str] = ..., upstream_type: _Optional[str] = ..., caused_by_peer: _Optional[_Union[_common_pb2.Peer, _Mapping]] = ...) -> None: ...
 
 class Incompatibility(_message.Message):
     __slots__ = ("local_hash", "remote_hash", "factors")
