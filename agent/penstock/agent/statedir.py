@@ -7,7 +7,9 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +29,16 @@ _VOLATILE = "penstock-volatile-"
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (a directory of our own is made there)
 
 
+# Of the files that the agent makes in it.
+_OURS = (LOCK, "addresses", "journal", "policy", "reserve", "state.corrupt-")
+
+
 def prepare(path: Path) -> None:
-    """Create the state directory if need be, for its owner alone.
+    """Create the state directory if need be, for its owner alone; nobody else may write to one that is there.
 
     Raises:
         UnwritableError: it is there, or could be, but on a disk that is read-only for us.
-        StateError: it cannot be created.
+        StateError: it cannot be created, or holds a link by the name of a file of ours.
 
     """
     try:
@@ -47,6 +53,38 @@ def prepare(path: Path) -> None:
         raise UnwritableError(
             f"the state directory {str(path)!r} cannot be written; give --state-dir one that can"
         )
+    _protect(path)
+    if link := foreign_link(path):
+        raise StateError(
+            f"{link} is a symbolic link, which may lead anywhere: remove it, or give --state-dir the place that it leads to"
+        )
+
+
+def _protect(path: Path) -> None:
+    """Take others' permission to write; a volume's root that is not ours, and a place like /tmp, stay as they are."""
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    others = mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not others or mode & stat.S_ISVTX or found.st_uid != os.geteuid():
+        return
+    with contextlib.suppress(OSError):
+        path.chmod(mode & ~others)
+        _log.warning(
+            "others could write to the state directory; not any more",
+            path=str(path),
+            mode=f"{mode & ~others:04o}",
+            was=f"{mode:04o}",
+        )
+
+
+def foreign_link(path: Path) -> Path | None:
+    """Return a symbolic link in the state directory that has the name of a file of ours; None if there is none."""
+    try:
+        return next(
+            (each for each in path.iterdir() if each.name.startswith(_OURS) and each.is_symlink()), None
+        )
+    except OSError:
+        return None
 
 
 class StateDirectory:
@@ -71,7 +109,40 @@ class StateDirectory:
             prepare(wanted)
         except UnwritableError as error:
             self._substitute(str(error))
-        self._lock = Lock(self.path / LOCK, f"--state-dir {self.path}")
+        self._turn = threading.Lock()
+        self._lock = self._own()
+
+    def _own(self) -> Lock:
+        return Lock(self.path / LOCK, f"--state-dir {self.path}")
+
+    def claim(self) -> None:
+        """See that the directory is there and this agent's; one that was removed is made anew. From any thread.
+
+        Raises:
+            TakenError: another agent has taken it meanwhile.
+            StateError: it cannot be made.
+
+        """
+        with self._turn:
+            if not self._lock.in_place:
+                prepare(self.path)
+                lock = self._own()
+                self._lock.release()
+                self._lock = lock
+
+    def leave(self, error: UnwritableError) -> None:
+        """Go on in a substitute, because no database can be opened here.
+
+        Raises:
+            UnwritableError: this is one already.
+            StateError: there is no place that can be written.
+
+        """
+        if self.trouble:
+            raise error
+        self._lock.release()
+        self._substitute(f"{error}; make room there and start the agent again")
+        self._lock = self._own()
 
     def _substitute(self, reason: str) -> None:
         wanted, self.path = self.path, _volatile(reason)

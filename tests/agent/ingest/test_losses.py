@@ -9,6 +9,7 @@ import pytest
 from penstock.agent.errors import FullError
 from penstock.agent.ingest import losses
 from penstock.agent.ingest.losses import agent_source, loss_batch
+from penstock.agent.journal import Reader
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 
@@ -118,14 +119,14 @@ def test_a_loss_is_written_when_the_disk_has_room_again(hasty, monkeypatch):
 def test_a_loss_is_written_when_the_log_can_be_read_again(hasty, monkeypatch):
     """A disk that fails a read ends neither the wait nor the watch."""
     monkeypatch.setattr(losses, "_RETRY_SECONDS", 0.01)
-    is_open, failures = hasty.reader.is_open, iter([True, False])
+    is_open, failures = Reader.is_open, iter([True, False])
 
-    def broken_once(epoch: int) -> bool:
+    def broken_once(reader: Reader, epoch: int) -> bool:
         if next(failures):
             raise sqlite3.OperationalError("disk I/O error")
-        return is_open(epoch)
+        return is_open(reader, epoch)
 
-    monkeypatch.setattr(hasty.reader, "is_open", broken_once)
+    monkeypatch.setattr(Reader, "is_open", broken_once)
     with FakeEngine(hasty.address):
         pass
     wait_until(lambda: own_batches(hasty), "the loss is in the log")

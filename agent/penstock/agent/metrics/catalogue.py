@@ -562,7 +562,14 @@ DEGRADED: Final = Metric(
 SET_ASIDE: Final = Metric(
     "penstock_agent_databases_set_aside",
     Kind.GAUGE,
-    "Damaged databases that lie in the state directory until somebody moves them away.",
+    "Databases that the agent set aside, damaged or another's; they lie in the state directory until they are moved away.",
+    ("database",),
+    per_engine=False,
+)
+RESTORED: Final = Metric(
+    "penstock_agent_databases_restored_total",
+    Kind.COUNTER,
+    "Times that a database was removed or replaced while the agent ran and was written to its place again.",
     ("database",),
     per_engine=False,
 )
