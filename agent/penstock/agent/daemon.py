@@ -250,7 +250,10 @@ class Daemon:
         try:
             released = await store.release_files()
         except StateError as error:
-            _log.warning("policies of files stay theirs until the next start", error=str(error))
+            _log.warning(
+                "there is no --policy-file any more; its policies cannot be released and stay read-only until a restart",
+                error=str(error),
+            )
             return None
         if released.results:
             _log.warning(

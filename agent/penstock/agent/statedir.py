@@ -29,12 +29,13 @@ _VOLATILE = "penstock-volatile-"
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (a directory of our own is made there)
 
 
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # Of the files that the agent makes in it.
 _OURS = (LOCK, "addresses", "journal", "policy", "reserve", "state.corrupt-")
 
 
 def prepare(path: Path) -> None:
-    """Create the state directory if need be, for its owner alone; nobody else may write to one that is there.
+    """Create the state directory if need be, for its owner alone; others may not write to one that is there.
 
     Raises:
         UnwritableError: it is there, or could be, but on a disk that is read-only for us.
@@ -56,25 +57,34 @@ def prepare(path: Path) -> None:
     _protect(path)
     if link := foreign_link(path):
         raise StateError(
-            f"{link} is a symbolic link, which may lead anywhere: remove it, or give --state-dir the place that it leads to"
+            f"{link} is a symbolic link, and the agent follows none in its state directory: remove it, "
+            "or set --state-dir to the directory that it points to"
         )
 
 
 def _protect(path: Path) -> None:
     """Take others' permission to write; a volume's root that is not ours, and a place like /tmp, stay as they are."""
-    found = path.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    others = mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if not others or mode & stat.S_ISVTX or found.st_uid != os.geteuid():
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & _OTHERS_WRITE or not _is_ours_alone(path):
         return
     with contextlib.suppress(OSError):
-        path.chmod(mode & ~others)
+        path.chmod(mode & ~_OTHERS_WRITE)
         _log.warning(
-            "others could write to the state directory; not any more",
+            "the state directory was writable by other users; it is not any more",
             path=str(path),
-            mode=f"{mode & ~others:04o}",
-            was=f"{mode:04o}",
+            mode=f"{mode & ~_OTHERS_WRITE:04o}",
+            before=f"{mode:04o}",
         )
+
+
+def _is_ours_alone(path: Path) -> bool:
+    found = path.stat()
+    return found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX
+
+
+def stays_open(path: Path) -> bool:
+    """Tell whether other users can write to the directory and a start leaves that as it is."""
+    return bool(path.stat().st_mode & _OTHERS_WRITE) and not _is_ours_alone(path)
 
 
 def foreign_link(path: Path) -> Path | None:
@@ -141,7 +151,7 @@ class StateDirectory:
         if self.trouble:
             raise error
         self._lock.release()
-        self._substitute(f"{error}; make room there and start the agent again")
+        self._substitute(f"{error}; free disk space there and restart the agent")
         self._lock = self._own()
 
     def _substitute(self, reason: str) -> None:

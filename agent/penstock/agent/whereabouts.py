@@ -97,6 +97,18 @@ class Whereabouts:
                     return f"{path} was {'removed' if found is None else 'replaced'} while the agent ran"
         return ""
 
+    def check(self) -> None:
+        """See that a connection that begins now finds the open files.
+
+        Over another one at the same path, it would begin the shared memory anew that the open one uses.
+
+        Raises:
+            StateError: they are gone, and will be put back within a second.
+
+        """
+        if trouble := self.trouble():
+            raise StateError(f"{trouble} and is being restored; retry in a second")
+
     @property
     def notice(self) -> str:
         """A sentence about the last time that the database was put back, for an hour; else empty."""
@@ -124,7 +136,7 @@ class Whereabouts:
             fresh = self._reopen(self._path)
         except (sqlite3.Error, OSError, StateError) as error:
             what = trouble or f"{self._path} was written anew"
-            raise StateError(f"{what} and cannot be put back: {error}") from error
+            raise StateError(f"{what} and cannot be restored: {error}") from error
         self._files, self._stale = self._look(), False
         database.close()
         self.restored += 1
@@ -140,11 +152,11 @@ class Whereabouts:
         self._files, self._stale = self._look(), True
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._notice = (
-            f"{trouble}; the agent wrote it again at {now} and lost nothing: "
-            f"find out what removes files from {self._path.parent}"
+            f"{trouble}; the agent restored it at {now} without loss. "
+            f"Find out what removes files from {self._path.parent}"
         )
         self._told_at = time.monotonic()
-        _log.error("a database was removed or replaced and is put back", what=trouble)
+        _log.error("a database was removed or replaced; restored from the open file", what=trouble)
 
     def _make_way(self, trouble: str) -> None:
         """Clear the path for the copy: nothing that belongs to another file may lie beside it, not for a moment.

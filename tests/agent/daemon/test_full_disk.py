@@ -270,7 +270,7 @@ def test_a_first_start_on_a_full_disk(own_disk):
     apply_policy(own_disk)
     assert own_disk.metric("penstock_agent_degraded", reason="state_volatile") == 1
     status, text = own_disk.get("/readyz")
-    assert (status, "make room there and start the agent again; until then" in text) == (200, True)
+    assert (status, "free disk space there and restart the agent; until then" in text) == (200, True)
 
 
 # Fills a disk after a first life of the journal, then begins a second one and looks whether it can delete.

@@ -48,7 +48,7 @@ def test_what_is_removed_is_put_back():
             assert (status, "journal.db was removed while the agent ran" in text) == (200, True)
             assert "policy.db was removed while the agent ran" in agentctl(agent, "doctor")
             events = {record["event"] for record in agent.records()}
-            assert "a database was removed or replaced and is put back" in events
+            assert "a database was removed or replaced; restored from the open file" in events
             assert agent.metric(FAILURES) == 21
             assert "b19" in agentctl(agent, "get", "events")
             # An agent that nobody speaks to does the same.

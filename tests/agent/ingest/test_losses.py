@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from penstock.agent.errors import FullError
-from penstock.agent.ingest import losses
+from penstock.agent.ingest import LossWatch, losses
 from penstock.agent.ingest.losses import agent_source, loss_batch
 from penstock.agent.journal import Reader
 from penstock.agent.model import EngineKey, Source
@@ -82,6 +84,21 @@ def test_a_source_that_stays_away_is_lost(hasty):
         pass
     wait_until(lambda: len(own_batches(hasty)) == 2, "the second loss is in the log")
     assert [batch.seq for _, batch in own_batches(hasty)] == [1, 2]
+
+
+async def test_grace(monkeypatch):
+    """It is the option's, and what the caller adds, from now on."""
+    waits = []
+
+    async def wait(_watch: LossWatch, _source: Source, _last_seen: int, grace: float) -> None:
+        waits.append(grace)
+
+    monkeypatch.setattr(LossWatch, "_wait", wait)
+    watch = LossWatch(Mock(), 3600)
+    watch.away(Source(epoch=1, key=EngineKey("", "0"), process="worker"))
+    watch.away(Source(epoch=2, key=EngineKey("", "0"), process="worker"), 1, more=5)
+    await asyncio.gather(*watch._waiting.values())
+    assert waits == [3600, 3605]
 
 
 def test_a_source_that_comes_back_in_time_is_not_lost(ingest):

@@ -24,6 +24,20 @@ def place(tmp_path, monkeypatch):
     place.release()
 
 
+class Gate:
+    """Claims the place, once it is open: what is done to the files is done before the writer sees it."""
+
+    def __init__(self, place: StateDirectory) -> None:
+        self._place = place
+        self.closed = False
+
+    def __call__(self) -> None:
+        """Claim it."""
+        if self.closed:
+            raise StateError("the gate is closed")
+        self._place.claim()
+
+
 async def append(journal, source, *numbers):
     """Append batches with an event each."""
     for seq in numbers:
@@ -34,19 +48,22 @@ async def append(journal, source, *numbers):
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 async def test_it_is_put_back(place, source, harm):
     """All that was ever acknowledged is at its path again before the next batch is; who follows the log goes on."""
-    journal = Journal.open(place.path, claim=place.claim)
+    gate = Gate(place)
+    journal = Journal.open(place.path, claim=gate)
     path = journal.path
     with journal.reader() as follower:
         await append(journal, source, 1, 2)
         assert follower.last() == 2
+        gate.closed = True
         harm(path)
+        gate.closed = False
         await append(journal, source, 3)
         with Reader(path) as reader:
             assert [row.seq for row in reader.batches(0)] == [1, 2, 3]
         await append(journal, source, 4)
         assert [row.seq for row in follower.batches(2)] == [3, 4]
     assert journal.whereabouts.restored == 1
-    assert "while the agent ran; the agent wrote it again at" in journal.whereabouts.notice
+    assert "while the agent ran; the agent restored it at" in journal.whereabouts.notice
     assert (journal.error, journal.damage) == ("", "")
     journal.save_fold(4, b"fold")
     await journal.close()
@@ -92,7 +109,7 @@ async def test_no_reader_begins_while_it_is_gone(place, source, monkeypatch):
     monkeypatch.setattr(journal._writer, "_settle", lambda database: database)
     the_file(journal.path)
     with pytest.raises(
-        StateError, match=r"journal\.db was removed while the agent ran; ask again in a second"
+        StateError, match=r"journal\.db was removed while the agent ran and is being restored"
     ):
         journal.reader()
     await journal.close()
@@ -101,18 +118,19 @@ async def test_no_reader_begins_while_it_is_gone(place, source, monkeypatch):
 async def test_it_cannot_be_put_back(place, source, monkeypatch):
     """Nothing is acknowledged, the error says why, and it goes on by itself once it can."""
     monkeypatch.setattr("penstock.agent.journal.writer._PROBE_SECONDS", 0.01)
-    journal = Journal.open(place.path, claim=place.claim)
+    gate = Gate(place)
+    journal = Journal.open(place.path, claim=gate)
     await append(journal, source, 1)
-    journal.save_fold(1, b"fold")
+    gate.closed = True
     the_directory(journal.path)
-    place.path.touch()
+    journal.save_fold(1, b"fold")
     for _ in range(2):
         with pytest.raises(
-            FullError, match=r"journal\.db was removed .* and cannot be put back: the state dir"
+            FullError, match=r"journal\.db was removed .* and cannot be restored: the gate is closed"
         ):
             await append(journal, source, 2)
-    assert "cannot be put back" in journal.error
-    place.path.unlink()
+    assert "cannot be restored" in journal.error
+    gate.closed = False
     async with asyncio.timeout(60):
         while journal.error:  # noqa: ASYNC110  (a thread)
             await asyncio.sleep(0.001)
@@ -127,19 +145,16 @@ async def test_the_copy_cannot_be_opened_at_once(place, source, monkeypatch):
     """It is not copied again: the one that is there is opened the next time."""
     journal = Journal.open(place.path, claim=place.claim)
     await append(journal, source, 1)
-    connect, failures = journal._reopen, iter([True, False])
 
-    def failing(path):
-        if next(failures):
-            raise OSError("no room")
-        return connect(path)
+    def failing(_path):
+        raise OSError("no room")
 
-    monkeypatch.setattr(journal.whereabouts, "_reopen", failing)
-    monkeypatch.setattr("penstock.agent.journal.writer._PROBE_SECONDS", 60)
-    the_file(journal.path)
-    with pytest.raises(FullError, match="cannot be put back: no room"):
-        await append(journal, source, 2)
-    there = journal.path.stat().st_ino
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.whereabouts, "_reopen", failing)
+        the_file(journal.path)
+        with pytest.raises(FullError, match="cannot be restored: no room"):
+            await append(journal, source, 2)
+        there = journal.path.stat().st_ino
     await append(journal, source, 2)
     assert journal.path.stat().st_ino == there
     await journal.close()
@@ -147,10 +162,13 @@ async def test_the_copy_cannot_be_opened_at_once(place, source, monkeypatch):
 
 async def test_another_agent_has_the_place(place, source):
     """Its files stay as they are."""
-    journal = Journal.open(place.path, claim=place.claim)
+    gate = Gate(place)
+    journal = Journal.open(place.path, claim=gate)
     await append(journal, source, 1)
+    gate.closed = True
     the_directory(journal.path)
     other = StateDirectory(place.path, place.limit)
+    gate.closed = False
     theirs = Journal.open(other.path, claim=other.claim)
     before = sorted((path.name, path.stat().st_ino) for path in other.path.iterdir())
     with pytest.raises(FullError, match="another penstock-agent owns --state-dir"):

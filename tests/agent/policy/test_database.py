@@ -209,10 +209,10 @@ async def test_it_cannot_be_put_back(tmp_path):
     database = PolicyDatabase.open(tmp_path / "state")
     shutil.rmtree(tmp_path / "state")
     with pytest.raises(
-        StateError, match=r"policy\.db was removed while the agent ran and cannot be put back: "
+        StateError, match=r"policy\.db was removed while the agent ran and cannot be restored: "
     ):
         await Pauses(database).set(None, paused=True, author="me", which="all")
-    with pytest.raises(StateError, match="cannot be put back: "):
+    with pytest.raises(StateError, match="cannot be restored: "):
         database.copy()
     (tmp_path / "state").mkdir()
     database.copy()

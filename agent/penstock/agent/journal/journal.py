@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from penstock.agent.budget import DEFAULT_LIMIT
 from penstock.agent.contents import Contents
-from penstock.agent.errors import StateError
 from penstock.agent.journal import schema
 from penstock.agent.journal.checkpoint import Checkpointer
 from penstock.agent.journal.connect import connect, describe, limit_to
@@ -208,9 +207,7 @@ class Journal:
             StateError: it cannot be read; or its files are gone, and will be put back within a second.
 
         """
-        # A connection to another file would begin the shared memory anew that the open one uses.
-        if trouble := self.whereabouts.trouble():
-            raise StateError(f"{trouble}; ask again in a second")
+        self.whereabouts.check()
         return Reader(self.path, stopped, lambda: self.whereabouts.restored)
 
     def save_fold(self, batch_id: int, blob: bytes) -> None:

@@ -562,14 +562,14 @@ DEGRADED: Final = Metric(
 SET_ASIDE: Final = Metric(
     "penstock_agent_databases_set_aside",
     Kind.GAUGE,
-    "Databases that the agent set aside, damaged or another's; they lie in the state directory until they are moved away.",
+    "Databases that the agent set aside, damaged or not its own; they stay in the state directory until you move them.",
     ("database",),
     per_engine=False,
 )
 RESTORED: Final = Metric(
     "penstock_agent_databases_restored_total",
     Kind.COUNTER,
-    "Times that a database was removed or replaced while the agent ran and was written to its place again.",
+    "Databases that were removed or replaced while the agent ran and that it restored.",
     ("database",),
     per_engine=False,
 )
