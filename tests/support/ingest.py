@@ -86,8 +86,7 @@ class IngestHarness:
         self.journal.on_commit(
             lambda _, source, contents: self.registry.committed(source.epoch, contents.batch)
         )
-        self.reader = self.journal.reader()
-        self.losses = LossWatch(self.journal, self.reader, self._grace)
+        self.losses = LossWatch(self.journal, self._grace)
         self.metrics = AgentMetrics(0)
         self.service = IngestService(
             self.journal,
@@ -106,7 +105,6 @@ class IngestHarness:
         await self.service.drain(5)
         await self.server.stop(1)
         await self.losses.stop()
-        self.reader.close()
         await self.journal.close()
 
     def start(self) -> None:

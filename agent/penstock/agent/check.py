@@ -12,6 +12,7 @@ from penstock.agent.errors import ConfigError
 from penstock.agent.policy.files.check import check as check_files
 from penstock.agent.policy.files.problem import FilesError
 from penstock.agent.policy.files.scan import look, read
+from penstock.agent.statedir import foreign_link, stays_open
 from penstock.agent.tls import Certificates
 from penstock.agent.traces.backend import Backend
 
@@ -55,6 +56,13 @@ def _directory(config: Config) -> Iterator[Finding]:
             f"--state-dir {config.state_dir}: {place} cannot be written by user {os.geteuid()}", wrong=True
         )
         return
+    if link := foreign_link(config.state_dir):
+        yield Finding(f"--state-dir {config.state_dir}: {link} is a symbolic link; remove it", wrong=True)
+    if place == config.state_dir and stays_open(place):
+        yield Finding(
+            f"--state-dir {config.state_dir}: other users can write to it and the agent cannot change its mode; "
+            "use a subdirectory"
+        )
     free = shutil.disk_usage(place).free
     if free < config.state_limit:
         yield Finding(

@@ -8,13 +8,16 @@ from penstock.agent.setaside import damaged
 
 if TYPE_CHECKING:
     from penstock.agent.journal import Journal
+    from penstock.agent.policy import PolicyDatabase
     from penstock.agent.statedir import StateDirectory
+    from penstock.agent.whereabouts import Whereabouts
 
 REASONS = (
     "state_volatile",
     "journal_unwritable",
     "journal_damaged",
     "databases_set_aside",
+    "databases_restored",
     "policies_not_copied",
 )
 """Why the agent is degraded, as metrics name it."""
@@ -40,6 +43,7 @@ class Condition:
         self.phase = "starting"
         self.place: StateDirectory | None = None
         self.journal: Journal | None = None
+        self.policies: PolicyDatabase | None = None
         self.not_copied = ""
 
     def health(self) -> str:
@@ -66,6 +70,9 @@ class Condition:
             "journal_unwritable": journal.error if journal is not None else "",
             "journal_damaged": journal.damage if journal is not None else "",
             "databases_set_aside": _set_aside(self.set_aside()),
+            "databases_restored": "; ".join(
+                filter(None, (each.notice for each in self._whereabouts().values()))
+            ),
             "policies_not_copied": self.not_copied,
         }
         return [Trouble(reason, text) for reason, text in texts.items() if text]
@@ -74,12 +81,20 @@ class Condition:
         """Return how many damaged databases lie in the state directory, by kind."""
         return damaged(self.place.path) if self.place is not None else {}
 
+    def restored(self) -> dict[str, int]:
+        """Return how often a database was put back that was removed or replaced while the agent ran, by kind."""
+        return {kind: each.restored for kind, each in self._whereabouts().items()}
+
+    def _whereabouts(self) -> dict[str, Whereabouts]:
+        databases = {"journal": self.journal, "policy": self.policies}
+        return {kind: each.whereabouts for kind, each in databases.items() if each is not None}
+
 
 def _set_aside(counts: dict[str, int]) -> str:
     parts = [f"{count} of {kind}" for kind, count in sorted(counts.items()) if count]
     if not parts:
         return ""
     return (
-        f"damaged databases were set aside ({', '.join(parts)}): look at state.corrupt-* in the state directory, "
+        f"databases were set aside ({', '.join(parts)}): look at state.corrupt-* in the state directory, "
         "then move them away"
     )

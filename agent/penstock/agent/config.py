@@ -228,7 +228,12 @@ OPTIONS: tuple[Option, ...] = (
         "How much disk the audit log may take; never more than a sixteenth of --state-limit.",
     ),
     Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
-    Option("source-grace", "10s", parse_duration, "How long a source may be away before it counts as lost."),
+    Option(
+        "source-grace",
+        "10s",
+        parse_duration,
+        "How long a source may be away before it counts as lost; 5 s more after a restart of the agent.",
+    ),
     Option("log-format", "json", one_of("json", "console"), "json or console."),
     Option(
         "log-level", "info", one_of("debug", "info", "warning", "error"), "debug, info, warning or error."

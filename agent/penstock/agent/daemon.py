@@ -17,7 +17,7 @@ import structlog
 from penstock.agent.addresses import TcpAddress
 from penstock.agent.admin import AccessInterceptor, AdminService, AgentContext
 from penstock.agent.condition import Condition
-from penstock.agent.errors import DamageError, StateError
+from penstock.agent.errors import StateError, UnwritableError
 from penstock.agent.folding import FoldKeeper
 from penstock.agent.housekeeping import Housekeeper
 from penstock.agent.http import HttpServer
@@ -56,8 +56,8 @@ _log = structlog.get_logger(__name__)
 
 _INGEST_MODE = 0o660
 _ADMIN_MODE = 0o600
-# After a restart engines come back when their own back-off allows it.
-_RESTART_GRACES = 6
+# After a restart engines come back when their own back-off allows it, and this is the longest.
+_BACK_OFF_SECONDS = 5.0
 # Of the drain's deadline: for calls that are still open, and for what comes after the export.
 _LAST_CALLS_SECONDS = 1.0
 _AFTER_EXPORT_SECONDS = 2.0
@@ -124,7 +124,7 @@ class Daemon:
         self._stop_at: float | None = None
         self._stopping = threading.Event()
         self._started_unix_nano = time.time_ns()
-        self.fatal: asyncio.Future[DamageError] = asyncio.get_running_loop().create_future()
+        self.fatal: asyncio.Future[StateError] = asyncio.get_running_loop().create_future()
         self._http: HttpServer | None = None
         self._exporter: TraceExporter | None = None
         self._exposition: Exposition | None = None
@@ -146,11 +146,11 @@ class Daemon:
         """
         allow_files()
         place = self._take_place()
-        journal = self._open_journal(place)
+        journal, database = await self._open_databases(place)
         http = self._http = await self._start_http()
         keeper = FoldKeeper(journal, fold := Fold())
         replayed = await self._restore(keeper)
-        policies = await self._open_policies(place)
+        policies = await self._open_policies(database)
         registry = Registry(time.time_ns, fold.account)
         journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
 
@@ -176,7 +176,7 @@ class Daemon:
             )
         )
         engines = await self._serve_engines(ingest, policies.feed)
-        house = Housekeeper(policies.database, self._condition, self.fatal)
+        house = Housekeeper(place, policies.database, self._condition, self.fatal)
         self._parts.push_async_callback(house.stop)
         self._listen_address = str(engines.address)
         self._condition.phase = "serving"
@@ -190,10 +190,27 @@ class Daemon:
         place.path.joinpath(_ADDRESSES).unlink(missing_ok=True)
         return place
 
-    def _open_journal(self, place: StateDirectory) -> Journal:
-        journal = self._condition.journal = Journal.open(place.path, self._config.pod_uid, place.limit)
+    async def _open_databases(self, place: StateDirectory) -> tuple[Journal, PolicyDatabase]:
+        """Open both in one place: the state directory or, where the disk has no room for what a start must write, a substitute."""
+        try:
+            journal, database = await self._open_both(place)
+        except UnwritableError as error:
+            place.leave(error)
+            journal, database = await self._open_both(place)
+        self._condition.journal, self._condition.policies = journal, database
         self._parts.push_async_callback(journal.close)
-        return journal
+        self._parts.callback(database.close)
+        return journal, database
+
+    async def _open_both(self, place: StateDirectory) -> tuple[Journal, PolicyDatabase]:
+        # Beside it there is its copy, and for a moment another one.
+        audit = AuditLimit(self._config.audit_entries, min(self._config.audit_bytes, place.limit // 16))
+        journal = Journal.open(place.path, self._config.pod_uid, place.limit, place.claim)
+        try:
+            return journal, PolicyDatabase.open(place.path, audit, place.claim)
+        except BaseException:
+            await journal.close()
+            raise
 
     async def _start_http(self) -> HttpServer:
         """Health answers before the log is replayed."""
@@ -215,11 +232,7 @@ class Daemon:
         self._parts.callback(saving.cancel)
         return replayed
 
-    async def _open_policies(self, place: StateDirectory) -> _Policies:
-        # Beside it there is its copy, and for a moment another one.
-        size = min(self._config.audit_bytes, place.limit // 16)
-        database = PolicyDatabase.open(place.path, AuditLimit(self._config.audit_entries, size))
-        self._parts.callback(database.close)
+    async def _open_policies(self, database: PolicyDatabase) -> _Policies:
         store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
         files = await self._follow_files(store)
         return _Policies(database, store, pauses, orders, PolicyFeed(store, pauses, orders), files)
@@ -234,7 +247,14 @@ class Daemon:
             self._parts.push_async_callback(files.stop)
             await files.start()
             return files
-        released = await store.release_files()
+        try:
+            released = await store.release_files()
+        except StateError as error:
+            _log.warning(
+                "there is no --policy-file any more; its policies cannot be released and stay read-only until a restart",
+                error=str(error),
+            )
+            return None
         if released.results:
             _log.warning(
                 "there is no --policy-file any more; its policies stay in force and can be changed by hand",
@@ -304,13 +324,14 @@ class Daemon:
 
     def _watch_losses(self, journal: Journal, registry: Registry) -> LossWatch:
         """Wait for the sources that an earlier life left open too; who does not come back is lost."""
-        reader = self._parts.enter_context(journal.reader())
-        losses = LossWatch(journal, reader, self._config.source_grace)
+        losses = LossWatch(journal, self._config.source_grace)
         self._parts.push_async_callback(losses.stop)
-        for row in reader.source_rows():
+        with journal.reader() as reader:
+            rows = reader.source_rows()
+        for row in rows:
             if not row.closed and row.source.process != AGENT_PROCESS:
                 registry.restore(row.source, row.watermark, row.last_seen_unix_nano)
-                losses.away(row.source, row.last_seen_unix_nano, graces=_RESTART_GRACES)
+                losses.away(row.source, row.last_seen_unix_nano, more=_BACK_OFF_SECONDS)
         return losses
 
     async def _serve_admin(self, context: AgentContext) -> dict[str, str]:
@@ -354,7 +375,9 @@ class Daemon:
         path = state_dir / _ADDRESSES
         written = path.with_suffix(".tmp")
         try:
-            written.write_text(json.dumps({"pid": os.getpid(), **addresses}))
+            written.unlink(missing_ok=True)
+            with open(written, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                json.dump({"pid": os.getpid(), **addresses}, file)
             written.replace(path)
         except OSError as error:
             # A full disk: the addresses are in the log, too.

@@ -19,6 +19,10 @@ class UnwritableError(StateError):
     """The state directory is there and cannot be written."""
 
 
+class TakenError(StateError):
+    """Another agent owns it."""
+
+
 class DamageError(StateError):
     """The journal turned out to be damaged while the agent ran, or its writer has ended: the next start goes on.
 

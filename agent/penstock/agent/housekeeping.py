@@ -1,4 +1,4 @@
-"""What is looked after once a second: the policies' copy, and whether the agent can go on."""
+"""What is looked after once a second: the policies' copy, the directory, and whether the agent can go on."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.agent.errors import DamageError, StateError
+from penstock.agent.errors import DamageError, StateError, TakenError
 
 if TYPE_CHECKING:
     from penstock.agent.condition import Condition
     from penstock.agent.policy import PolicyDatabase
+    from penstock.agent.statedir import StateDirectory
 
 _SECONDS = 1.0
 
@@ -25,10 +26,12 @@ class Housekeeper:
 
     def __init__(
         self,
+        place: StateDirectory,
         policies: PolicyDatabase,
         condition: Condition,
-        fatal: asyncio.Future[DamageError],
+        fatal: asyncio.Future[StateError],
     ) -> None:
+        self._place = place
         self._policies = policies
         self._condition = condition
         self._fatal = fatal
@@ -44,11 +47,20 @@ class Housekeeper:
     async def _run(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self._policies.copy)
+                await asyncio.to_thread(self._look)
                 self._condition.not_copied = ""
+            except TakenError as error:
+                self._end(error)
             except StateError as error:
                 self._condition.not_copied = str(error)
-            ended = self._condition.health()
-            if ended and not self._fatal.done():
-                self._fatal.set_result(DamageError(ended))
+            if ended := self._condition.health():
+                self._end(DamageError(ended))
             await asyncio.sleep(_SECONDS)
+
+    def _look(self) -> None:
+        self._place.claim()
+        self._policies.copy()
+
+    def _end(self, error: StateError) -> None:
+        if not self._fatal.done():
+            self._fatal.set_result(error)

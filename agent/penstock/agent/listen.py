@@ -11,7 +11,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse  # type: ignore[import-untyped]
 from penstock.agent.addresses import Address, TcpAddress, UnixAddress
-from penstock.agent.errors import StateError
+from penstock.agent.errors import StateError, TakenError
+from penstock.agent.whereabouts import identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,12 +76,14 @@ class Lock:
             owned: what it stands for, in words.
 
         Raises:
-            StateError: another process has it, or the file cannot be made.
+            TakenError: another process has it.
+            StateError: the file cannot be made.
 
         """
+        self._path = path
         try:
             path.parent.mkdir(mode=0o770, parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StateError(
                 f"{str(path)!r} cannot be made ({error.strerror}); choose another place"
@@ -89,7 +92,13 @@ class Lock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._file)
-            raise StateError(f"another penstock-agent owns {owned}; stop it or choose another one") from error
+            raise TakenError(f"another penstock-agent owns {owned}; stop it or choose another one") from error
+
+    @property
+    def in_place(self) -> bool:
+        """Whether its file is still there: over another one of that name another process may have a lock."""
+        ours = os.fstat(self._file)
+        return identity(self._path) == (ours.st_dev, ours.st_ino)
 
     def release(self) -> None:
         """Let go. The file stays: removing it would let two processes lock two files of one name."""

@@ -5,6 +5,7 @@ They lie in the state directory and share its limit, the youngest first.
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sqlite3
 import time
@@ -21,9 +22,10 @@ _log = structlog.get_logger(__name__)
 _DAMAGED = "state.corrupt-"
 _ARCHIVE = "journal-"
 # SQLite's primary result codes.
-_CORRUPT, _NOT_A_DATABASE = 11, 26
-# A database is its file and these.
-_SUFFIXES = ("", "-wal", "-shm", "-journal")
+_READ_ONLY, _IO_ERROR, _CORRUPT, _FULL, _NOT_A_DATABASE = 8, 10, 11, 13, 26
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""A database is its file and these."""
 
 
 class DamagedError(Exception):
@@ -32,14 +34,23 @@ class DamagedError(Exception):
 
 def is_damage(error: BaseException) -> bool:
     """Tell whether *error* says that a file is damaged, and not that it is locked, full or unreadable."""
-    if isinstance(error, DamagedError):
-        return True
-    code = getattr(error, "sqlite_errorcode", 0) if isinstance(error, sqlite3.Error) else 0
-    return code & 0xFF in (_CORRUPT, _NOT_A_DATABASE)
+    return isinstance(error, DamagedError) or _code(error) in (_CORRUPT, _NOT_A_DATABASE)
+
+
+def is_unwritable(error: BaseException) -> bool:
+    """Tell whether *error* says that the disk takes nothing: it is full, read-only or broken."""
+    if isinstance(error, OSError):
+        return error.errno in _UNWRITABLE
+    return _code(error) in (_READ_ONLY, _IO_ERROR, _FULL)
+
+
+def _code(error: BaseException) -> int:
+    code: int = getattr(error, "sqlite_errorcode", 0) if isinstance(error, sqlite3.Error) else 0
+    return code & 0xFF
 
 
 def set_aside(database: Path, reason: str) -> Path:
-    """Move a damaged database into ``state.corrupt-<time>`` beside it; returns that directory.
+    """Move a database that cannot be used into ``state.corrupt-<time>`` beside it; returns that directory.
 
     Raises:
         OSError: it cannot be moved.
@@ -47,11 +58,11 @@ def set_aside(database: Path, reason: str) -> Path:
     """
     place = database.parent / f"{_DAMAGED}{time.time_ns()}"
     place.mkdir(mode=0o700)
-    for suffix in _SUFFIXES:
+    for suffix in SUFFIXES:
         part = database.with_name(database.name + suffix)
         if part.exists():
             part.rename(place / part.name)
-    _log.error("a damaged database was set aside", database=database.name, place=str(place), reason=reason)
+    _log.error("a database was set aside", database=database.name, place=str(place), reason=reason)
     return place
 
 

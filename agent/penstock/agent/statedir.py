@@ -7,7 +7,9 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +29,17 @@ _VOLATILE = "penstock-volatile-"
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (a directory of our own is made there)
 
 
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+# Of the files that the agent makes in it.
+_OURS = (LOCK, "addresses", "journal", "policy", "reserve", "state.corrupt-")
+
+
 def prepare(path: Path) -> None:
-    """Create the state directory if need be, for its owner alone.
+    """Create the state directory if need be, for its owner alone; others may not write to one that is there.
 
     Raises:
         UnwritableError: it is there, or could be, but on a disk that is read-only for us.
-        StateError: it cannot be created.
+        StateError: it cannot be created, or holds a link by the name of a file of ours.
 
     """
     try:
@@ -47,6 +54,47 @@ def prepare(path: Path) -> None:
         raise UnwritableError(
             f"the state directory {str(path)!r} cannot be written; give --state-dir one that can"
         )
+    _protect(path)
+    if link := foreign_link(path):
+        raise StateError(
+            f"{link} is a symbolic link, and the agent follows none in its state directory: remove it, "
+            "or set --state-dir to the directory that it points to"
+        )
+
+
+def _protect(path: Path) -> None:
+    """Take others' permission to write; a volume's root that is not ours, and a place like /tmp, stay as they are."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & _OTHERS_WRITE or not _is_ours_alone(path):
+        return
+    with contextlib.suppress(OSError):
+        path.chmod(mode & ~_OTHERS_WRITE)
+        _log.warning(
+            "the state directory was writable by other users; it is not any more",
+            path=str(path),
+            mode=f"{mode & ~_OTHERS_WRITE:04o}",
+            before=f"{mode:04o}",
+        )
+
+
+def _is_ours_alone(path: Path) -> bool:
+    found = path.stat()
+    return found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX
+
+
+def stays_open(path: Path) -> bool:
+    """Tell whether other users can write to the directory and a start leaves that as it is."""
+    return bool(path.stat().st_mode & _OTHERS_WRITE) and not _is_ours_alone(path)
+
+
+def foreign_link(path: Path) -> Path | None:
+    """Return a symbolic link in the state directory that has the name of a file of ours; None if there is none."""
+    try:
+        return next(
+            (each for each in path.iterdir() if each.name.startswith(_OURS) and each.is_symlink()), None
+        )
+    except OSError:
+        return None
 
 
 class StateDirectory:
@@ -71,7 +119,40 @@ class StateDirectory:
             prepare(wanted)
         except UnwritableError as error:
             self._substitute(str(error))
-        self._lock = Lock(self.path / LOCK, f"--state-dir {self.path}")
+        self._turn = threading.Lock()
+        self._lock = self._own()
+
+    def _own(self) -> Lock:
+        return Lock(self.path / LOCK, f"--state-dir {self.path}")
+
+    def claim(self) -> None:
+        """See that the directory is there and this agent's; one that was removed is made anew. From any thread.
+
+        Raises:
+            TakenError: another agent has taken it meanwhile.
+            StateError: it cannot be made.
+
+        """
+        with self._turn:
+            if not self._lock.in_place:
+                prepare(self.path)
+                lock = self._own()
+                self._lock.release()
+                self._lock = lock
+
+    def leave(self, error: UnwritableError) -> None:
+        """Go on in a substitute, because no database can be opened here.
+
+        Raises:
+            UnwritableError: this is one already.
+            StateError: there is no place that can be written.
+
+        """
+        if self.trouble:
+            raise error
+        self._lock.release()
+        self._substitute(f"{error}; free disk space there and restart the agent")
+        self._lock = self._own()
 
     def _substitute(self, reason: str) -> None:
         wanted, self.path = self.path, _volatile(reason)

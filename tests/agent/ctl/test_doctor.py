@@ -88,7 +88,12 @@ def test_an_installation_that_is_well() -> None:
 @pytest.mark.parametrize(
     ("fields", "level", "what", "advice"),
     [
-        ({"degraded": "disk full"}, WRONG, "nothing is committed: disk full", "make room in /state"),
+        (
+            {"degraded": "disk full"},
+            WRONG,
+            "it is degraded: disk full",
+            "see to the disk and the files of /state",
+        ),
         ({"disk_free_bytes": 1 << 20}, WRONG, "1 MiB free", "make room"),
         ({"disk_free_bytes": 1 << 29}, NOTE, "512 MiB free", "make room"),
         ({"otlp_endpoint": ""}, NOTE, "traces are not exported", "OTEL_EXPORTER_OTLP_ENDPOINT"),

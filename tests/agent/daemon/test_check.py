@@ -37,6 +37,19 @@ def test_all_is_well(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_state_directory_that_others_use(tmp_path, monkeypatch):
+    """A link keeps the agent from starting; that others can write is said."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+    assert not any("other users" in finding.text for finding in findings(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    (tmp_path / "state" / "lock").symlink_to(tmp_path / "elsewhere")
+    link, others = findings(tmp_path)[:2]
+    assert (link.wrong, others.wrong) == (True, False)
+    assert link.text.endswith(f"{tmp_path}/state/lock is a symbolic link; remove it")
+    assert "other users can write to it" in others.text
+
+
 def test_what_is_wrong(tmp_path):
     """Places that are none, certificates that are not there."""
     (tmp_path / "file").touch()

@@ -8,12 +8,13 @@ from unittest.mock import Mock
 import pytest
 from penstock.agent.budget import MIN_LIMIT
 from penstock.agent.condition import REASONS, Condition
-from penstock.agent.errors import DamageError, StateError
+from penstock.agent.errors import DamageError, StateError, TakenError
 from penstock.agent.housekeeping import Housekeeper
 from penstock.agent.journal import Journal
 from penstock.agent.metrics.state import StateMetrics
 from penstock.agent.policy import PolicyDatabase
-from penstock.agent.statedir import StateDirectory
+from penstock.agent.statedir import LOCK, StateDirectory
+from penstock.agent.whereabouts import Whereabouts
 
 
 @pytest.fixture
@@ -22,7 +23,9 @@ async def condition(tmp_path):
     condition = Condition()
     condition.place = StateDirectory(tmp_path / "state", MIN_LIMIT)
     condition.journal = Journal.open(condition.place.path, limit=MIN_LIMIT)
+    condition.policies = PolicyDatabase.open(condition.place.path)
     yield condition
+    condition.policies.close()
     await condition.journal.close()
     condition.place.release()
 
@@ -40,18 +43,19 @@ async def test_all_is_well(condition):
     assert (condition.health(), condition.readiness(), condition.degraded()) == ("", "", "")
 
 
-async def test_troubles(condition):
+async def test_troubles(condition, monkeypatch):
     """Each has its reason and its sentence, in health only what a restart may help with."""
     condition.phase = "serving"
     condition.place.trouble = "no disk"
     condition.not_copied = "no copy"
+    monkeypatch.setattr(Whereabouts, "notice", "put back")
     condition.journal._writer.error = "no room"
     condition.journal.damage = "damaged"
     (condition.place.path / "state.corrupt-1").mkdir()
     (condition.place.path / "state.corrupt-1" / "policy.db").touch()
     assert [trouble.reason for trouble in condition.troubles()] == list(REASONS)
     assert condition.degraded().startswith(
-        "no disk; no room; damaged; damaged databases were set aside (1 of policy)"
+        "no disk; no room; damaged; databases were set aside (1 of policy)"
     )
     assert (condition.health(), condition.readiness()) == ("damaged", "no room")
     condition.place.trouble = ""
@@ -73,7 +77,8 @@ async def test_metrics_of_the_state(condition):
     assert families["penstock_agent_degraded"] == {
         (reason,): reason == "policies_not_copied" for reason in REASONS
     }
-    assert families["penstock_agent_databases_set_aside"] == {("journal",): 0, ("policy",): 0}
+    for name in ("penstock_agent_databases_set_aside", "penstock_agent_databases_restored_total"):
+        assert families[name] == {("journal",): 0, ("policy",): 0}
     assert families["penstock_agent_state_limit_bytes"] == {(): MIN_LIMIT}
     assert 0 < families["penstock_agent_state_bytes"][()] < MIN_LIMIT
     assert families["penstock_agent_pruned_batches_total"] == {("true",): 0, ("false",): 0}
@@ -87,7 +92,7 @@ async def test_metrics_of_the_state(condition):
 async def test_housekeeping(condition, monkeypatch, attribute, value, sentence):
     """The policies' copy is written, a copy that fails shows, damage or the end of the writer ends the agent."""
     monkeypatch.setattr("penstock.agent.housekeeping._SECONDS", 0.001)
-    database = PolicyDatabase.open(condition.place.path)
+    database = condition.policies
     fatal = asyncio.get_running_loop().create_future()
     copied = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -102,7 +107,7 @@ async def test_housekeeping(condition, monkeypatch, attribute, value, sentence):
         copy()
 
     monkeypatch.setattr(database, "copy", copying)
-    house = Housekeeper(database, condition, fatal)
+    house = Housekeeper(condition.place, database, condition, fatal)
     await asyncio.wait_for(copied.wait(), 60)
     async with asyncio.timeout(60):
         while condition.not_copied or not (condition.place.path / "policy-copy.db").exists():  # noqa: ASYNC110  (a thread)
@@ -115,4 +120,22 @@ async def test_housekeeping(condition, monkeypatch, attribute, value, sentence):
     assert str(error) == sentence
     assert condition.not_copied == ""
     await house.stop()
-    database.close()
+
+
+async def test_housekeeping_of_the_place(condition, monkeypatch):
+    """A lock that was removed is taken again; the agent ends if another one has it."""
+    monkeypatch.setattr("penstock.agent.housekeeping._SECONDS", 0.001)
+    lock = condition.place.path / LOCK
+    fatal = asyncio.get_running_loop().create_future()
+    house = Housekeeper(condition.place, condition.policies, condition, fatal)
+    lock.unlink()
+    async with asyncio.timeout(60):
+        while not lock.exists():  # noqa: ASYNC110  (a thread)
+            await asyncio.sleep(0.001)
+    await house.stop()
+    lock.unlink()
+    other = StateDirectory(condition.place.path, MIN_LIMIT)
+    house = Housekeeper(condition.place, condition.policies, condition, fatal)
+    assert isinstance(await asyncio.wait_for(fatal, 60), TakenError)
+    await house.stop()
+    other.release()

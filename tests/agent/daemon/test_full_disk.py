@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from click.testing import CliRunner
 from penstock.agent.addresses import UnixAddress
 from penstock.agent.backup_client import request_backup
+from penstock.agent.ctl.main import cli
 from penstock.agent.journal.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -22,6 +26,8 @@ from tests.support.engine import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from click.testing import Result
 
 # Of a batch of some 100 KiB; a limit is reached after a hundred at most.
 EVENTS, TEXT_BYTES, BATCHES = 25, 4000, 200
@@ -137,6 +143,134 @@ def test_a_disk_that_others_fill():
             check_outage(agent, filler.unlink, lambda: copy_of(agent))
         finally:
             agent.stop()
+
+
+class OwnDisk(AgentProcess):
+    """An agent whose state is on a disk of 8 MiB that outlives it, in a namespace that a process of ours holds."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, ["--state-limit=32MiB"])
+        self.state_dir.mkdir(0o700)
+        words = f'mount -t tmpfs -o size=8m,mode=0700 tmpfs "{self.state_dir}" && echo mounted && exec cat'
+        self.holder = subprocess.Popen(
+            ["unshare", "-rm", "sh", "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.holder.stdout is not None
+        assert self.holder.stdout.readline() == b"mounted\n"
+        self.disk = Path(f"/proc/{self.holder.pid}/root{self.state_dir}")
+
+    def command(self) -> list[str]:
+        """Return the command line."""
+        return [
+            "nsenter",
+            "-t",
+            str(self.holder.pid),
+            "-U",
+            "-m",
+            "--preserve-credentials",
+            *super().command(),
+        ]
+
+    def _ready(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"the agent ended with {self.process.returncode}:\n{self.log()}")
+        for record in self.records():
+            if record["event"] == "agent ready" and record["pid"] == self.process.pid:
+                self.http = str(record["http"])
+                return self.get("/healthz")[0] == 200
+        return False
+
+    def fill(self) -> None:
+        """Leave no byte on the disk."""
+        with (self.disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+
+    def release(self) -> None:
+        """Stop it and let the disk go."""
+        self.stop()
+        self.holder.communicate(timeout=60)
+
+
+@pytest.fixture
+def own_disk():
+    """Give an agent a disk of its own."""
+    with short_directory() as directory:
+        agent = OwnDisk(directory)
+        try:
+            yield agent
+        finally:
+            agent.release()
+
+
+def policy(name: str) -> dict[str, object]:
+    """Return a manifest."""
+    return {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": "TransferPolicy",
+        "metadata": {"name": name},
+        "spec": {"kvLoadFailure": {"action": "fail"}, "selector": {"matchLabels": {"role": "decode"}}},
+    }
+
+
+def apply_policy(agent: AgentProcess) -> None:
+    """Give the agent the policy ``p``."""
+    path = agent.directory / "p.json"
+    path.write_text(json.dumps(policy("p")))
+    assert agentctl(agent, "apply", "-f", str(path)).exit_code == 0
+
+
+def agentctl(agent: AgentProcess, *args: str) -> Result:
+    """Run agentctl against the agent."""
+    return CliRunner().invoke(cli, ["--address", agent.admin, *args])
+
+
+@pytest.mark.skipif(not _can_mount(), reason="this user may not mount in a namespace of its own")
+@pytest.mark.parametrize("gone", [(), ("reserve", "policy.db-shm")], ids=["as it was", "with less"])
+def test_a_start_on_a_full_disk_after_a_kill(own_disk, gone):
+    """Counters and policies are there without a byte to spare; when there is room, it goes on in place."""
+    agent = own_disk
+    file = agent.directory / "f.json"
+    file.write_text(json.dumps(policy("of-a-file")))
+    agent._args.append(f"--policy-file={file}")
+    agent.start()
+    apply_policy(agent)
+    with FakeEngine(agent.listen) as engine:
+        engine.publish(transfer_failure("a"))
+        agent.kill()
+        for name in gone:
+            (agent.disk / name).unlink()
+        agent.fill()
+        # Its policy changes hands then, which cannot be written.
+        agent._args.pop()
+        agent.start()
+        assert agent.metric("penstock_transfer_failures_total") == 1
+        assert {"p", "of-a-file"} <= set(agentctl(agent, "get", "policy").output.split())
+        assert agent.metric("penstock_agent_degraded", reason="state_volatile") == 0
+        (agent.disk / "filler").unlink()
+        wait_until(lambda: agent.get("/readyz")[0] == 200, "the journal can be written")
+        engine.connect()
+        engine.publish(transfer_failure("b"))
+    assert agentctl(agent, "delete", "policy", "p", "--reason", "done").exit_code == 0
+    agent.kill()
+    agent.start()
+    assert agent.metric("penstock_transfer_failures_total") == 2
+    assert "p " not in agentctl(agent, "get", "policy").output
+
+
+@pytest.mark.skipif(not _can_mount(), reason="this user may not mount in a namespace of its own")
+def test_a_first_start_on_a_full_disk(own_disk):
+    """What must be written has no place there: it runs on a substitute, and says so."""
+    own_disk.fill()
+    own_disk.start()
+    with FakeEngine(own_disk.listen) as engine:
+        engine.publish(transfer_failure("a"))
+    assert own_disk.metric("penstock_transfer_failures_total") == 1
+    apply_policy(own_disk)
+    assert own_disk.metric("penstock_agent_degraded", reason="state_volatile") == 1
+    status, text = own_disk.get("/readyz")
+    assert (status, "free disk space there and restart the agent; until then" in text) == (200, True)
 
 
 # Fills a disk after a first life of the journal, then begins a second one and looks whether it can delete.

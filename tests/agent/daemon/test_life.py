@@ -29,6 +29,8 @@ def test_ready_means_that_all_doors_are_open(agent):
     addresses = json.loads((agent.state_dir / "addresses.json").read_text())
     assert addresses == {name: ready[name] for name in ("pid", "listen", "admin", "http")}
     assert not addresses["http"].endswith(":0")
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in agent.state_dir.iterdir()}
+    assert set(modes.values()) == {"0o600"}, modes
     assert agent.get("/healthz") == (200, "ok\n")
     assert agent.get("/readyz") == (200, "ok\n")
     for address in (agent.listen, agent.admin):

@@ -3,20 +3,123 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 from penstock.agent import statedir
 from penstock.agent.budget import MIN_LIMIT
-from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.statedir import StateDirectory, prepare
+from penstock.agent.errors import StateError, TakenError, UnwritableError
+from penstock.agent.journal import Journal
+from penstock.agent.journal.reserve import Reserve
+from penstock.agent.listen import Lock
+from penstock.agent.policy import PolicyDatabase
+from penstock.agent.statedir import StateDirectory, prepare, stays_open
 
 
 def test_it_is_made_for_its_owner_alone(tmp_path):
     """It names requests and peers."""
     prepare(tmp_path / "new" / "state")
     assert oct((tmp_path / "new" / "state").stat().st_mode & 0o777) == "0o700"
+
+
+@pytest.mark.parametrize(
+    ("before", "owner", "after"),
+    [
+        (0o700, True, 0o700),
+        (0o777, True, 0o755),
+        (0o770, True, 0o750),
+        (0o2775, True, 0o2755),
+        # A place like /tmp, which is for all; a volume of another user's.
+        (0o1777, True, 0o1777),
+        (0o777, False, 0o777),
+    ],
+)
+def test_others_may_not_write_to_one_that_is_there(tmp_path, monkeypatch, before, owner, after):
+    """They could remove its files, and put links there."""
+    path = tmp_path / "state"
+    path.mkdir()
+    path.chmod(before)
+    if not owner:
+        monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert stays_open(path) == (after & 0o022 > 0)
+    prepare(path)
+    assert oct(path.stat().st_mode & 0o7777) == oct(after)
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", "reserve", "journal.db", "journal.db-wal", "journal.tmp", "policy.db", "policy-copy.db"]
+)
+def test_a_link_in_it_is_refused(tmp_path, name):
+    """It would be followed: what is written there is another one's file."""
+    target = tmp_path / "target"
+    target.write_text("theirs")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / name).symlink_to(target)
+    with pytest.raises(StateError, match=f"{name} is a symbolic link"):
+        StateDirectory(tmp_path / "state", MIN_LIMIT)
+    assert target.read_text() == "theirs"
+
+
+def test_links_that_come_later_are_not_followed(tmp_path):
+    """Those that the agent itself opens."""
+    target = tmp_path / "target"
+    for name in ("lock", "reserve", "journal.db", "policy.db"):
+        (tmp_path / name).symlink_to(target)
+    with pytest.raises(StateError, match="cannot be made"):
+        Lock(tmp_path / "lock", "it")
+    with pytest.raises(StateError, match="cannot be used"):
+        PolicyDatabase.open(tmp_path)
+    reserve = Reserve(tmp_path / "reserve", 4096)
+    reserve.take()
+    with pytest.raises(StateError, match="cannot be used"):
+        Journal.open(tmp_path)
+    assert not target.exists()
+
+
+def test_links_beside_are_no_matter(tmp_path):
+    """The directory may be reached by one, and others' names are theirs."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "other").symlink_to(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    StateDirectory(tmp_path / "link", MIN_LIMIT).release()
+
+
+def test_it_is_claimed_anew(tmp_path):
+    """After it was removed, or its lock alone; unless another agent was there first."""
+    place = StateDirectory(tmp_path / "state", MIN_LIMIT)
+    place.claim()
+    shutil.rmtree(place.path)
+    place.claim()
+    (place.path / "lock").unlink()
+    place.claim()
+    with pytest.raises(TakenError):
+        StateDirectory(place.path, MIN_LIMIT)
+    (place.path / "lock").unlink()
+    other = StateDirectory(place.path, MIN_LIMIT)
+    with pytest.raises(TakenError, match="another penstock-agent owns --state-dir"):
+        place.claim()
+    other.release()
+    place.release()
+
+
+def test_it_is_left(tmp_path, monkeypatch):
+    """For a substitute with the policies, once."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    place = StateDirectory(tmp_path / "state", MIN_LIMIT)
+    (place.path / "policy.db").write_bytes(b"policies")
+    place.leave(UnwritableError("the disk is full"))
+    assert place.trouble.startswith(
+        "the disk is full; free disk space there and restart the agent; until then"
+    )
+    assert sorted(path.name for path in place.path.iterdir()) == ["lock", "policy.db"]
+    # The lock of the directory is free again.
+    StateDirectory(tmp_path / "state", MIN_LIMIT).release()
+    with pytest.raises(UnwritableError, match="so is this"):
+        place.leave(UnwritableError("so is this"))
+    place.release()
+    assert not place.path.exists()
 
 
 def test_one_that_is_a_file_is_refused(tmp_path):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from penstock.agent.errors import FullError
-from penstock.agent.ingest import losses
+from penstock.agent.ingest import LossWatch, losses
 from penstock.agent.ingest.losses import agent_source, loss_batch
+from penstock.agent.journal import Reader
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 
@@ -83,6 +86,21 @@ def test_a_source_that_stays_away_is_lost(hasty):
     assert [batch.seq for _, batch in own_batches(hasty)] == [1, 2]
 
 
+async def test_grace(monkeypatch):
+    """It is the option's, and what the caller adds, from now on."""
+    waits = []
+
+    async def wait(_watch: LossWatch, _source: Source, _last_seen: int, grace: float) -> None:
+        waits.append(grace)
+
+    monkeypatch.setattr(LossWatch, "_wait", wait)
+    watch = LossWatch(Mock(), 3600)
+    watch.away(Source(epoch=1, key=EngineKey("", "0"), process="worker"))
+    watch.away(Source(epoch=2, key=EngineKey("", "0"), process="worker"), 1, more=5)
+    await asyncio.gather(*watch._waiting.values())
+    assert waits == [3600, 3605]
+
+
 def test_a_source_that_comes_back_in_time_is_not_lost(ingest):
     """A reconnect calls the wait off, so does a goodbye."""
     engine = FakeEngine(ingest.address)
@@ -118,14 +136,14 @@ def test_a_loss_is_written_when_the_disk_has_room_again(hasty, monkeypatch):
 def test_a_loss_is_written_when_the_log_can_be_read_again(hasty, monkeypatch):
     """A disk that fails a read ends neither the wait nor the watch."""
     monkeypatch.setattr(losses, "_RETRY_SECONDS", 0.01)
-    is_open, failures = hasty.reader.is_open, iter([True, False])
+    is_open, failures = Reader.is_open, iter([True, False])
 
-    def broken_once(epoch: int) -> bool:
+    def broken_once(reader: Reader, epoch: int) -> bool:
         if next(failures):
             raise sqlite3.OperationalError("disk I/O error")
-        return is_open(epoch)
+        return is_open(reader, epoch)
 
-    monkeypatch.setattr(hasty.reader, "is_open", broken_once)
+    monkeypatch.setattr(Reader, "is_open", broken_once)
     with FakeEngine(hasty.address):
         pass
     wait_until(lambda: own_batches(hasty), "the loss is in the log")

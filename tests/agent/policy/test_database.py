@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from penstock.agent.model import EngineKey
 from penstock.agent.policy import Pauses, PolicyDatabase, PolicyStore
 from penstock.agent.policy.model import parse_manifest
 from penstock.agent.setaside import damaged
+from penstock.agent.statedir import StateDirectory
+
+from tests.support.removed_files import HARMS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,6 +162,60 @@ async def test_a_copy_that_cannot_be_written(tmp_path):
     (tmp_path / "policy-copy.tmp" / "x").touch()
     with pytest.raises(StateError, match=r"policy-copy\.db cannot be written"):
         database.copy()
+    database.close()
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+async def test_it_is_put_back(tmp_path, harm):
+    """All that was ever acknowledged is at its path again before the next change is."""
+    place = StateDirectory(tmp_path / "state", 32 << 20)
+    path = place.path / "policy.db"
+    database = PolicyDatabase.open(place.path, claim=place.claim)
+    pauses = Pauses(database)
+    await PolicyStore(database).apply(parse_manifest(MANIFEST), author="me")
+    harm(path)
+    await pauses.set([EngineKey("", "0")], paused=True, author="me", which="engine 0")
+    assert database.whereabouts.restored == 1
+    await pauses.set([EngineKey("", "1")], paused=True, author="me", which="engine 1")
+    killed = tmp_path / "killed"
+    shutil.copytree(place.path, killed)
+    database.close()
+    place.release()
+    for directory in (place.path, killed):
+        database = PolicyDatabase.open(directory)
+        assert database.recovered == ""
+        assert [policy.manifest.name for policy in PolicyStore(database).policies()] == ["p"]
+        assert all(Pauses(database).is_paused(EngineKey("", engine)) for engine in "01")
+        database.close()
+        assert len(list(directory.glob("state.corrupt-*"))) == HARMS[harm]
+
+
+async def test_the_copy_is_put_back(tmp_path):
+    """It and its database, by the look of once a second alone."""
+    (tmp_path / "state").mkdir()
+    await fill(tmp_path / "state", copy=True)
+    database = PolicyDatabase.open(tmp_path / "state")
+    database.copy()
+    for path in (tmp_path / "state").iterdir():
+        path.unlink()
+    database.copy()
+    assert {"policy.db", "policy-copy.db"} <= {path.name for path in (tmp_path / "state").iterdir()}
+    database.close()
+
+
+async def test_it_cannot_be_put_back(tmp_path):
+    """No change is taken, and the error says why."""
+    (tmp_path / "state").mkdir()
+    database = PolicyDatabase.open(tmp_path / "state")
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(
+        StateError, match=r"policy\.db was removed while the agent ran and cannot be restored: "
+    ):
+        await Pauses(database).set(None, paused=True, author="me", which="all")
+    with pytest.raises(StateError, match="cannot be restored: "):
+        database.copy()
+    (tmp_path / "state").mkdir()
+    database.copy()
     database.close()
 
 

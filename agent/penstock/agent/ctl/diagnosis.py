@@ -42,8 +42,8 @@ def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             AGENT,
-            f"nothing is committed: {status.degraded}",
-            f"make room in {status.state_dir}, or see to its permissions; engines keep what they have until then",
+            f"it is degraded: {status.degraded}",
+            f"see to the disk and the files of {status.state_dir}; docs/guides/state.md has what to do in each case",
         )
     yield from _disk(status)
     yield from _traces(status, agent_now)

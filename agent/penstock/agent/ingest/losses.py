@@ -20,7 +20,7 @@ from penstock.proto.v1.ingest_pb2 import Batch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.journal import Journal, Reader
+    from penstock.agent.journal import Journal
 
 _log = structlog.get_logger(__name__)
 
@@ -93,9 +93,8 @@ def loss_batch(
 class LossWatch:
     """Gives each source that is away *grace* seconds, then writes its loss into the log."""
 
-    def __init__(self, journal: Journal, reader: Reader, grace: float) -> None:
+    def __init__(self, journal: Journal, grace: float) -> None:
         self._journal = journal
-        self._reader = reader
         self._grace = grace
         self._waiting: dict[int, asyncio.Task[None]] = {}
         # Numbers of the agent's own batches are given out one at a time.
@@ -107,14 +106,14 @@ class LossWatch:
         if task is not None:
             task.cancel()
 
-    def away(self, source: Source, last_seen_unix_nano: int = 0, graces: int = 1) -> None:
+    def away(self, source: Source, last_seen_unix_nano: int = 0, more: float = 0.0) -> None:
         """Begin to wait for a source whose stream ended without a goodbye: now, or when it was last seen.
 
-        It has *graces* times the grace time.
+        It has the grace time and *more* seconds.
         """
         self.connected(source.epoch)
         self._waiting[source.epoch] = asyncio.ensure_future(
-            self._wait(source, last_seen_unix_nano or time.time_ns(), graces * self._grace)
+            self._wait(source, last_seen_unix_nano or time.time_ns(), self._grace + more)
         )
 
     async def _wait(self, source: Source, last_seen: int, grace: float) -> None:
@@ -137,10 +136,11 @@ class LossWatch:
         own = agent_source(self._journal.agent_epoch, source.key)
         async with self._turn:
             watermark = await self._journal.open_source(own)
-            if not self._reader.is_open(source.epoch):
-                # It said goodbye, and did not stay for the acknowledgement.
-                return
-            deferrals, count = self._reader.open_deferrals(source.epoch)
+            with self._journal.reader() as reader:
+                if not reader.is_open(source.epoch):
+                    # It said goodbye, and did not stay for the acknowledgement.
+                    return
+                deferrals, count = reader.open_deferrals(source.epoch)
             batch = loss_batch(
                 source,
                 own.epoch,

@@ -10,12 +10,14 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.journal.connect import connect
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _log = structlog.get_logger(__name__)
@@ -29,10 +31,16 @@ class Checkpointer:
     """A thread that makes a checkpoint twice a second while something is written.
 
     An error of the disk is no matter of its own: the writer meets it, too, and deals with it.
+
+    Args:
+        path: of the database.
+        restored: how often its files were put back; after that it is opened again.
+
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, restored: Callable[[], int] = lambda: 0) -> None:
         self._path = path
+        self._restored = restored
         self._ending = threading.Event()
         self._turn = threading.Lock()
         # When the checkpoint that is under way began; infinity between two.
@@ -52,19 +60,19 @@ class Checkpointer:
         self._thread.join()
 
     def _run(self) -> None:
-        try:
-            database = connect(self._path)
-        except sqlite3.Error as error:
-            _log.info("checkpoints are left to the writer", error=str(error))
-            return
-        try:
-            self._keep(database)
-        finally:
-            database.close()
+        while not self._ending.is_set():
+            restored = self._restored()
+            try:
+                database = connect(self._path)
+            except sqlite3.Error as error:
+                _log.info("checkpoints are left to the writer", error=str(error))
+                return
+            with closing(database):
+                self._keep(database, restored)
 
-    def _keep(self, database: sqlite3.Connection) -> None:
+    def _keep(self, database: sqlite3.Connection, restored: int) -> None:
         seen = 0
-        while not self._ending.wait(_SECONDS):
+        while not self._ending.wait(_SECONDS) and self._restored() == restored:
             try:
                 # Changes when another connection has committed.
                 (version,) = database.execute("PRAGMA data_version").fetchone()

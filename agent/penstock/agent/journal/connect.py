@@ -6,7 +6,8 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.agent.errors import StateError
+from penstock.agent.errors import StateError, UnwritableError
+from penstock.agent.setaside import is_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,8 +77,9 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def describe(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into a :class:`StateError` that names the file."""
+    """Turn SQLite's errors into a :class:`StateError` that names the file; an `UnwritableError` if the disk is to blame."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise StateError(f"the journal {str(path)!r} cannot be used: {error}") from error
+        kind = UnwritableError if is_unwritable(error) else StateError
+        raise kind(f"the journal {str(path)!r} cannot be used: {error}") from error

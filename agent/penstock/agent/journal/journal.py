@@ -12,7 +12,7 @@ from penstock.agent.budget import DEFAULT_LIMIT
 from penstock.agent.contents import Contents
 from penstock.agent.journal import schema
 from penstock.agent.journal.checkpoint import Checkpointer
-from penstock.agent.journal.connect import describe
+from penstock.agent.journal.connect import connect, describe, limit_to
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.requests import RequestIndex
 from penstock.agent.journal.reserve import FILE as RESERVE_FILE
@@ -20,8 +20,10 @@ from penstock.agent.journal.reserve import Reserve
 from penstock.agent.journal.retention import Retention, Usage
 from penstock.agent.journal.transaction import Appended, Transaction
 from penstock.agent.journal.writer import Writer
+from penstock.agent.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable
     from pathlib import Path
     from typing import TypeAlias
@@ -72,39 +74,51 @@ class Journal:
         created_unix_nano: when this state was created; counters count from there.
         agent_epoch: random identity of this state, for what the agent itself writes into the log.
         damage: a sentence, once the database has turned out to be damaged: nothing is appended any more.
+        whereabouts: whether its files are where they were.
 
     """
 
-    def __init__(self, path: Path, opened: schema.Opened) -> None:
+    def __init__(self, path: Path, opened: schema.Opened, claim: Callable[[], None] = lambda: None) -> None:
         self.path = path
         self.damage = ""
-        database, budget = opened
+        database, self._budget = opened
+        budget = self._budget
         meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
         self.created_unix_nano = int(meta["created_unix_nano"])
         self.agent_epoch = int(meta["agent_epoch"])
         self._on_commit: list[OnCommit] = []
         self._fold = database.execute("SELECT batch, body FROM folds WHERE name = 'metrics'").fetchone()
-        requests = RequestIndex(database)
-        self._retention = Retention(database, budget, requests)
+        self._requests = RequestIndex(database)
+        self._retention = Retention(database, budget, self._requests)
         reserve = Reserve(path.with_name(RESERVE_FILE), budget.reserve)
         reserve.take()
-        self._checkpointer = Checkpointer(path) if budget.checkpoints_beside else None
+        self.whereabouts = Whereabouts(path, self._reopen, claim)
+        self._checkpointer = (
+            Checkpointer(path, lambda: self.whereabouts.restored) if budget.checkpoints_beside else None
+        )
         self._writer = Writer(
             database,
             self._done,
             retention=self._retention,
-            requests=requests,
+            requests=self._requests,
             reserve=reserve,
             group_bytes=budget.transaction,
             damaged=self._note_damage,
+            settle=self.whereabouts.settle,
             after=self._checkpointer.wait_if_slow if self._checkpointer is not None else lambda: None,
         )
 
     @classmethod
-    def open(cls, state_dir: Path, pod_uid: str = "", limit: int = DEFAULT_LIMIT) -> Journal:
+    def open(
+        cls,
+        state_dir: Path,
+        pod_uid: str = "",
+        limit: int = DEFAULT_LIMIT,
+        claim: Callable[[], None] = lambda: None,
+    ) -> Journal:
         """Open or create the journal in *state_dir*; its state belongs to the pod *pod_uid*, where that is known.
 
-        All files in *state_dir* together have *limit* bytes.
+        All files in *state_dir* together have *limit* bytes. *claim* sees that the directory is there and this agent's.
 
         Raises:
             StateError: one sentence, for a directory or a file that cannot be used.
@@ -113,7 +127,7 @@ class Journal:
         path = state_dir / schema.FILE
         opened = schema.open_database(state_dir, pod_uid, limit)
         with describe(path):
-            return cls(path, opened)
+            return cls(path, opened, claim)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call *callback* (batch id, source, batch) on the loop for each new batch.
@@ -187,8 +201,14 @@ class Journal:
                 command.future.set_result(result)
 
     def reader(self, stopped: Callable[[], bool] = lambda: False) -> Reader:
-        """Return a reader with a connection of its own, which reads no batch any more once *stopped* returns True."""
-        return Reader(self.path, stopped)
+        """Return a reader with a connection of its own, which reads no batch any more once *stopped* returns True.
+
+        Raises:
+            StateError: it cannot be read; or its files are gone, and will be put back within a second.
+
+        """
+        self.whereabouts.check()
+        return Reader(self.path, stopped, lambda: self.whereabouts.restored)
 
     def save_fold(self, batch_id: int, blob: bytes) -> None:
         """Queue the fold's state after *batch_id*; a later call replaces one that waits."""
@@ -254,3 +274,16 @@ class Journal:
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._writer.close()
+        self.whereabouts.forget()
+
+    def _reopen(self, path: Path) -> sqlite3.Connection:
+        """Go on with the files that were put back; on the writer's thread."""
+        database = connect(path)
+        try:
+            limit_to(database, self._budget)
+        except BaseException:
+            database.close()
+            raise
+        self._retention.use(database)
+        self._requests.use(database)
+        return database

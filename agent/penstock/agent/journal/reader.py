@@ -64,14 +64,34 @@ class Reader:
     Args:
         path: of the journal.
         stopped: asked before each batch; once it returns True, reading one raises ImpossibleError.
+        restored: how often the journal's files were put back; who follows the log goes on in the new ones.
 
     """
 
-    def __init__(self, path: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        stopped: Callable[[], bool] = lambda: False,
+        restored: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._path = path
         self._stopped = stopped
-        with describe(path):
-            self._database = connect_reader(path)
+        self._restored = restored
+        self._open()
+
+    def _open(self) -> None:
+        seen = self._restored()
+        with describe(self._path):
+            self._database = connect_reader(self._path)
         self._lookup = Lookup(self._database)
+        self._seen = seen
+
+    def _follow(self) -> None:
+        """See that what is open is where the log goes on."""
+        if self._restored() != self._seen:
+            old = self._database
+            self._open()
+            old.close()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -91,6 +111,7 @@ class Reader:
 
     def last(self) -> int:
         """Return the id of the newest batch; 0 if there is none."""
+        self._follow()
         return self._number("SELECT max(id) FROM batches")
 
     def _number(self, query: str, values: Sequence[int | str] = ()) -> int:
@@ -107,6 +128,7 @@ class Reader:
 
     def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
         """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*."""
+        self._follow()
         found: list[LoggedBatch] = []
         query = f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?"
         with closing(self._batches(query, (after, limit))) as logged:

@@ -23,6 +23,10 @@ class RequestIndex:
         self._changed = False
         self._measure()
 
+    def use(self, database: sqlite3.Connection) -> None:
+        """Go on with another connection to the same content."""
+        self._database = database
+
     def _measure(self) -> None:
         size, self._first, self._last = self._database.execute(
             "SELECT coalesce(sum(length(keys)), 0), coalesce(min(batch), 0), coalesce(max(batch), 0) FROM recent"

@@ -22,7 +22,7 @@ class Reserve:
     def take(self) -> None:
         """Take the space, if it is there."""
         try:
-            handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(handle, 0, self._size)
                 os.ftruncate(handle, self._size)

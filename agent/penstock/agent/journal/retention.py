@@ -82,6 +82,10 @@ class Retention:
         self.usage = Usage()
         self.measure()
 
+    def use(self, database: sqlite3.Connection) -> None:
+        """Go on with another connection to the same content."""
+        self._database = database
+
     @property
     def full(self) -> bool:
         """Whether nothing more may be appended, because nothing may go."""

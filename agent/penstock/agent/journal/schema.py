@@ -267,7 +267,8 @@ def _open(path: Path, pod_uid: str) -> sqlite3.Connection:
             migrate(database)
         database.execute("INSERT OR IGNORE INTO meta VALUES ('created_unix_nano', ?)", (time.time_ns(),))
         if pod_uid:
-            database.execute("INSERT OR REPLACE INTO meta VALUES ('pod_uid', ?)", (pod_uid,))
+            # It is another one only in a new journal, so a start on a full disk need not write.
+            database.execute("INSERT OR IGNORE INTO meta VALUES ('pod_uid', ?)", (pod_uid,))
         database.execute(
             "INSERT OR IGNORE INTO meta VALUES ('agent_epoch', ?)",
             (int.from_bytes(os.urandom(7), "big") + 1,),
@@ -308,7 +309,7 @@ def _make_private(path: Path) -> None:
     if not path.exists():
         # It stands for a journal that is there; a start that is interrupted here must not look like a loss.
         path.with_name(reserve.FILE).unlink(missing_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE))
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE))
     path.chmod(_MODE)
 
 

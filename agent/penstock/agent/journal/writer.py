@@ -33,6 +33,8 @@ _APART_SECONDS = 0.003
 _RATE_OF_ERRORS = 30.0
 # While nothing can be written: how often that is tried without anybody asking.
 _PROBE_SECONDS = 2.0
+# While nothing is written: how often it is looked at whether the files are still there.
+_LOOK_SECONDS = 1.0
 # SQLite's primary result codes: a write of the system's failed, the disk is full.
 _IO_ERROR, _FULL = 10, 13
 
@@ -64,7 +66,8 @@ class Writer:
 
     *done* is called on the writer's thread after each commit (or rollback) with each command and its result, or
     its error, in order. *damaged* is called on it when the database turns out to be damaged, *after* when the results
-    of a transaction have been handed on; it may wait.
+    of a transaction have been handed on; it may wait. *settle* is called on it before each transaction, and once a second:
+    it returns the connection to write with, *database* as long as that is still where it was.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Writer:
         reserve: Reserve,
         group_bytes: int,
         damaged: Callable[[str], None],
+        settle: Callable[[sqlite3.Connection], sqlite3.Connection] = lambda database: database,
         after: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
@@ -86,6 +90,7 @@ class Writer:
         self._reserve = reserve
         self._group_bytes = group_bytes
         self._damaged = damaged
+        self._settle = settle
         self._after = after
         self._queue: deque[Command] = deque()
         self._queued_bytes = 0
@@ -157,7 +162,7 @@ class Writer:
                 if last and not (group or latest):
                     break
             begun = time.monotonic()
-            self._done(self._commit(group, latest))
+            self._done(self._settled(group, latest))
             self._after()
             self._trim(group)
             if last:
@@ -170,7 +175,7 @@ class Writer:
         """Wait for something to do; what failed before is tried again by itself, but not at once."""
         self._changed.wait_for(
             lambda: self._queue or self._fresh or self._closing or self._trimming,
-            _PROBE_SECONDS if self.error else None,
+            _PROBE_SECONDS if self.error else _LOOK_SECONDS,
         )
         self._fresh = False
         if self.error:
@@ -186,6 +191,20 @@ class Writer:
             group.append(self._queue.popleft())
         self._queued_bytes -= sum(command.size for command in group)
         return group
+
+    def _settled(self, group: list[Command], latest: dict[str, Write]) -> list[tuple[Command, Any]]:
+        """Commit, but only to files that will be there after this process."""
+        try:
+            self._database = self._settle(self._database)
+        except PenstockError as error:
+            self._keep(latest)
+            return self._refuse(group, error)
+        return self._commit(group, latest)
+
+    def _keep(self, latest: dict[str, Write]) -> None:
+        """Try these again the next time, where they are still the latest."""
+        with self._changed:
+            self._latest = {**latest, **self._latest}
 
     def _commit(self, group: list[Command], latest: dict[str, Write]) -> list[tuple[Command, Any]]:
         if group and self._retention.full:
@@ -237,8 +256,7 @@ class Writer:
             else:
                 self.error = ""
                 return results
-        with self._changed:
-            self._latest = {**latest, **self._latest}
+        self._keep(latest)
         return self._refuse(group, error)
 
     def _refuse(self, group: list[Command], error: Exception) -> list[tuple[Command, Any]]:

@@ -562,7 +562,14 @@ DEGRADED: Final = Metric(
 SET_ASIDE: Final = Metric(
     "penstock_agent_databases_set_aside",
     Kind.GAUGE,
-    "Damaged databases that lie in the state directory until somebody moves them away.",
+    "Databases that the agent set aside, damaged or not its own; they stay in the state directory until you move them.",
+    ("database",),
+    per_engine=False,
+)
+RESTORED: Final = Metric(
+    "penstock_agent_databases_restored_total",
+    Kind.COUNTER,
+    "Databases that were removed or replaced while the agent ran and that it restored.",
     ("database",),
     per_engine=False,
 )

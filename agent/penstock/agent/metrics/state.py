@@ -33,6 +33,9 @@ class StateMetrics:
             Family(
                 c.SET_ASIDE, [Sample((kind,), count) for kind, count in self._condition.set_aside().items()]
             ),
+            Family(
+                c.RESTORED, [Sample((kind,), count) for kind, count in self._condition.restored().items()]
+            ),
             Family(c.STATE_BYTES, [Sample((), size_of(self._place.path))]),
             Family(c.STATE_LIMIT, [Sample((), self._place.limit)]),
             Family(

@@ -7,18 +7,19 @@ import shutil
 import sqlite3
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.errors import StateError
+from penstock.agent.errors import StateError, UnwritableError
 from penstock.agent.policy import audit, trimming
 from penstock.agent.policy.trimming import AuditLimit
-from penstock.agent.setaside import is_damage, set_aside
+from penstock.agent.setaside import is_damage, is_unwritable, set_aside
+from penstock.agent.whereabouts import Whereabouts, write_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _log = structlog.get_logger(__name__)
@@ -73,6 +74,7 @@ class PolicyDatabase:
     Attributes:
         recovered: a sentence, if the database was damaged or gone at the start, about what was done; else empty.
         audit_trimmed: how many entries of the audit log were ever deleted because it was at its limit.
+        whereabouts: whether its files are where they were.
 
     """
 
@@ -82,6 +84,7 @@ class PolicyDatabase:
         path: Path,
         recovered: str = "",
         audit_limit: AuditLimit = _DEFAULT_AUDIT,
+        claim: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._audit_limit = audit_limit
@@ -90,27 +93,39 @@ class PolicyDatabase:
         self._copy = _copy_of(path)
         self._copied = False
         self.recovered = recovered
+        self.whereabouts = Whereabouts(path, _reopen, claim)
 
     @classmethod
-    def open(cls, state_dir: Path, audit_limit: AuditLimit = _DEFAULT_AUDIT) -> PolicyDatabase:
+    def open(
+        cls,
+        state_dir: Path,
+        audit_limit: AuditLimit = _DEFAULT_AUDIT,
+        claim: Callable[[], None] = lambda: None,
+    ) -> PolicyDatabase:
         """Open ``policy.db`` below *state_dir*, or create it; its audit log keeps within *audit_limit*.
 
         A damaged one is set aside, and the copy that :meth:`copy` wrote takes its place: policies must not vanish
-        because of a bad disk. The audit log says so.
+        because of a bad disk. The audit log says so. One that is as it should be is not written to: the disk may be full.
+
+        Args:
+            claim: sees that the directory is there and this agent's own.
 
         Raises:
+            UnwritableError: it would have to be written, and the disk takes nothing.
             StateError: it cannot be opened or is of a newer version.
 
         """
         path = state_dir / FILE_NAME
         try:
             recovered = _recover(path)
-            database = cls(_open(path), path, recovered, audit_limit)
+            database = cls(_open(path), path, recovered, audit_limit, claim)
         except (sqlite3.Error, OSError) as error:
-            raise StateError(f"{path} cannot be used ({error}); see to --state-dir") from error
+            kind = UnwritableError if is_unwritable(error) else StateError
+            raise kind(f"{path} cannot be used ({error}); see to the disk of --state-dir") from error
         if recovered:
             change = audit.Change(author="penstock-agent", action="recover", name=FILE_NAME, reason=recovered)
-            with database.transaction() as connection:
+            # On a full disk the agent's own log alone says it.
+            with suppress(StateError), database.transaction() as connection:
                 audit.append(connection, change, time.time_ns())
         return database
 
@@ -119,10 +134,11 @@ class PolicyDatabase:
         """Write: commit at the end, roll back on an error.
 
         Raises:
-            StateError: SQLite refused (a full or broken disk).
+            StateError: SQLite refused (a full or broken disk), or the file was removed and cannot be put back.
 
         """
         with self._lock:
+            self._settle()
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
@@ -158,12 +174,15 @@ class PolicyDatabase:
     def copy(self) -> None:
         """Write a copy beside it, unless nothing has changed since the last one; blocks for some milliseconds.
 
+        If the database itself was removed or replaced, it is put back first.
+
         Raises:
             StateError: it could not be written; the earlier copy stays.
 
         """
         with self._lock:
-            if self._copied:
+            self._settle()
+            if self._copied and self._copy.exists():
                 return
             try:
                 self._write_copy()
@@ -180,30 +199,28 @@ class PolicyDatabase:
         """
         with self._lock:
             try:
-                _write(self._connection, path)
+                write_copy(self._connection, path)
             except (sqlite3.Error, OSError) as error:
                 raise StateError(f"{path} cannot be written ({error})") from error
 
     def _write_copy(self) -> None:
         written = self._copy.with_suffix(".tmp")
         written.unlink(missing_ok=True)
-        _write(self._connection, written)
+        write_copy(self._connection, written)
         written.replace(self._copy)
 
     def close(self) -> None:
         """Close it; again is fine."""
         with self._lock:
             self._connection.close()
+            self.whereabouts.forget()
+
+    def _settle(self) -> None:
+        self._connection = self.whereabouts.settle(self._connection)
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-
-
-def _write(connection: sqlite3.Connection, path: Path) -> None:
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    with closing(sqlite3.connect(path)) as target:
-        connection.backup(target)
 
 
 def _copy_of(path: Path) -> Path:
@@ -244,7 +261,7 @@ def _emptiness(path: Path, copy: Path) -> str:
 
 
 def _version(path: Path) -> int:
-    with closing(sqlite3.connect(path, timeout=5.0)) as connection:
+    with closing(_connect(path)) as connection:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
@@ -253,7 +270,7 @@ def _damage(path: Path) -> str:
     if not path.exists():
         return ""
     try:
-        with closing(sqlite3.connect(path, timeout=5.0)) as connection:
+        with closing(_connect(path)) as connection:
             (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if verdict != "ok":
                 return str(verdict)
@@ -270,25 +287,56 @@ def _damage(path: Path) -> str:
 
 def _open(path: Path) -> sqlite3.Connection:
     # SQLite gives the files beside it the permissions that it finds here: the log says who did what and why.
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     path.chmod(0o600)
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    connection = _reopen(path)
     try:
-        _check_version(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL")
-        # An acknowledged change survives the loss of power, too.
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} {trimming.SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
-        )
+        _bring_up(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a connection; where the disk has no room for the memory that connections share, one that shares none."""
+    try:
+        return _begin(path, "NORMAL")
+    except sqlite3.OperationalError as error:
+        if not is_unwritable(error):
+            raise
+        return _begin(path, "EXCLUSIVE")
+
+
+def _begin(path: Path, locking: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    try:
+        connection.execute(f"PRAGMA locking_mode = {locking}")
+        connection.execute("PRAGMA user_version").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _reopen(path: Path) -> sqlite3.Connection:
+    connection = _connect(path)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        # An acknowledged change survives the loss of power, too.
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version < _SCHEMA_VERSION:
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {_SCHEMA} {trimming.SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
+        )
     if version > _SCHEMA_VERSION:
         raise StateError(
             f"{path} has version {version} but this agent knows {_SCHEMA_VERSION}; run a newer agent"

@@ -1,0 +1,172 @@
+"""Whether an open database is still at its path, and how it is put back if it is not.
+
+A file that is removed or replaced while it is open lives on for the process that has it open, and dies with it: what is
+committed to it then is lost at the next start. So its content is written to its path again, from the open file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.errors import StateError
+from penstock.agent.setaside import SUFFIXES, set_aside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    Identity: TypeAlias = tuple[int, int]
+
+_log = structlog.get_logger(__name__)
+
+# The agent counts as degraded for so long after it has put a database back: something removes its files.
+_TOLD_SECONDS = 3600.0
+
+
+def identity(path: Path) -> Identity | None:
+    """Return device and inode of what is at *path*, a link itself and not its target; None if nothing is there."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def write_copy(database: sqlite3.Connection, path: Path) -> None:
+    """Write what is committed in *database* to *path*, which is not there yet, for its owner alone; it is on the disk then.
+
+    Raises:
+        OSError: it cannot be written.
+        sqlite3.Error: likewise.
+
+    """
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        with closing(sqlite3.connect(path)) as target:
+            database.backup(target)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Whereabouts:
+    """Where the files of an open database are. Any thread may look, one at a time may settle.
+
+    Args:
+        path: of the database, which is open.
+        reopen: opens it once more, for what is at *path* by then.
+        claim: sees that the directory is there and this agent's own; raises StateError if it is not.
+
+    Attributes:
+        restored: how often the database was put back.
+
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        reopen: Callable[[Path], sqlite3.Connection],
+        claim: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._path = path
+        self._reopen = reopen
+        self._claim = claim
+        self._files = self._look()
+        self._stale = False
+        self._notice = ""
+        self._told_at = 0.0
+        self.restored = 0
+
+    def _look(self) -> dict[Path, Identity]:
+        paths = [self._path.with_name(self._path.name + suffix) for suffix in SUFFIXES]
+        return {path: found for path in paths if (found := identity(path)) is not None}
+
+    def trouble(self) -> str:
+        """Return what has happened to the files, in words; empty if they are where they were."""
+        for path, ours in self._files.items():
+            with suppress(OSError):  # One that cannot be looked at may well be there.
+                found = identity(path)
+                if found != ours:
+                    return f"{path} was {'removed' if found is None else 'replaced'} while the agent ran"
+        return ""
+
+    def check(self) -> None:
+        """See that a connection that begins now finds the open files.
+
+        Over another one at the same path, it would begin the shared memory anew that the open one uses.
+
+        Raises:
+            StateError: they are gone, and will be put back within a second.
+
+        """
+        if trouble := self.trouble():
+            raise StateError(f"{trouble} and is being restored; retry in a second")
+
+    @property
+    def notice(self) -> str:
+        """A sentence about the last time that the database was put back, for an hour; else empty."""
+        return self._notice if time.monotonic() < self._told_at + _TOLD_SECONDS else ""
+
+    def forget(self) -> None:
+        """Look no more: the database was closed, and SQLite has removed what it needs no longer."""
+        self._files = {}
+
+    def settle(self, database: sqlite3.Connection) -> sqlite3.Connection:
+        """Return the connection to go on with: *database*, or a new one after its files had to be put back.
+
+        *database* must be in no transaction; it is closed if there is a new one. Blocks while it is copied.
+
+        Raises:
+            StateError: it could not be put back; *database* holds everything still, and is what is tried again with.
+
+        """
+        trouble = self.trouble()
+        if not (trouble or self._stale):
+            return database
+        try:
+            if trouble:
+                self._put_back(database, trouble)
+            fresh = self._reopen(self._path)
+        except (sqlite3.Error, OSError, StateError) as error:
+            what = trouble or f"{self._path} was written anew"
+            raise StateError(f"{what} and cannot be restored: {error}") from error
+        self._files, self._stale = self._look(), False
+        database.close()
+        self.restored += 1
+        return fresh
+
+    def _put_back(self, database: sqlite3.Connection, trouble: str) -> None:
+        self._claim()
+        written = self._path.with_suffix(".tmp")
+        written.unlink(missing_ok=True)
+        write_copy(database, written)
+        self._make_way(trouble)
+        written.replace(self._path)
+        self._files, self._stale = self._look(), True
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._notice = (
+            f"{trouble}; the agent restored it at {now} without loss. "
+            f"Find out what removes files from {self._path.parent}"
+        )
+        self._told_at = time.monotonic()
+        _log.error("a database was removed or replaced; restored from the open file", what=trouble)
+
+    def _make_way(self, trouble: str) -> None:
+        """Clear the path for the copy: nothing that belongs to another file may lie beside it, not for a moment.
+
+        Another database's write-ahead log would be read as its own, and the old shared memory is in use.
+        """
+        foreign = identity(self._path) not in (None, self._files.get(self._path))
+        beside = [self._path.with_name(self._path.name + suffix) for suffix in SUFFIXES[1:]]
+        for path in beside:
+            if not foreign or identity(path) == self._files.get(path):
+                path.unlink(missing_ok=True)
+        if foreign:
+            set_aside(self._path, trouble)
