@@ -6,7 +6,7 @@
 | `ProbeSamples` | `cache_probes_total` |
 | `TransferFailure` | `transfer_failures_total`; with mode late_read also `late_reads_total` |
 | `LoadOutcome` | `load_outcomes_total`; with outcome recomputed also `recomputed_tokens_total` |
-| `DeferralEnd` | `deferrals_total`, `request_deferred_time_seconds` |
+| `DeferralEnd`, the first of each deferral (see :mod:`ended`) | `deferrals_total`, `request_deferred_time_seconds` |
 | `Handshake` | `handshake_duration_seconds`, `handshake_queue_seconds` |
 | `TransferDelayed` | `collateral_delay_seconds` |
 | `PolicyApplied` | `policy_updates_total` |
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.agent.balance import balancedness
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.spec import NANO
 from penstock.proto.names import label, labels
@@ -173,10 +174,11 @@ def _eplb_rebalance(_event: events.Event, body: events.EplbRebalance) -> Iterato
     trigger = label(events.EplbTrigger, body.trigger)
     yield Update(c.EPLB_REBALANCES, (trigger, label(common.TransferResult, body.result)), 1)
     yield Update(c.EPLB_REBALANCE_DURATION, (), body.duration_nano)
-    yield Update(c.EPLB_PAUSE, (), body.pause_nano)
-    for when, ratio in (("before", body.balancedness_before), ("after", body.balancedness_after)):
-        # Without a token there is none: 0 / 0. A mean ÷ a maximum is in 0 to 1; what is not, is not the engine's word.
-        if body.HasField(f"balancedness_{when}") and 0 <= ratio <= 1:
+    # A part of it.
+    yield Update(c.EPLB_PAUSE, (), min(body.pause_nano, body.duration_nano))
+    for when in ("before", "after"):
+        ratio = balancedness(body, when)
+        if ratio is not None:
             yield Update(c.EPLB_BALANCEDNESS, (when,), round(ratio * NANO))
     for source, field in _EXPERT_SOURCES:
         yield Update(c.EPLB_EXPERTS, (source,), sum(getattr(layer, field) for layer in body.layers))
