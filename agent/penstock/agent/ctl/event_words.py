@@ -50,12 +50,12 @@ def _load_outcome(body: events.LoadOutcome) -> str:
     by = label(common.DecidedBy, body.decided_by)
     # A request whose peer an operator has cut off never tried: there is no mode.
     after = f" after {mode}" if body.mode else ""
-    recomputed = body.outcome == common.OUTCOME_RECOMPUTED
-    tokens = f"{body.tokens_recomputed} {'recomputed' if recomputed else 'lost'}"
+    tokens = f"{body.tokens_recomputed} tokens lost"
+    if body.outcome == common.OUTCOME_RECOMPUTED:
+        tokens = f"{body.tokens_kept} tokens kept, {body.tokens_recomputed} recomputed"
     reason = f": {words.one_line(body.reason)}" if body.reason else ""
     return (
-        f"{label(common.Channel, body.channel)} {outcome} by {by}{after}, "
-        f"{body.tokens_kept} tokens kept, {tokens}{reason}{_observed(body)}"
+        f"{label(common.Channel, body.channel)} {outcome} by {by}{after}, {tokens}{reason}{_observed(body)}"
     )
 
 
