@@ -287,7 +287,7 @@ ENTRIES = st.one_of(
             MOMENTS, MOMENTS, MOMENTS, MOMENTS,
         )
     ),
-    _of_core(st.builds(lambda time_ns, reason: deferral_start(DECODE, time_ns=time_ns, reason=reason), MOMENTS, REASONS)),
+    _of_core(st.builds(lambda time_ns, reason: deferral_start(DECODE, time_ns=time_ns or 1, reason=reason), MOMENTS, REASONS)),
     _of_core(
         st.builds(
             lambda start, time_ns, reason, begun, ending: deferral_end(

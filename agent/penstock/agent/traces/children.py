@@ -204,10 +204,10 @@ class Children:
     def _deferral(self, wait: Wait) -> Span:
         """Build the span of a deferral; one whose end never came lasts to the request's: the engine was lost, or the end was."""
         event, lost = wait.entry.event, self.facts.lost_unix_nano
-        end = event.deferral_end if wait.end_unix_nano else None
+        end = event.deferral_end if wait.ended else None
         body = event.deferral_start if end is None else end
         still = common_pb2.DEFERRAL_ENDING_ENGINE_LOST if lost else common_pb2.DEFERRAL_ENDING_UNSPECIFIED
-        times = wait.start_unix_nano, wait.end_unix_nano or self.facts.end_unix_nano
+        times = wait.times(self.facts.end_unix_nano)
         began = 0 if end is None else parts.within(end.transfer_start_time_unix_nano, *times)
         return self._span(
             names.DEFERRAL,

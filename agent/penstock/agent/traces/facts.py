@@ -252,12 +252,12 @@ class RequestFacts:
     @cached_property
     def open_deferrals(self) -> tuple[EventEntry, ...]:
         """Deferrals that began and did not end, as far as the log says."""
-        return tuple(wait.entry for wait in self.waits if not wait.end_unix_nano)
+        return tuple(wait.entry for wait in self.waits if not wait.ended)
 
     @cached_property
     def deferred_nano(self) -> int:
         """How much of its time it was deferred; what has not ended counts to the end of the request."""
-        spans = [(wait.start_unix_nano, wait.end_unix_nano or self.end_unix_nano) for wait in self.waits]
+        spans = (wait.times(self.end_unix_nano) for wait in self.waits)
         return covered(spans, self.start_unix_nano, self.end_unix_nano)
 
     def part(self, nano: int) -> int:

@@ -21,19 +21,27 @@ class Wait:
 
     Attributes:
         entry: its end; where none has come, its start.
-        end_unix_nano: 0 where none has come.
+        start_unix_nano: after the end, if a clock was set back.
 
     """
 
     entry: EventEntry
     start_unix_nano: int
-    end_unix_nano: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end has come."""
+        return self.entry.event.HasField("deferral_end")
 
     @property
     def reason(self) -> int:
         """What it waits for."""
         event = self.entry.event
-        return event.deferral_end.reason if self.end_unix_nano else event.deferral_start.reason
+        return event.deferral_end.reason if self.ended else event.deferral_start.reason
+
+    def times(self, request_end: int) -> tuple[int, int]:
+        """Return its start and its end; what has not ended lasts to the end of the request."""
+        return self.start_unix_nano, self.entry.event.time_unix_nano if self.ended else request_end
 
 
 def waits(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> tuple[Wait, ...]:
@@ -54,8 +62,7 @@ def waits(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> tuple[Wai
         key = end.reason, began
         earlier = ended.get(key)
         if earlier is None or earlier.entry.event.deferral_end.ending == _LOST:
-            # A clock that is set back makes no time negative, and an end in 1970 is an end.
-            ended[key] = Wait(entry, min(began, time), max(time, 1))
+            ended[key] = Wait(entry, began)
     return (*ended.values(), *(Wait(entry, entry.event.time_unix_nano) for entry in opened))
 
 
