@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.samples import TransferSample
 from penstock.proto.v1 import snapshot_pb2
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN, Event
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
+    from penstock.agent.samples import TransferSample
 
     from tests.support.admin_server import AdminHarness
 

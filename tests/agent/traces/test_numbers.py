@@ -5,21 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.contents import Contents
 from penstock.agent.ctl.event_words import event_words
-from penstock.agent.metrics import Fold
-from penstock.agent.traces import find, names
-from penstock.agent.traces.assemble import Assembler
-from penstock.agent.traces.chapters import Loss
-from penstock.agent.traces.entries import request_entries
-from penstock.agent.traces.explain import sentences
-from penstock.agent.traces.recall import recall
+from penstock.agent.traces import names
 from penstock.agent.traces.state import Limits
 from penstock.proto.v1 import common_pb2
-from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.batches import TIME, deferral_end, deferral_start, event
-from tests.support.consistent import check_counts, check_sentences, check_spans
 from tests.support.stories import (
     DECODE,
     DECODE_CORE,
@@ -40,76 +31,11 @@ from tests.support.stories import (
     probe,
     sample,
 )
+from tests.support.told import Told
 
 GRACE = Limits().grace_nano
 MOST = (1 << 64) - 1
 FAILED, ABORTED = common_pb2.OUTCOME_FAILED, common_pb2.OUTCOME_ABORTED
-
-
-class Told:
-    """All that the agent makes of a log: spans, sentences and counters."""
-
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.batches = [(logged, Batch.FromString(logged.body)) for logged in log.batches]
-        self.spans = self._spans()
-        self.sentences = [text for story in self._stories() for text in sentences(story)]
-        self.fold = Fold()
-        for logged, batch in self.batches:
-            self.fold.apply(SOURCES[logged.epoch], Contents(batch))
-
-    def _spans(self):
-        assembler = Assembler(SOURCES.get, recall=self._recall)
-        finished = [item for logged in self.log.batches for item in assembler.apply(logged)]
-        finished += assembler.advance(self.log.now + 10 * GRACE)
-        return [span for item in finished for span in item.spans]
-
-    def _recall(self, key, logged):
-        return recall(self, key, logged, sample_ratio=lambda _source: 1.0, limits=Limits())
-
-    def request_batches(self, _request_id, before, _allowance):
-        """Do what the journal's reader does, for all requests."""
-        return [logged for logged in self.log.batches if logged.id < before]
-
-    def source(self, epoch):
-        """Do what the journal's reader does."""
-        return SOURCES.get(epoch)
-
-    def scan(self, **_which):
-        """Do what the journal's reader does, where nothing is found."""
-        return []
-
-    def _stories(self):
-        gathered, endings = {}, []
-        for logged, batch in self.batches:
-            source = SOURCES[logged.epoch]
-            for key, entry in request_entries(source, batch):
-                gathered.setdefault(key, find._Entries()).add(logged, entry)
-            for each in batch.events:
-                if each.HasField("source_lost"):
-                    loss = each.source_lost
-                    endings.append((logged, Loss(SOURCES[loss.epoch].key, loss.last_seen_unix_nano)))
-        stories = [
-            find._story(
-                self, key, found, [end for end in endings if end[1].engine.server == key.server],
-                asked=True, cut=False,
-            )
-            for key, found in gathered.items()
-        ]  # fmt: skip
-        return [story for story in stories if story.facts.own]
-
-    def check(self) -> Told:
-        """Check all of it."""
-        check_spans(self.spans)
-        check_sentences(self.sentences)
-        events = [each for _, batch in self.batches for each in batch.events]
-        check_counts(self.fold, events)
-        assert all(map(event_words, events))
-        return self
-
-    def named(self, name):
-        """Return the spans of one name."""
-        return [span for span in self.spans if span.name == name]
 
 
 def told(*stories):
@@ -117,7 +43,7 @@ def told(*stories):
     log = Log()
     for story in stories:
         log.tell(story)
-    return Told(log).check()
+    return Told(log.batches, SOURCES).check()
 
 
 def test_the_usual_stories_add_up():
@@ -142,7 +68,7 @@ def test_a_deferral_ends_once_though_its_engine_came_back(pause):
     )
     closed = closed_decode(time_ns=TIME + 15 * SECOND + MS, finish_reason="abort")
     log.add(DECODE_CORE, end, closed, after=pause)
-    found = Told(log).check()
+    found = Told(log.batches, SOURCES).check()
     (sentence,) = found.sentences
     assert "after 15.0 s, 14.9 s of them deferred" in sentence
     last = found.named(names.REQUEST)[-1]
@@ -210,7 +136,7 @@ def test_what_comes_late_is_within_its_request_too():
     log = Log()
     log.add(DECODE_CORE, closed_decode())
     log.add(DECODE_WORKER, failed_load(start_time_unix_nano=TIME - SECOND), after=10 * GRACE)
-    (load,) = Told(log).check().named(names.KV_LOAD)
+    (load,) = Told(log.batches, SOURCES).check().named(names.KV_LOAD)
     assert load.start_unix_nano == TIME
 
 
@@ -399,7 +325,7 @@ def test_whatever_an_engine_sends_adds_up(rows):
             log.lose(DECODE_CORE, last_seen=entry, after=pause)
         else:
             log.add(teller, entry, after=pause)
-    Told(log).check()
+    Told(log.batches, SOURCES).check()
 
 
 @given(st.permutations([*prefill_story(), *failed_story()]), st.data())
@@ -412,4 +338,4 @@ def test_the_stories_of_every_day_add_up_in_any_order(entries, data):
         if index == at:
             log.lose(DECODE_CORE, last_seen=TIME + 50 * MS)
         log.add(teller, entry, after=data.draw(st.sampled_from([MS, 2 * GRACE])))
-    Told(log).check()
+    Told(log.batches, SOURCES).check()

@@ -25,7 +25,7 @@ _NOT_OF_A_LOAD = frozenset(
         common_pb2.FAILURE_MODE_LATE_READ,
     )
 )
-_WAITS_FOR = {
+_WAITS_FOR: dict[int, int] = {
     common_pb2.DEFERRAL_REASON_REMOTE_KV: common_pb2.CHANNEL_KV,
     common_pb2.DEFERRAL_REASON_ENCODER_CACHE: common_pb2.CHANNEL_EC,
 }

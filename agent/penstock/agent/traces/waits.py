@@ -67,15 +67,11 @@ def waits(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> tuple[Wai
 
 
 def _start_of(entry: EventEntry, opened: list[EventEntry]) -> EventEntry | None:
-    end = entry.event.deferral_end
-    mine = [
-        start
-        for start in opened
-        if start.event.deferral_start.reason == end.reason
-        and start.event.time_unix_nano <= entry.event.time_unix_nano
-    ]
+    end, time = entry.event.deferral_end, entry.event.time_unix_nano
+    mine = [start for start in opened if start.event.deferral_start.reason == end.reason]
     exact = (start for start in mine if start.event.time_unix_nano == end.start_time_unix_nano)
-    return next(exact, mine[-1] if mine else None)
+    before = (start for start in reversed(mine) if start.event.time_unix_nano <= time)
+    return next(exact, next(before, None))
 
 
 def covered(spans: Iterable[tuple[int, int]], begin: int, end: int) -> int:
