@@ -16,7 +16,9 @@ from penstock.agent.metrics import Fold
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics import ended as ended_module
 from penstock.agent.metrics import fold as fold_module
-from penstock.agent.metrics.series import IDLE_NANO
+from penstock.agent.metrics.fold import _Engine
+from penstock.agent.metrics.mapping import transfer_updates
+from penstock.agent.metrics.series import IDLE_NANO, Room
 from penstock.agent.model import EngineKey
 from penstock.agent.samples import transfer_samples
 from penstock.proto.v1.common_pb2 import (
@@ -224,3 +226,24 @@ def test_ends_by_loss_are_remembered_within_bounds() -> None:
     with patch.object(ended_module, "MAX_ENDED", 2):
         fold = folded([(source(process="agent", epoch=9), lost(1, *map(ended, "abc")))])
         assert len(fold._ended.dump()) == 2
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_duration_that_exceeds_its_end_is_not_known(others: int) -> None:
+    """It would be in the sum for ever; alone in its batch or not, row by row or in columns."""
+    ok = TRANSFER_RESULT_OK
+    rows = [((1 << 64) - 1, 8, "a", ok), (7, 8, "a", ok), *[(9, 8, "b", ok)] * others]
+    batch = transfers(rows)
+    columns = folded([(source(), batch)])
+    one_by_one = Fold()
+    for sample in transfer_samples(batch):
+        for metric, labels, value in transfer_updates(sample):
+            one_by_one._engines.setdefault(source().key, _Engine(1000, Room())).add(
+                metric, labels, value, TIME
+            )
+    for fold in (columns, one_by_one):
+        (engine,) = fold.engines()
+        assert sum(row.total for row in engine.rows[c.TRANSFERS]) == 2 + others
+        timed = engine.rows[c.TRANSFER_DURATION]
+        assert sum(row.total for row in timed) == 7 + 9 * others
+        assert sum(sum(row.counts) for row in timed) == 1 + others

@@ -73,6 +73,7 @@ def test_a_deferral_ends_once_though_its_engine_came_back(pause):
     assert "after 15.0 s, 14.9 s of them deferred" in sentence
     last = found.named(names.REQUEST)[-1]
     assert last.attributes[names.DEFERRED_SECONDS] == pytest.approx(14.9)
+    assert names.ENGINE_LOST not in last.attributes
     assert [
         span.attributes[names.ENDING]
         for span in found.named(names.DEFERRAL)

@@ -92,8 +92,8 @@ def transfer_updates(sample: TransferSample) -> Iterator[Update]:
     )
     yield Update(c.TRANSFERS, count, 1)
     if sample.result == common.TRANSFER_RESULT_OK:
-        # 0 is not known, and no observation.
-        if sample.duration_nano:
+        # 0 is not known, and no observation; nor is what leads below 1970.
+        if 0 < sample.duration_nano <= sample.end_time_unix_nano:
             yield Update(c.TRANSFER_DURATION, duration, sample.duration_nano)
         if sample.bytes:
             yield Update(c.TRANSFER_SIZE, size, sample.bytes)

@@ -133,7 +133,8 @@ class RequestFacts:
             handshakes=kind("handshake"),
             samples=tuple(samples),
             probes=tuple(probes),
-            lost_unix_nano=lost_unix_nano,
+            # An engine that tells the end has come back.
+            lost_unix_nano=0 if "request_closed" in by_kind else lost_unix_nano,
             dropped=dropped,
         )
 
