@@ -153,10 +153,11 @@ def _handshake(_event: events.Event, body: events.Handshake) -> Iterator[Update]
             yield Update(c.HANDSHAKE_QUEUE, labels, _elapsed(body.queued_time_unix_nano, start))
 
 
-def _transfer_delayed(_event: events.Event, body: events.TransferDelayed) -> Iterator[Update]:
+def _transfer_delayed(event: events.Event, body: events.TransferDelayed) -> Iterator[Update]:
     # Not HANDSHAKE_QUEUE: the wait of the delayed handshake itself is told by its own event.
     labels = (label(common.Channel, body.channel), peer_of(body.caused_by_peer))
-    yield Update(c.COLLATERAL_DELAY, labels, body.delay_nano)
+    if body.delay_nano <= event.time_unix_nano:
+        yield Update(c.COLLATERAL_DELAY, labels, body.delay_nano)
 
 
 def _policy_applied(_event: events.Event, body: events.PolicyApplied) -> Iterator[Update]:
@@ -170,12 +171,13 @@ def _quarantine_changed(event: events.Event, body: events.QuarantineChanged) -> 
         yield Update(c.QUARANTINES, labels, 1)
 
 
-def _eplb_rebalance(_event: events.Event, body: events.EplbRebalance) -> Iterator[Update]:
+def _eplb_rebalance(event: events.Event, body: events.EplbRebalance) -> Iterator[Update]:
     trigger = label(events.EplbTrigger, body.trigger)
     yield Update(c.EPLB_REBALANCES, (trigger, label(common.TransferResult, body.result)), 1)
-    yield Update(c.EPLB_REBALANCE_DURATION, (), body.duration_nano)
-    # A part of it.
-    yield Update(c.EPLB_PAUSE, (), min(body.pause_nano, body.duration_nano))
+    if body.duration_nano <= event.time_unix_nano:
+        yield Update(c.EPLB_REBALANCE_DURATION, (), body.duration_nano)
+        # A part of it.
+        yield Update(c.EPLB_PAUSE, (), min(body.pause_nano, body.duration_nano))
     for when in ("before", "after"):
         ratio = balancedness(body, when)
         if ratio is not None:
