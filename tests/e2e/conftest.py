@@ -10,6 +10,7 @@ import pytest
 from tests.support.kv_bench import Bench
 from tests.support.kv_peers import Spare
 from tests.support.stacks import variant_stack
+from tests.support.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +46,8 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             patch.delenv(variable, raising=False)
         with variant_stack(variant, logs=logs) as running:
             yield running
+            # Whatever the tests did to it, what its agent says adds up.
+            Told.of_journal(running.agent.directory / "state" / "journal.db").check()
 
 
 @pytest.fixture(scope="package")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.ingest.losses import agent_source, loss_batch
 from penstock.agent.model import EngineKey, LoggedBatch, Source
 from penstock.agent.samples import ProbeSample, TransferSample
 from penstock.proto.v1 import common_pb2, events_pb2
@@ -49,7 +50,8 @@ def source(epoch: int, server: str, role: str, process: str = "engine-core") -> 
 PREFILL_CORE = source(11, "prefill", "prefill")
 DECODE_CORE = source(21, "decode", "decode")
 DECODE_WORKER = source(22, "decode", "decode", "worker")
-SOURCES = {each.epoch: each for each in (PREFILL_CORE, DECODE_CORE, DECODE_WORKER)}
+AGENT = agent_source(1, DECODE_CORE.key)
+SOURCES = {each.epoch: each for each in (PREFILL_CORE, DECODE_CORE, DECODE_WORKER, AGENT)}
 
 
 def sample(request_id: str, **fields: Any) -> TransferSample:
@@ -256,6 +258,21 @@ class Log:
         logged = LoggedBatch(len(self.batches) + 1, source.epoch, seq, self.now, batch.SerializeToString())
         self.batches.append(logged)
         return logged
+
+    def lose(self, source: Source, *, last_seen: int, after: int = MS) -> LoggedBatch:
+        """Append what the agent writes when *source* vanished: the end of each deferral that it left open, and the loss."""
+        opened: dict[tuple[str, int], Event] = {}
+        for logged in self.batches:
+            for each in Batch.FromString(logged.body).events if logged.epoch == source.epoch else ():
+                if each.HasField("deferral_start"):
+                    opened[each.request_id, each.deferral_start.reason] = each
+                elif each.HasField("deferral_end"):
+                    opened.pop((each.request_id, each.deferral_end.reason), None)
+        agent = agent_source(1, source.key)
+        batch = loss_batch(
+            source, 0, 0, opened.values(), open_deferrals=len(opened), last_seen=last_seen, now=self.now
+        )
+        return self.add(agent, *batch.events, after=after)
 
     def tell(
         self, story: Iterable[tuple[Source, Event | TransferSample | ProbeSample]], after: int = MS

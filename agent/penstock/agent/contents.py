@@ -181,6 +181,10 @@ class Contents:
 
     def in_order(self, kinds: Iterable[str]) -> list[KindAndEvent]:
         """Return the events of *kinds* that there are, in the order of the batch."""
+        return [(kind, event) for _, kind, event in self.placed(kinds)]
+
+    def placed(self, kinds: Iterable[str]) -> list[tuple[int, str, Event]]:
+        """Return the same, each with its index in the batch."""
         groups = [self.groups[kind] for kind in kinds if kind in self.groups]
         rows = [
             row
@@ -189,7 +193,7 @@ class Contents:
         ]
         if len(groups) > 1:
             rows.sort(key=itemgetter(0))
-        return [(kind, event) for _, kind, event in rows]
+        return rows
 
     @cached_property
     def strings(self) -> list[str]:

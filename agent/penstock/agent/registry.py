@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,9 @@ MAX_SOURCES = 1_024
 # Kinds of drops and guard errors that are kept apart for one source.
 _MAX_KINDS = 512
 
+CLOCK_READINGS = 16
+"""Snapshots, one a second, by which a source's clock is compared with ours."""
+
 ENGINE_CORE = "engine-core"
 
 
@@ -31,7 +34,7 @@ class LiveSource:
         last_seen_unix_nano: the agent's clock at its last message.
         watermark: the highest batch committed.
         snapshot: the last one of this stream; None while it is away, for a gauge is never older than its stream.
-        clock_offset_nano: its clock minus ours when its last snapshot came; None before the first.
+        clock_readings: its clock minus ours when each of its last snapshots came.
         drops: entries lost in the source, by (reason, kind), since the agent started.
         guard_errors: contained errors, by (hook, error class), since the agent started.
         account: its entries in the log; None if they are not known from its first batch on.
@@ -45,11 +48,19 @@ class LiveSource:
     last_seen_unix_nano: int = 0
     watermark: int = 0
     snapshot: Snapshot | None = None
-    clock_offset_nano: int | None = None
+    clock_readings: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCK_READINGS), repr=False)
     drops: Counter[tuple[str, str]] = field(default_factory=Counter)
     guard_errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     account: Account | None = None
     unaccounted: int | None = None
+
+    @property
+    def clock_offset_nano(self) -> int | None:
+        """Its clock minus ours; None before the first snapshot.
+
+        A snapshot's way takes time, which makes its clock seem to be behind: of the last ones the fastest tells.
+        """
+        return max(self.clock_readings, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +165,7 @@ class Registry:
         if live is not None:
             live.snapshot, live.last_seen_unix_nano = snapshot, self._clock()
             if snapshot.time_unix_nano:
-                live.clock_offset_nano = snapshot.time_unix_nano - live.last_seen_unix_nano
+                live.clock_readings.append(snapshot.time_unix_nano - live.last_seen_unix_nano)
             live.unaccounted = _unaccounted(live.account, snapshot)
 
     def committed(self, epoch: int, batch: Batch) -> None:

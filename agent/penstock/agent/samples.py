@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from penstock.proto.v1.ingest_pb2 import Batch
 
 
+def _start(end: int, duration: int) -> int:
+    """Return when something began: a duration that leads below 1970 is no duration."""
+    return end - duration if duration <= end else end
+
+
 class TransferSample(NamedTuple):
     """One completed transfer: the n-th entry of every column of ``TransferSamples``.
 
@@ -33,8 +38,8 @@ class TransferSample(NamedTuple):
 
     @property
     def start_time_unix_nano(self) -> int:
-        """When the transfer began."""
-        return self.end_time_unix_nano - self.duration_nano
+        """When the transfer began; its end if the duration cannot be."""
+        return _start(self.end_time_unix_nano, self.duration_nano)
 
 
 def transfer_samples(batch: Batch) -> Iterator[TransferSample]:
@@ -77,8 +82,8 @@ class ProbeSample(NamedTuple):
 
     @property
     def start_time_unix_nano(self) -> int:
-        """When it was asked."""
-        return self.end_time_unix_nano - self.duration_nano
+        """When it was asked; its end if the duration cannot be."""
+        return _start(self.end_time_unix_nano, self.duration_nano)
 
 
 def probe_samples(batch: Batch) -> Iterator[ProbeSample]:

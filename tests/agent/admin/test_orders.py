@@ -86,7 +86,7 @@ def test_a_quarantine_is_ordered_and_listed_once_it_holds(harness: AdminHarness)
 
 
 def test_a_lift_takes_the_place_of_the_order(harness: AdminHarness) -> None:
-    """The peer is kept out; the audit log has both."""
+    """The peer is let in; the audit log has both."""
     harness.engine("0", **_ABLE)
     harness.stub.SetQuarantine(_quarantine())
     harness.stub.SetQuarantine(
@@ -99,6 +99,22 @@ def test_a_lift_takes_the_place_of_the_order(harness: AdminHarness) -> None:
         ("quarantine-lift", f"peer {_PEER}"),
         ("quarantine-add", f"peer {_PEER}"),
     ]
+
+
+def test_an_acknowledged_order_is_newer_than_the_snapshot(harness: AdminHarness) -> None:
+    """The engine has let the peer in; its last snapshot, up to a second old, still has it cut off, and the other way round."""
+    harness.engine("0", **_ABLE)
+    core = harness.source("0")
+    for state, snapshot in (
+        (QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN),
+        (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_CLOSED),
+    ):
+        _report(harness, core, {"peer": {"address": _PEER}, "quarantine": snapshot, "connected": True})
+        harness.stub.SetQuarantine(_quarantine(state=state))
+        row = ("0", _PEER, state, "INC-7", "me")
+        wait_until(lambda row=row: _listed(harness) == [row], "the engine has acknowledged")
+        (peer,) = harness.stub.ListPeers(admin.ListPeersRequest()).peers
+        assert (peer.status.quarantine, peer.status.connected) == (state, True)
 
 
 def test_what_the_engines_do_by_themselves_is_listed_with_its_reason(harness: AdminHarness) -> None:

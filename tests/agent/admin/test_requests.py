@@ -60,12 +60,14 @@ def test_filters_choose_by_outcome_peer_time_and_engine(harness: AdminHarness) -
     first, second = harness.source("0"), harness.source("1", labels={"role": "prefill"}, role="prefill")
     harness.append(first, outcome("a", time_ns=TIME), closed("a", arrival_time_unix_nano=TIME))
     harness.append(
-        first, outcome("b", common.OUTCOME_FAILED), closed("b", arrival_time_unix_nano=TIME + SECOND)
+        first,
+        outcome("b", common.OUTCOME_FAILED),
+        closed("b", arrival_time_unix_nano=TIME + SECOND, time_ns=TIME + 2 * SECOND),
     )
     harness.append(
         second,
         outcome("c", peer={"address": _OTHER}),
-        closed("c", arrival_time_unix_nano=TIME + 2 * SECOND),
+        closed("c", arrival_time_unix_nano=TIME + 2 * SECOND, time_ns=TIME + 3 * SECOND),
     )
     assert _ids(_ask(harness)) == ["c", "b", "a"]
     assert _ids(_ask(harness, sort="age")) == ["a", "b", "c"]

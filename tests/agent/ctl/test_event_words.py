@@ -36,7 +36,7 @@ def _rehearsed(item: events.Event) -> events.Event:
                 reason="400 tokens lost, the budget of 100 tokens/s has room for 7; overBudget: fail",
             ),
             (
-                "kv failed by budget after handshake, 12 tokens kept, 400 lost: "
+                "kv failed by budget after handshake, 400 tokens lost: "
                 "400 tokens lost, the budget of 100 tokens/s has room for 7; overBudget: fail"
             ),
         ),

@@ -48,7 +48,7 @@ def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
     lifted = agentctl("quarantine", "lift", _PEER, "0")
     assert lifted.stdout.endswith(f", {_PEER} is let in\n")
     _, row = _cells(agentctl("quarantine", "list", "-o", "wide"))
-    assert row[:4] == ["0", _PEER, "kept out", "operator"]
+    assert row[:4] == ["0", _PEER, "let in", "operator"]
 
 
 def test_a_quarantine_as_json(harness: AdminHarness, agentctl: Agentctl) -> None:

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
+from penstock.agent.contents import Contents
 from penstock.agent.errors import FullError
 from penstock.agent.ingest import LossWatch, losses
 from penstock.agent.ingest.losses import agent_source, loss_batch
 from penstock.agent.journal import Reader
+from penstock.agent.metrics import Fold
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 
 from tests.support.agent import short_directory, wait_until
-from tests.support.batches import deferral_end, deferral_start, transfer_failure
+from tests.support.batches import TIME, deferral_end, deferral_start, transfer_failure
+from tests.support.consistent import check_counts
 from tests.support.engine import FakeEngine
 from tests.support.ingest import running_ingest
 
@@ -99,6 +102,24 @@ async def test_grace(monkeypatch):
     watch.away(Source(epoch=2, key=EngineKey("", "0"), process="worker"), 1, more=5)
     await asyncio.gather(*watch._waiting.values())
     assert waits == [3600, 3605]
+
+
+def test_a_source_that_comes_back_too_late_ends_nothing_twice(hasty):
+    """The agent has ended its deferral, and then its own end comes: one deferral, counted once."""
+    engine = FakeEngine(hasty.address)
+    engine.connect()
+    engine.publish(deferral_start("open", time_ns=TIME))
+    engine.disconnect()
+    wait_until(lambda: own_batches(hasty), "the loss is in the log")
+    engine.connect()
+    engine.publish(deferral_end("open", start_ns=TIME, time_ns=TIME + 1))
+    fold = Fold()
+    for _, source, batch in list(hasty.committed):
+        fold.apply(source, Contents(batch))
+    engine.goodbye()
+    events = [event for _, _, batch in list(hasty.committed) for event in batch.events]
+    assert sum(event.HasField("deferral_end") for event in events) == 2
+    check_counts(fold, events)
 
 
 def test_a_source_that_comes_back_in_time_is_not_lost(ingest):

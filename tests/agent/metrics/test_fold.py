@@ -14,18 +14,27 @@ from penstock.agent.contents import Contents
 from penstock.agent.errors import StateError
 from penstock.agent.metrics import Fold
 from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics import ended as ended_module
 from penstock.agent.metrics import fold as fold_module
-from penstock.agent.metrics.series import IDLE_NANO
+from penstock.agent.metrics.fold import _Engine
+from penstock.agent.metrics.mapping import transfer_updates
+from penstock.agent.metrics.series import IDLE_NANO, Room
 from penstock.agent.model import EngineKey
 from penstock.agent.samples import transfer_samples
-from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_ERROR, TRANSFER_RESULT_OK
+from penstock.proto.v1.common_pb2 import (
+    DEFERRAL_ENDING_ENGINE_LOST,
+    DEFERRAL_ENDING_READY,
+    TRANSFER_RESULT_ERROR,
+    TRANSFER_RESULT_OK,
+)
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import TIME, deferral_end, transfer_failure
+from tests.support.batches import TIME, deferral_end, event, transfer_failure
 from tests.support.metrics import BATCHES, LOGS, UNTIMED, source, transfers
 
 if TYPE_CHECKING:
     from penstock.agent.model import Source
+    from penstock.proto.v1.events_pb2 import Event
 
 Log = list[tuple["Source", Batch]]
 
@@ -180,3 +189,61 @@ def test_a_dump_that_cannot_be_used_changes_nothing(blob: bytes, reason: str) ->
     with pytest.raises(StateError, match=reason):
         fold.load(blob)
     assert fold.dump() == before
+
+
+def lost(epoch: int, *ends: Event) -> Batch:
+    """Build what the agent writes when a source vanished and left deferrals open."""
+    return Batch(events=[*ends, event("source_lost", epoch=epoch)])
+
+
+def ended(request_id: str, start_ns: int = TIME, ending: int = DEFERRAL_ENDING_ENGINE_LOST) -> Event:
+    """Build the end of a deferral after one second."""
+    return deferral_end(request_id, start_ns=start_ns, time_ns=start_ns + 10**9, ending=ending)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_deferral_that_ended_with_its_engine_does_not_end_again(*, restart: bool) -> None:
+    """The engine was away only; what has begun since then, and what others do, is counted as ever."""
+    agent, core = source(process="agent", epoch=9), source(epoch=1)
+    fold = folded([(agent, lost(1, ended("a"), ended("b")))])
+    if restart:
+        fold, blob = Fold(), fold.dump()
+        fold.load(blob)
+    ready = DEFERRAL_ENDING_READY
+    again = Batch(events=[ended("a", ending=ready), ended("a", TIME + 1, ready), ended("c", ending=ready)])
+    fold.apply(core, Contents(again, again.SerializeToString()))
+    other = Batch(events=[ended("b", ending=ready)])
+    fold.apply(source(epoch=2), Contents(other, other.SerializeToString()))
+    (rows,) = fold.engines()
+    totals = {row.labels[1]: row.total for row in rows.rows[c.DEFERRALS]}
+    assert totals == {"engine_lost": 2, "ready": 3}
+    assert sum(sum(row.counts) for row in rows.rows[c.DEFERRED_TIME]) == 5
+    assert sum(row.total for row in rows.rows[c.EVENTS] if row.labels == ("deferral_end",)) == 6
+
+
+def test_ends_by_loss_are_remembered_within_bounds() -> None:
+    """Engines that never come back cost no more than that."""
+    with patch.object(ended_module, "MAX_ENDED", 2):
+        fold = folded([(source(process="agent", epoch=9), lost(1, *map(ended, "abc")))])
+        assert len(fold._ended.dump()) == 2
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_duration_that_exceeds_its_end_is_not_known(others: int) -> None:
+    """It would be in the sum for ever; alone in its batch or not, row by row or in columns."""
+    ok = TRANSFER_RESULT_OK
+    rows = [((1 << 64) - 1, 8, "a", ok), (7, 8, "a", ok), *[(9, 8, "b", ok)] * others]
+    batch = transfers(rows)
+    columns = folded([(source(), batch)])
+    one_by_one = Fold()
+    for sample in transfer_samples(batch):
+        for metric, labels, value in transfer_updates(sample):
+            one_by_one._engines.setdefault(source().key, _Engine(1000, Room())).add(
+                metric, labels, value, TIME
+            )
+    for fold in (columns, one_by_one):
+        (engine,) = fold.engines()
+        assert sum(row.total for row in engine.rows[c.TRANSFERS]) == 2 + others
+        timed = engine.rows[c.TRANSFER_DURATION]
+        assert sum(row.total for row in timed) == 7 + 9 * others
+        assert sum(sum(row.counts) for row in timed) == 1 + others

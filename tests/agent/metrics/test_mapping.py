@@ -130,6 +130,25 @@ CASES = {
         ),
         [(c.COLLATERAL_DELAY, ("kv", "10.0.0.9:5600"), 5 * SECOND)],
     ),
+    "held up for longer than there was time": (
+        event("transfer_delayed", "r", channel=common.CHANNEL_KV, delay_nano=TIME + 1),
+        [],
+    ),
+    "a failed rebalance": (
+        event(
+            "eplb_rebalance",
+            result=common.TRANSFER_RESULT_ERROR,
+            duration_nano=TIME + 1,
+            pause_nano=2,
+            balancedness_before=0.5,
+            balancedness_after=0.9,
+        ),
+        [
+            (c.EPLB_REBALANCES, ("unspecified", "error"), 1),
+            (c.EPLB_BALANCEDNESS, ("before",), SECOND // 2),
+            *[(c.EPLB_EXPERTS, (source,), 0) for source in ("unchanged", "local", "remote")],
+        ],
+    ),
     "held up by nobody knows whom": (
         event("transfer_delayed", "r", channel=common.CHANNEL_KV, delay_nano=1),
         [(c.COLLATERAL_DELAY, ("kv", "unknown"), 1)],

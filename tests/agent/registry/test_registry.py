@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.registry import MAX_SOURCES, Registry
+from penstock.agent.registry import CLOCK_READINGS, MAX_SOURCES, Registry
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
 from penstock.proto.v1.snapshot_pb2 import EngineFacts, PolicyStatus, Snapshot
 
@@ -153,3 +153,16 @@ def test_a_snapshot_tells_how_far_the_clocks_are_apart(registry, clock):
     clock[0] = 100
     registry.snapshot(1, Snapshot(time_unix_nano=70))
     assert registry.get(1).clock_offset_nano == -30
+
+
+def test_a_snapshot_that_came_late_says_nothing_about_clocks(registry, clock):
+    """The way takes time, which makes a clock seem to be behind: of the last snapshots the fastest tells."""
+    registry.connect(source(1), 0)
+    for delay in (5, 690, 3, 700):
+        clock[0] += 1_000
+        registry.snapshot(1, Snapshot(time_unix_nano=clock[0] - delay))
+    assert registry.get(1).clock_offset_nano == -3
+    for _ in range(CLOCK_READINGS):
+        clock[0] += 1_000
+        registry.snapshot(1, Snapshot(time_unix_nano=clock[0] - 100))
+    assert registry.get(1).clock_offset_nano == -100

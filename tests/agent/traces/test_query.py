@@ -293,7 +293,7 @@ DELAY = event(
     DECODE,
     channel=common_pb2.CHANNEL_KV,
     peer={"address": PEER},
-    delay_nano=5 * SECOND,
+    delay_nano=400 * MS,
     caused_by_peer={"address": "10.0.0.9:5600"},
 )
 
@@ -358,7 +358,7 @@ def pinned(*, released=False, **fields):
             f"left 26 blocks pinned because {PEER} may still write to them; they are not released yet",
         ),
         ([pinned(), pinned(released=True)], "may still write to them; they were released after 3.0 s"),
-        ([DELAY], f"waited 5.0 s longer for {PEER} because the handshake with 10.0.0.9:5600 was in the way"),
+        ([DELAY], f"waited 400 ms longer for {PEER} because the handshake with 10.0.0.9:5600 was in the way"),
         ([slow_wait()], f"was deferred for 3.0 s (remote_kv, {PEER}); it ended (stop) after"),
         (
             [timeless("deferral_end", reason=1, ending=1)],
@@ -374,7 +374,8 @@ def pinned(*, released=False, **fields):
 )
 async def test_explain_other_causes(book, entries, words):
     """Each cause has its sentence."""
-    await book.tell([(DECODE_CORE, entry) for entry in entries], [(DECODE_CORE, closed_decode())])
+    end = max([TIME, *(entry.time_unix_nano for entry in entries)]) + 500 * MS
+    await book.tell([(DECODE_CORE, entry) for entry in entries], [(DECODE_CORE, closed_decode(time_ns=end))])
     (sentence,) = sentences_of(book, DECODE)
     assert words in sentence
 

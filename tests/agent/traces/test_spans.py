@@ -226,7 +226,7 @@ def test_ratio_zero_keeps_what_failed_or_waited_long():
         start_time_unix_nano=TIME,
         observed_reason="deferral.maxStartWait: it took 3 s, 1 s are allowed",
     )
-    long = [(DECODE_CORE, slow), (DECODE_CORE, closed_decode())]
+    long = [(DECODE_CORE, slow), (DECODE_CORE, closed_decode(time_ns=TIME + 4 * SECOND))]
     assert spans_of(decode_story(), sample_ratio=0.0) == {}
     assert names.REQUEST in spans_of(failed_story(), sample_ratio=0.0)
     waited = only(spans_of(long, sample_ratio=0.0), names.DEFERRAL).attributes
@@ -325,14 +325,14 @@ def test_a_delayed_load():
         "transfer_delayed",
         DECODE,
         channel=common_pb2.CHANNEL_KV,
-        delay_nano=5 * SECOND,
+        delay_nano=400 * MS,
         caused_by_peer={"address": "10.0.0.9:5600"},
         handshake_id=7,
     )
     found = spans_of([(DECODE_WORKER, delayed), *decode_story()])
     load = only(found, names.KV_LOAD)
     for span in (load, only(found, names.REQUEST)):
-        assert span.attributes[names.DELAY_SECONDS] == 5.0
+        assert span.attributes[names.DELAY_SECONDS] == 0.4
         assert span.attributes[names.DELAYED_BY_PEER] == "10.0.0.9:5600"
     assert ids.handshake_ids(7) in [(link.trace_id, link.span_id) for link in load.links]
 

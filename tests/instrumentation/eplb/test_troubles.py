@@ -13,6 +13,7 @@ from penstock.instrumentation import constants as c
 from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.eplb import EplbHook
+from penstock.instrumentation.vllm.eplb_rebalance import Rebalance, Who
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -105,6 +106,17 @@ def test_a_group_that_breaks_outside_a_transfer(make_state: Callable[..., Any], 
     assert (failure.mode, failure.peer.address) == (c.FAILURE_MODE_EXCEPTION, "unknown")
     assert failure.error_type == c.ERROR_TYPE_REMOTE_RESET
     assert _results(recorder) == {"moe": c.TRANSFER_RESULT_ERROR}
+
+
+def test_a_rebalance_that_failed_tells_no_balance_after_it() -> None:
+    """The new map's balance is what it would have brought; the present one it was."""
+    told = Rebalance(Who(0, "Gloo", "moe"), c.EPLB_TRIGGER_INTERVAL, False, 3, 2)
+    told.balance(0.87, 0.96)
+    whole = told.fields(failed=False, reason="", layers=[])
+    assert (whole["balancedness_before"], whole["balancedness_after"]) == (0.87, 0.96)
+    broken = told.fields(failed=True, reason="stopped", layers=[])
+    assert broken["balancedness_before"] == 0.87
+    assert "balancedness_after" not in broken
 
 
 def test_a_step_that_fails_without_a_rebalance_is_none(

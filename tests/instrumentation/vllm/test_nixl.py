@@ -86,7 +86,7 @@ def test_good_transfer(strangers: tuple[Engine, Engine], recorder: Recorder) -> 
     assert (handshake.result, handshake.peer.address) == (c.TRANSFER_RESULT_OK, prefill.address)
     assert (list(handshake.waiting_request_ids), handshake.waiters_total) == (["good"], 1)
     assert handshake.queued_time_unix_nano <= handshake.start_time_unix_nano < handshake.end_time_unix_nano
-    assert handshake.HasField("clock_offset_nano")
+    assert handshake.clock_offset_nano == 0
     assert handshake.id
     assert decode.began == [("good", sample["end_time_unix_nano"] - sample["duration_nano"])]
     assert not decode.reported
@@ -95,6 +95,7 @@ def test_good_transfer(strangers: tuple[Engine, Engine], recorder: Recorder) -> 
     assert not recorder.take("transfer_failure", "prefill-of-good")
     peers = {status.peer.engine_id: status for status in recorder.snapshot().peers}
     assert peers[prefill.id].connected
+    assert peers[prefill.id].HasField("clock_offset_nano")
     assert peers[prefill.id].last_active_unix_nano >= before
     assert decode.step()[2] is None
 

@@ -15,6 +15,7 @@ from penstock.instrumentation import constants as c
 from penstock.instrumentation.vllm.nixl_blame import Turn, in_the_way, of_wait
 from penstock.instrumentation.vllm.nixl_compatibility import differing, versions_near
 from penstock.instrumentation.vllm.nixl_handshakes import DELAY_NS, Handshakes, Run
+from penstock.instrumentation.vllm.nixl_handshaking import clock_offset_ns
 from penstock.instrumentation.vllm.nixl_reach import refuses
 from penstock.instrumentation.vllm.nixl_sizes import bytes_of
 from penstock.instrumentation.vllm.peers import Peer
@@ -60,6 +61,25 @@ def hash_of(factors: dict[str, Any]) -> str:
 def test_differing_factors(changes: dict[str, Any], names: tuple[str, ...]) -> None:
     """What differs is found where its values are known, and not guessed where they are not."""
     assert differing(FACTORS, ALTERNATIVES, hash_of({**FACTORS, **changes}), hash_of) == names
+
+
+@pytest.mark.parametrize(
+    ("result", "took_ms", "offset_ms"),
+    [
+        (({}, 0.69), 1_400, 0),
+        (({}, -0.69), 1_400, 0),
+        (({}, 0.69), 1_300, 690),
+        (({}, -86_400.0), 1_300, -86_400_000),
+        (({}, 0.0), 0, 0),
+        (({},), 0, None),
+        (None, 0, None),
+    ],
+    ids=str,
+)
+def test_a_slow_handshake_tells_no_clock_offset(result: object, took_ms: int, offset_ms: int | None) -> None:
+    """VLLM's estimate is wrong by half of the round trip at most; on one machine there is no offset."""
+    found = clock_offset_ns(result, took_ms * 1_000_000)
+    assert found == (None if offset_ms is None else offset_ms * 1_000_000)
 
 
 def test_versions_near() -> None:

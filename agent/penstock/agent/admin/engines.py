@@ -8,6 +8,7 @@ from penstock.agent.admin import convert
 from penstock.agent.admin.counters import METRICS, engine_counters
 from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
+from penstock.agent.admin.quarantines import ordered_states
 from penstock.agent.admin.targets import selected_views, selection_of, targets
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
@@ -48,7 +49,8 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
         if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
     ]
     failures = await with_reader(agent, last_failures)
-    return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures))
+    ordered = ordered_states(agent, selection)
+    return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures, ordered))
 
 
 def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engine:

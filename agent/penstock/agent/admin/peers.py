@@ -60,9 +60,20 @@ def last_failures(reader: Reader) -> dict[PeerKey, int]:
 
 
 def peer_summaries(
-    rows: Iterable[EngineRows], views: Iterable[EngineView], failures: Mapping[PeerKey, int]
+    rows: Iterable[EngineRows],
+    views: Iterable[EngineView],
+    failures: Mapping[PeerKey, int],
+    ordered: Mapping[PeerKey, int],
 ) -> list[admin.PeerSummary]:
-    """Return one summary for each engine and peer, ordered by both."""
+    """Return one summary for each engine and peer, ordered by both.
+
+    Args:
+        rows: the counters.
+        views: the engines, whose snapshots are up to a second old.
+        failures: when each peer last failed, nanoseconds.
+        ordered: ``QuarantineState`` of the peers that engines have acknowledged an order about: newer than the snapshots.
+
+    """
     accounts: dict[PeerKey, _Account] = {}
     for engine in rows:
         for metric, series in engine.rows.items():
@@ -72,6 +83,7 @@ def peer_summaries(
         for live in view.sources:
             if live.snapshot is not None:
                 _add_present(accounts, view.key, live.snapshot)
+    _order_states(accounts, ordered)
     return [
         _summary(key, account, failures.get(key, 0)) for key, account in sorted(accounts.items(), key=_order)
     ]
@@ -86,6 +98,13 @@ def _add_present(accounts: dict[PeerKey, _Account], key: EngineKey, snapshot: Sn
     for wait in snapshot.deferred:
         if wait.HasField("peer"):
             _wait(_account(accounts, key, wait.peer), wait)
+
+
+def _order_states(accounts: Mapping[PeerKey, _Account], ordered: Mapping[PeerKey, int]) -> None:
+    for place, state in ordered.items():
+        account = accounts.get(place)
+        if account is not None and account.status.HasField("peer"):
+            account.status.quarantine = state  # type: ignore[assignment]
 
 
 def _order(item: tuple[PeerKey, _Account]) -> PeerKey:

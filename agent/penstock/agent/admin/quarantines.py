@@ -131,15 +131,22 @@ def _row(
         row = _ordered(order, _state_of(agent, place, order))
     row.key.CopyFrom(convert.key_message(key))
     if status is not None:
-        row.state = status.quarantine
+        # What the engine has acknowledged is newer than its snapshot.
+        row.state = row.state or status.quarantine
         row.peer.engine_id = status.peer.engine_id
         if order is None and status.quarantine_until_unix_nano:
             row.until.FromNanoseconds(status.quarantine_until_unix_nano)
     return row
 
 
+def ordered_states(agent: AgentContext, selection: Selection) -> dict[PeerKey, int]:
+    """Return how peers stand in the selected engines by the orders that these have acknowledged."""
+    states = {place: _state_of(agent, place, order) for place, order in _orders(agent, selection).items()}
+    return {place: state for place, state in states.items() if state}
+
+
 def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> int:
-    """Return what an order means in an engine whose snapshot says nothing: the engine's ACK is newer than it."""
+    """Return what an order means in an engine; unspecified while the engine has not acknowledged it."""
     subscriber = agent.feed.subscriber(place[0])
     if subscriber is None or subscriber.order_error(order.id) != "":
         return QUARANTINE_STATE_UNSPECIFIED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.balance import balancedness
 from penstock.agent.ctl import words
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
@@ -52,12 +53,12 @@ def _load_outcome(body: events.LoadOutcome) -> str:
     by = label(common.DecidedBy, body.decided_by)
     # A request whose peer an operator has cut off never tried: there is no mode.
     after = f" after {mode}" if body.mode else ""
-    recomputed = body.outcome == common.OUTCOME_RECOMPUTED
-    tokens = f"{body.tokens_recomputed} {'recomputed' if recomputed else 'lost'}"
+    tokens = f"{body.tokens_recomputed} tokens lost"
+    if body.outcome == common.OUTCOME_RECOMPUTED:
+        tokens = f"{body.tokens_kept} tokens kept, {body.tokens_recomputed} recomputed"
     reason = f": {words.folded(body.reason)}" if body.reason else ""
     return (
-        f"{label(common.Channel, body.channel)} {outcome} by {by}{after}, "
-        f"{body.tokens_kept} tokens kept, {tokens}{reason}{_observed(body)}"
+        f"{label(common.Channel, body.channel)} {outcome} by {by}{after}, {tokens}{reason}{_observed(body)}"
     )
 
 
@@ -109,7 +110,10 @@ def _quarantine_changed(body: events.QuarantineChanged) -> str:
 
 
 def _eplb_rebalance(body: events.EplbRebalance) -> str:
-    took, pause = words.span_of_time(body.duration_nano / 1e9), words.span_of_time(body.pause_nano / 1e9)
+    took, pause = (
+        words.span_of_time(min(nano, body.duration_nano) / 1e9)
+        for nano in (body.duration_nano, body.pause_nano)
+    )
     remote = sum(layer.experts_received_remotely for layer in body.layers)
     local = sum(layer.experts_received_locally for layer in body.layers)
     parts = [
@@ -117,8 +121,9 @@ def _eplb_rebalance(body: events.EplbRebalance) -> str:
         f"{len(body.layers)} layers, {remote} experts from other ranks, {local} moved locally",
         f"took {took}, pause {pause}",
     ]
-    if body.HasField("balancedness_before") and body.HasField("balancedness_after"):
-        parts.append(f"balancedness {body.balancedness_before:.2f} → {body.balancedness_after:.2f}")
+    ratios = [balancedness(body, when) for when in ("before", "after")]
+    if shown := " → ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None):
+        parts.append(f"balancedness {shown}")
     if body.error_text:
         parts.append(words.folded(": ".join(filter(None, (body.error_class, body.error_text)))))
     return ", ".join(parts)

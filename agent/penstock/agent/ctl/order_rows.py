@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 SLOW = "slow"
 _STATES = {
     events.QUARANTINE_STATE_UNSPECIFIED: click.style("ordered, not in force", fg="yellow"),
-    events.QUARANTINE_STATE_CLOSED: click.style("kept out", fg="green"),
+    events.QUARANTINE_STATE_CLOSED: click.style("let in", fg="green"),
     events.QUARANTINE_STATE_OPEN: click.style("open", fg="red"),
     events.QUARANTINE_STATE_HALF_OPEN: click.style("half_open", fg="yellow"),
 }
 
 
 def quarantines(items: Iterable[admin.Quarantine], now: float) -> Table:
-    """List peers that are in quarantine, or kept out of it."""
+    """List peers that are in quarantine, or let in by an operator."""
     return Table(
         ("ENGINE", "PEER", "STATE", "REASON", "UNTIL", "AUTHOR", "PEER-ENGINE-ID"),
         [

@@ -43,7 +43,7 @@ def quarantine() -> None:
 @with_output(wide=True)
 @with_client
 def list_quarantines(client: Client, engines: tuple[EngineKey, ...], selector: str, output: str) -> None:
-    """List peers that are in quarantine or kept out of it, in each engine."""
+    """List peers that are in quarantine, and those that 'lift' lets in, in each engine."""
     request = admin.ListQuarantinesRequest(selector=engine_selector(selector, engines))
     response = client.call("ListQuarantines", request)
     found = order_rows.quarantines(response.quarantines, time.time())
@@ -68,11 +68,11 @@ def add(client: Client, **how: Any) -> None:
 @click.argument("peer", type=PEER)
 @with_order
 @click.option(
-    "--ttl", type=DURATION, default=_LIFT_TTL, help="How long it is kept out, at most 24h.  [default: 1m]"
+    "--ttl", type=DURATION, default=_LIFT_TTL, help="How long it stays let in, at most 24h.  [default: 1m]"
 )
 @with_client
 def lift(client: Client, **how: Any) -> None:
-    """End the quarantine of PEER, whoever began it, and keep it out of quarantine until the time is up.
+    """End the quarantine of PEER, whoever began it, and let it in until the time is up.
 
     Its failures are not counted meanwhile. With neither ENGINE nor selector: in all engines.
     """

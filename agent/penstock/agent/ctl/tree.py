@@ -23,6 +23,8 @@ MATTERS = (
     "penstock.tokens_kept",
     "penstock.tokens_recomputed",
     "penstock.items_recomputed",
+    "penstock.tokens_lost",
+    "penstock.items_lost",
     "penstock.reason",
     "penstock.observed_outcome",
     "penstock.observed_reason",

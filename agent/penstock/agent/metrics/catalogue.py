@@ -330,7 +330,8 @@ PEER_INFO: Final = Metric(
 PEER_CLOCK_OFFSET: Final = Metric(
     "penstock_peer_clock_offset_seconds",
     Kind.GAUGE,
-    "The peer's clock minus the engine's.",
+    "The peer's monotonic clock minus the engine's, by which vLLM ends leases: between machines, the difference of their "
+    "boot times; 0 where the handshake was too slow to tell.",
     ("peer",),
     free=_PEER,
 )

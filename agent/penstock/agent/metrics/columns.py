@@ -18,7 +18,7 @@ from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK, ProbeResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.agent.contents import Contents, Group
+    from penstock.agent.contents import Columns, Contents, Group
     from penstock.agent.metrics.spec import Metric
 
 _Key = TypeVar("_Key")
@@ -52,10 +52,18 @@ class _Transfers(NamedTuple):
 _KEY = ("channel", "connector", "direction", "peer", "result")
 
 
+def _durations(columns: Columns) -> list[int]:
+    """Return the durations; 0, not known, for those that lead below 1970."""
+    durations, ends = columns["duration_nano"], columns["end_time_unix_nano"]
+    if max(durations) <= min(ends):
+        return durations
+    return [duration if duration <= end else 0 for duration, end in zip(durations, ends, strict=True)]
+
+
 def _by_key(contents: Contents) -> dict[tuple[int, ...], _Transfers]:
     """Return the transfers of each combination of channel, connector, direction, peer and result."""
     columns = contents.transfers
-    durations, sizes = columns["duration_nano"], columns["bytes"]
+    durations, sizes = _durations(columns), columns["bytes"]
     count = len(durations)
     keys = [columns[name] for name in _KEY]
     if all(column.count(column[0]) == count for column in keys):

@@ -15,6 +15,7 @@ from penstock.agent.accounts import Account, Accounts
 from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.columns import ended_bulks, probe_bulks, transfer_bulks
+from penstock.agent.metrics.ended import EndedByLoss
 from penstock.agent.metrics.mapping import COUNTED, UNKNOWN, event_updates
 from penstock.agent.metrics.series import CAP, TOTAL, Room, Row, Series
 from penstock.agent.model import EngineKey
@@ -113,6 +114,7 @@ class Fold:
         self._lock = threading.Lock()
         self._engines: dict[EngineKey, _Engine] = {}
         self._accounts = Accounts()
+        self._ended = EndedByLoss()
 
     def apply(self, source: Source, contents: Contents) -> None:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest.
@@ -129,7 +131,7 @@ class Fold:
                 engine = self._engines[source.key] = _Engine(self._cap, self._room)
             # What the log holds is stored, whether or not it can be counted.
             self._accounts.apply(source.epoch, batch)
-            _apply_events(engine, contents, troubles)
+            _apply_events(engine, contents, self._ended.seconds(source, contents), troubles)
             _apply_samples(engine, contents, troubles)
             _apply_losses(engine, batch)
         if troubles:
@@ -158,8 +160,8 @@ class Fold:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""
         with self._lock:
             engines = [_engine_text(key, engine) for key, engine in sorted(self._engines.items())]
-            accounts = _json(self._accounts.dump())
-        text = f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts}}}'
+            accounts, ended = _json(self._accounts.dump()), _json(self._ended.dump())
+        text = f'{{"version":{self.VERSION},"engines":[{",".join(engines)}],"accounts":{accounts},"ended":{ended}}}'
         return zlib.compress(text.encode(), 1)
 
     def load(self, blob: bytes) -> None:
@@ -180,10 +182,12 @@ class Fold:
             engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
             # An older agent wrote none.
             accounts = Accounts.load(state.get("accounts", ()))
+            ended = EndedByLoss(state.get("ended", ()))
         except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:
             self._engines, self._accounts, self._room = engines, accounts, room
+            self._ended = ended
 
     def _load_engine(self, row: dict[str, Any], room: Room) -> _Engine:
         engine = _Engine(self._cap, room)
@@ -212,14 +216,19 @@ def _sorted_series(series: dict[Metric, Series]) -> list[tuple[Metric, Series]]:
     return sorted(series.items(), key=lambda item: item[0].name)
 
 
-def _apply_events(engine: _Engine, contents: Contents, troubles: list[tuple[str, Exception]]) -> None:
+def _apply_events(
+    engine: _Engine, contents: Contents, seconds: Collection[int], troubles: list[tuple[str, Exception]]
+) -> None:
+    """Count the events; *seconds* are the places of second ends of deferrals, which are entries and no ends."""
     groups = contents.groups
     for group in groups.values():
         engine.time = max(engine.time, group.newest)
     counted = groups.keys() & COUNTED
-    if _ENDED in counted and _add_ended(engine, groups[_ENDED]):
+    if _ENDED in counted and not seconds and _add_ended(engine, groups[_ENDED]):
         counted.discard(_ENDED)
-    for kind, event in contents.in_order(counted):
+    for place, kind, event in contents.placed(counted):
+        if place in seconds:
+            continue
         time = event.time_unix_nano
         try:
             # All of an event's series, or none.

@@ -6,7 +6,7 @@
 | `ProbeSamples` | `cache_probes_total` |
 | `TransferFailure` | `transfer_failures_total`; with mode late_read also `late_reads_total` |
 | `LoadOutcome` | `load_outcomes_total`; with outcome recomputed also `recomputed_tokens_total` |
-| `DeferralEnd` | `deferrals_total`, `request_deferred_time_seconds` |
+| `DeferralEnd`, the first of each deferral (see :mod:`ended`) | `deferrals_total`, `request_deferred_time_seconds` |
 | `Handshake` | `handshake_duration_seconds`, `handshake_queue_seconds` |
 | `TransferDelayed` | `collateral_delay_seconds` |
 | `PolicyApplied` | `policy_updates_total` |
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.agent.balance import balancedness
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.spec import NANO
 from penstock.proto.names import label, labels
@@ -91,8 +92,8 @@ def transfer_updates(sample: TransferSample) -> Iterator[Update]:
     )
     yield Update(c.TRANSFERS, count, 1)
     if sample.result == common.TRANSFER_RESULT_OK:
-        # 0 is not known, and no observation.
-        if sample.duration_nano:
+        # 0 is not known, and no observation; nor is what leads below 1970.
+        if 0 < sample.duration_nano <= sample.end_time_unix_nano:
             yield Update(c.TRANSFER_DURATION, duration, sample.duration_nano)
         if sample.bytes:
             yield Update(c.TRANSFER_SIZE, size, sample.bytes)
@@ -152,10 +153,11 @@ def _handshake(_event: events.Event, body: events.Handshake) -> Iterator[Update]
             yield Update(c.HANDSHAKE_QUEUE, labels, _elapsed(body.queued_time_unix_nano, start))
 
 
-def _transfer_delayed(_event: events.Event, body: events.TransferDelayed) -> Iterator[Update]:
+def _transfer_delayed(event: events.Event, body: events.TransferDelayed) -> Iterator[Update]:
     # Not HANDSHAKE_QUEUE: the wait of the delayed handshake itself is told by its own event.
     labels = (label(common.Channel, body.channel), peer_of(body.caused_by_peer))
-    yield Update(c.COLLATERAL_DELAY, labels, body.delay_nano)
+    if body.delay_nano <= event.time_unix_nano:
+        yield Update(c.COLLATERAL_DELAY, labels, body.delay_nano)
 
 
 def _policy_applied(_event: events.Event, body: events.PolicyApplied) -> Iterator[Update]:
@@ -169,14 +171,16 @@ def _quarantine_changed(event: events.Event, body: events.QuarantineChanged) -> 
         yield Update(c.QUARANTINES, labels, 1)
 
 
-def _eplb_rebalance(_event: events.Event, body: events.EplbRebalance) -> Iterator[Update]:
+def _eplb_rebalance(event: events.Event, body: events.EplbRebalance) -> Iterator[Update]:
     trigger = label(events.EplbTrigger, body.trigger)
     yield Update(c.EPLB_REBALANCES, (trigger, label(common.TransferResult, body.result)), 1)
-    yield Update(c.EPLB_REBALANCE_DURATION, (), body.duration_nano)
-    yield Update(c.EPLB_PAUSE, (), body.pause_nano)
-    for when, ratio in (("before", body.balancedness_before), ("after", body.balancedness_after)):
-        # Without a token there is none: 0 / 0. A mean ÷ a maximum is in 0 to 1; what is not, is not the engine's word.
-        if body.HasField(f"balancedness_{when}") and 0 <= ratio <= 1:
+    if body.duration_nano <= event.time_unix_nano:
+        yield Update(c.EPLB_REBALANCE_DURATION, (), body.duration_nano)
+        # A part of it.
+        yield Update(c.EPLB_PAUSE, (), min(body.pause_nano, body.duration_nano))
+    for when in ("before", "after"):
+        ratio = balancedness(body, when)
+        if ratio is not None:
             yield Update(c.EPLB_BALANCEDNESS, (when,), round(ratio * NANO))
     for source, field in _EXPERT_SOURCES:
         yield Update(c.EPLB_EXPERTS, (source,), sum(getattr(layer, field) for layer in body.layers))

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans import AttributeValue, Entry
     from penstock.proto.v1.events_pb2 import TransferDelayed
 
+# Outcomes that cost the state that did not come.
+_LOSING = frozenset((common_pb2.OUTCOME_FAILED, common_pb2.OUTCOME_ABORTED))
+
 
 def request_spans(
     facts: RequestFacts,
@@ -114,7 +117,7 @@ def _state_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
         names.UNFINISHED: True if facts.closing is None and not facts.lost_unix_nano else None,
         names.ENTRIES_DROPPED: facts.dropped or None,
         names.DEFERRED_SECONDS: parts.seconds(facts.deferred_nano) or None,
-        names.DELAY_SECONDS: None if delay is None else parts.seconds(delay.delay_nano),
+        names.DELAY_SECONDS: None if delay is None else parts.seconds(facts.part(delay.delay_nano)),
         names.DELAYED_BY_PEER: None if delay is None else delay.caused_by_peer.address,
         names.PINNED_BLOCKS: sum(pin.blocks for pin in pinned if not pin.released) or None,
     }
@@ -128,7 +131,10 @@ def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]
     closing = facts.closing
     if closing is None:
         return {}
-    arrival = closing.arrival_time_unix_nano
+    end = facts.end_unix_nano
+    token = parts.within(closing.first_token_time_unix_nano, facts.start_unix_nano, end)
+    scheduled = parts.within(closing.scheduled_time_unix_nano, facts.start_unix_nano, token or end)
+    arrival = facts.start_unix_nano if closing.arrival_time_unix_nano else 0
     named = closing.external_request_id
     return {
         names.CLIENT_REQUEST_ID: named if named != ids.external_id(facts.request_id) else None,
@@ -140,17 +146,20 @@ def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]
         names.EXTERNAL_CACHED_TOKENS: closing.external_cached_tokens,
         names.PREEMPTIONS: closing.preemptions or None,
         names.LEASED_BLOCKS: closing.leased_blocks or None,
-        names.TIME_IN_QUEUE: parts.since(arrival, closing.scheduled_time_unix_nano),
-        names.TIME_TO_FIRST_TOKEN: parts.since(arrival, closing.first_token_time_unix_nano),
+        names.TIME_IN_QUEUE: parts.since(arrival, scheduled),
+        names.TIME_TO_FIRST_TOKEN: parts.since(arrival, token),
     }
 
 
 def _cost_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
     outcomes = [entry.event.load_outcome for entry in facts.outcomes]
-    if not outcomes:
-        return {}
+    done = [outcome for outcome in outcomes if outcome.outcome == common_pb2.OUTCOME_RECOMPUTED]
+    lost = [outcome for outcome in outcomes if outcome.outcome in _LOSING]
     return {
-        names.TOKENS_KEPT: min(outcome.tokens_kept for outcome in outcomes),
-        names.TOKENS_RECOMPUTED: sum(outcome.tokens_recomputed for outcome in outcomes),
-        names.ITEMS_RECOMPUTED: sum(outcome.items_recomputed for outcome in outcomes) or None,
+        names.TOKENS_KEPT: min((outcome.tokens_kept for outcome in done), default=None),
+        names.TOKENS_RECOMPUTED: sum(outcome.tokens_recomputed for outcome in done) if done else None,
+        names.ITEMS_RECOMPUTED: sum(outcome.items_recomputed for outcome in done) or None,
+        # The wire has one field for both.
+        names.TOKENS_LOST: sum(outcome.tokens_recomputed for outcome in lost) if lost else None,
+        names.ITEMS_LOST: sum(outcome.items_recomputed for outcome in lost) or None,
     }

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from penstock.agent.traces.facts import RequestFacts
     from penstock.agent.traces.loads import Load
     from penstock.agent.traces.spans import AttributeValue, Entry, EventEntry, ProbeEntry
-    from penstock.proto.v1.events_pb2 import DeferralEnd, DeferralStart, TransferDelayed, TransferFailure
+    from penstock.agent.traces.waits import Wait
+    from penstock.proto.v1.events_pb2 import TransferDelayed, TransferFailure
 
 _OF_A_LEASE = frozenset((common_pb2.FAILURE_MODE_EXPIRED, common_pb2.FAILURE_MODE_LATE_READ))
 
@@ -73,8 +74,7 @@ class Children:
                 for entry in facts.failures
                 if not ends_a_load(entry.event.transfer_failure) and not self._told_by_lease(entry)
             ),
-            *(self._deferral_end(entry) for entry in facts.deferral_ends),
-            *self._open_deferrals(),
+            *map(self._deferral, facts.waits),
             *(
                 self._recompute(entry)
                 for entry in facts.outcomes
@@ -124,7 +124,7 @@ class Children:
     def _load(self, load: Load) -> Span:
         failure, peer = load.failure, load.peer
         delays = self._delays(load)
-        delay = max((delay.delay_nano for delay in delays), default=0)
+        delay = self.facts.part(max((delay.delay_nano for delay in delays), default=0))
         items = {entry.event.transfer_failure.item for entry in load.failures} - {""}
         attributes: dict[str, AttributeValue | None] = {
             **parts.server_attributes(peer),
@@ -202,54 +202,29 @@ class Children:
             links=_handshake_links([failure.handshake_id]),
         )
 
-    def _deferral_end(self, entry: EventEntry) -> Span:
-        end, time = entry.event.deferral_end, entry.event.time_unix_nano
-        start = end.start_time_unix_nano or time
-        return self._deferral(
-            entry,
-            end,
-            (start, time),
-            end.ending,
-            parts.since(start, end.transfer_start_time_unix_nano),
-            end.observed_reason,
-        )
-
-    def _open_deferrals(self) -> list[Span]:
-        """Build the spans of deferrals whose end never came: the engine was lost, or the end was."""
-        lost = self.facts.lost_unix_nano
-        ending = common_pb2.DEFERRAL_ENDING_ENGINE_LOST if lost else common_pb2.DEFERRAL_ENDING_UNSPECIFIED
-        return [
-            self._deferral(
-                entry,
-                entry.event.deferral_start,
-                (entry.event.time_unix_nano, self.facts.end_unix_nano),
-                ending,
-            )
-            for entry in self.facts.open_deferrals
-        ]
-
-    def _deferral(
-        self,
-        entry: EventEntry,
-        body: DeferralStart | DeferralEnd,
-        times: tuple[int, int],
-        ending: int,
-        start_wait: float | None = None,
-        observed_reason: str = "",
-    ) -> Span:
+    def _deferral(self, wait: Wait) -> Span:
+        """Build the span of a deferral; one whose end never came lasts to the request's: the engine was lost, or the end was."""
+        event, lost = wait.entry.event, self.facts.lost_unix_nano
+        end = event.deferral_end if wait.ended else None
+        body = event.deferral_start if end is None else end
+        still = common_pb2.DEFERRAL_ENDING_ENGINE_LOST if lost else common_pb2.DEFERRAL_ENDING_UNSPECIFIED
+        times = wait.times(self.facts.end_unix_nano)
+        began = 0 if end is None else parts.within(end.transfer_start_time_unix_nano, *times)
         return self._span(
             names.DEFERRAL,
-            (body.reason, times[0]),
+            (body.reason, wait.start_unix_nano),
             times,
             {
                 names.DEFERRAL_REASON: parts.word(common_pb2.DeferralReason, body.reason),
                 names.CHANNEL: parts.word(common_pb2.Channel, body.channel),
                 **parts.peer_attributes(body.peer),
-                names.ENDING: parts.word(common_pb2.DeferralEnding, ending),
-                names.START_WAIT_SECONDS: start_wait,
-                names.OBSERVED_REASON: observed_reason,
+                names.ENDING: parts.word(common_pb2.DeferralEnding, still if end is None else end.ending),
+                names.START_WAIT_SECONDS: parts.since(
+                    max(wait.start_unix_nano, self.identity.began_unix_nano), began
+                ),
+                names.OBSERVED_REASON: "" if end is None else end.observed_reason,
             },
-            (entry,),
+            (wait.entry,),
         )
 
     def _recompute(self, entry: EventEntry) -> Span:
@@ -257,7 +232,8 @@ class Children:
         outcome, time = entry.event.load_outcome, entry.event.time_unix_nano
         closing = self.facts.closing
         first_token = closing.first_token_time_unix_nano if closing is not None else 0
-        end = first_token if first_token > time else max(self.facts.end_unix_nano, time)
+        last = self.facts.end_unix_nano
+        end = first_token if time < first_token <= last else max(last, time)
         return self._span(
             names.RECOMPUTE,
             (outcome.channel, outcome.attempt),
@@ -306,14 +282,15 @@ class Children:
         error: str | None = None,
         links: tuple[Link, ...] = (),
     ) -> Span:
-        start, end = times
+        # A handshake that others wait for, too, may have begun before the request.
+        begin, end = (max(time, self.identity.began_unix_nano) for time in times)
         return Span(
             trace_id=self._trace_id,
             span_id=ids.span_id(name, *self.identity.key, *key),
             parent_span_id=self.parent,
             name=name,
-            start_unix_nano=start,
-            end_unix_nano=max(start, end),
+            start_unix_nano=begin,
+            end_unix_nano=end,
             source=self.facts.source,
             attributes=parts.present(
                 {

@@ -75,7 +75,7 @@ def _troubles(facts: RequestFacts) -> Iterator[str]:
         if delay.caused_by_peer.address in told:
             continue
         yield (
-            f"waited {_duration(delay.delay_nano)} longer for {_peer(delay.peer)}"
+            f"waited {_duration(facts.part(delay.delay_nano))} longer for {_peer(delay.peer)}"
             f" because the handshake with {_peer(delay.caused_by_peer)} was in the way"
         )
     yield from _pinned(facts)
@@ -147,9 +147,15 @@ def _failed_load(facts: RequestFacts, load: Load) -> str:
     done = "nothing was reported as done about it" if load.outcome is None else action(load.outcome)
     return (
         f"could not {_move(load)} {_peer(load.peer)}{again}{rehearsal}"
-        f" ({cause}): {done}; it was under way for {_duration(load.end_unix_nano - load.start_unix_nano)}"
-        f"{_end(facts)}"
+        f" ({cause}): {done}; it was under way for {_under_way(facts, load)}{_end(facts)}"
     )
+
+
+def _under_way(facts: RequestFacts, load: Load) -> str:
+    """Say how long a load took, and what of it came after the end of its request: the client may have gone before."""
+    whole = load.end_unix_nano - load.start_unix_nano
+    after = min(load.end_unix_nano - facts.end_unix_nano, whole) if facts.closed is not None else 0
+    return _duration(whole) + (f", {_duration(after)} of them after the request's end" if after > 0 else "")
 
 
 def _move(load: Load) -> str:
@@ -239,8 +245,7 @@ def _loaded(load: Load, facts: RequestFacts) -> str:
 
 
 def _waited(facts: RequestFacts) -> str:
-    reasons = {entry.event.deferral_end.reason for entry in facts.deferral_ends}
-    reasons |= {entry.event.deferral_start.reason for entry in facts.open_deferrals}
+    reasons = {wait.reason for wait in facts.waits}
     what = ", ".join(
         sorted(parts.word(common_pb2.DeferralReason, reason) or "something" for reason in reasons)
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.traces import ids
 from penstock.agent.traces.spans import EventEntry, ProbeEntry, SampleEntry
+from penstock.agent.traces.waits import covered, waits
 from penstock.proto.v1 import common_pb2, events_pb2
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.model import Source
     from penstock.agent.traces.spans import Entry
+    from penstock.agent.traces.waits import Wait
     from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure
 
@@ -32,6 +34,20 @@ def entry_time(entry: Entry) -> int:
     if isinstance(entry, EventEntry):
         return entry.event.time_unix_nano
     return entry.body.end_time_unix_nano
+
+
+def _began(entry: Entry) -> int:
+    """Return when what an entry tells of began, as far as it says; never after the entry itself."""
+    if not isinstance(entry, EventEntry):
+        return entry.body.start_time_unix_nano
+    event = entry.event
+    kind = event.WhichOneof("body")
+    starts = {
+        "transfer_failure": event.transfer_failure.start_time_unix_nano,
+        "deferral_end": event.deferral_end.start_time_unix_nano,
+        "lease_closed": event.lease_closed.start_time_unix_nano,
+    }
+    return min(starts.get(kind or "", 0) or event.time_unix_nano, event.time_unix_nano)
 
 
 def _order(entry: Entry) -> tuple[object, ...]:
@@ -117,7 +133,8 @@ class RequestFacts:
             handshakes=kind("handshake"),
             samples=tuple(samples),
             probes=tuple(probes),
-            lost_unix_nano=lost_unix_nano,
+            # An engine that tells the end has come back.
+            lost_unix_nano=0 if "request_closed" in by_kind else lost_unix_nano,
             dropped=dropped,
         )
 
@@ -153,13 +170,18 @@ class RequestFacts:
         """What the ids of its spans are made of."""
         closing = self.closing
         if closing is None:
-            return ids.RequestIdentity(self.request_id, prefill_request_id=self._remote_request_id)
+            return ids.RequestIdentity(
+                self.request_id,
+                prefill_request_id=self._remote_request_id,
+                began_unix_nano=self.start_unix_nano,
+            )
         decode = closing.kv_role == common_pb2.ROLE_DECODE
         return ids.RequestIdentity(
             self.request_id,
             prefill_request_id=closing.remote_request_id if decode else "",
             caller=ids.parse_traceparent(closing.traceparent),
             tracestate=closing.tracestate,
+            began_unix_nano=self.start_unix_nano,
         )
 
     @property
@@ -173,20 +195,18 @@ class RequestFacts:
 
     @cached_property
     def start_unix_nano(self) -> int:
-        """When it arrived; without a closing entry, when it was first heard of."""
-        if self.closing is not None and self.closing.arrival_time_unix_nano:
-            return self.closing.arrival_time_unix_nano
-        starts = [
-            entry_time(entry) if isinstance(entry, EventEntry) else entry.body.start_time_unix_nano
-            for entry in self.own
-        ]
-        return min(starts)
+        """When it arrived; without a closing entry, when the first thing began that it is known by."""
+        if self.closed is not None and self.closed.event.request_closed.arrival_time_unix_nano:
+            return min(
+                self.closed.event.request_closed.arrival_time_unix_nano, self.closed.event.time_unix_nano
+            )
+        return min(_began(entry) for entry in self.own)
 
     @cached_property
     def end_unix_nano(self) -> int:
         """When it was closed or lost; else when it was last heard of."""
         if self.closed is not None:
-            return max(self.closed.event.time_unix_nano, self.start_unix_nano)
+            return self.closed.event.time_unix_nano
         return max(self.lost_unix_nano, *(entry_time(entry) for entry in self.own))
 
     @cached_property
@@ -226,31 +246,24 @@ class RequestFacts:
         return next((peer for peer in waits if peer.address), common_pb2.Peer())
 
     @cached_property
+    def waits(self) -> tuple[Wait, ...]:
+        """Its deferrals, each with its one end."""
+        return waits(self.deferral_starts, self.deferral_ends)
+
+    @cached_property
     def open_deferrals(self) -> tuple[EventEntry, ...]:
         """Deferrals that began and did not end, as far as the log says."""
-        opened = list(self.deferral_starts)
-        for entry in self.deferral_ends:
-            # A request waits for one reason once at a time: an end belongs to the last start before it.
-            mine = [
-                start
-                for start in opened
-                if start.event.deferral_start.reason == entry.event.deferral_end.reason
-                and start.event.time_unix_nano <= entry.event.time_unix_nano
-            ]
-            if mine:
-                opened.remove(mine[-1])
-        return tuple(opened)
+        return tuple(wait.entry for wait in self.waits if not wait.ended)
 
-    @property
+    @cached_property
     def deferred_nano(self) -> int:
-        """How long it was deferred in all; what has not ended counts to the end of the request."""
-        ended = sum(
-            max(entry.event.time_unix_nano - entry.event.deferral_end.start_time_unix_nano, 0)
-            for entry in self.deferral_ends
-            if entry.event.deferral_end.start_time_unix_nano
-        )
-        still = sum(max(self.end_unix_nano - entry.event.time_unix_nano, 0) for entry in self.open_deferrals)
-        return ended + still
+        """How much of its time it was deferred; what has not ended counts to the end of the request."""
+        spans = (wait.times(self.end_unix_nano) for wait in self.waits)
+        return covered(spans, self.start_unix_nano, self.end_unix_nano)
+
+    def part(self, nano: int) -> int:
+        """Return a length that is part of its time: no longer than the whole."""
+        return min(nano, self.end_unix_nano - self.start_unix_nano)
 
     def notable(self, long_deferral_nano: int) -> bool:
         """Tell whether the trace is kept whatever the sample ratio is."""

@@ -72,7 +72,7 @@ def external_id(request_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RequestIdentity:
-    """What the ids of a request's spans are made of.
+    """What the ids of a request's spans are made of, and where the spans begin.
 
     Attributes:
         request_id: vLLM's internal id.
@@ -80,6 +80,7 @@ class RequestIdentity:
         caller: the caller's trace context.
         tracestate: the caller's ``tracestate``, as it came.
         apart: the first batch of entries that are not told with the request's end; 0 for those that are.
+        began_unix_nano: when the request began: none of its spans begins earlier.
 
     """
 
@@ -88,6 +89,7 @@ class RequestIdentity:
     caller: TraceContext | None = None
     tracestate: str = ""
     apart: int = 0
+    began_unix_nano: int = 0
 
     @property
     def trace_id(self) -> str:

@@ -25,7 +25,7 @@ _NOT_OF_A_LOAD = frozenset(
         common_pb2.FAILURE_MODE_LATE_READ,
     )
 )
-_WAITS_FOR = {
+_WAITS_FOR: dict[int, int] = {
     common_pb2.DEFERRAL_REASON_REMOTE_KV: common_pb2.CHANNEL_KV,
     common_pb2.DEFERRAL_REASON_ENCODER_CACHE: common_pb2.CHANNEL_EC,
 }
@@ -123,9 +123,8 @@ def _loads_of(facts: RequestFacts, channel: int, *, sending: bool) -> list[Load]
             # A sample does not say which attempt it was part of; its time does.
             time = sample.sample.end_time_unix_nano
             samples[next((attempt for attempt, end in ends.items() if time <= end), last)].append(sample)
-    waits = [] if sending else _waits(facts, channel)
     return [
-        _load(channel, sending, attempt, failures[attempt], samples[attempt], outcomes.get(attempt), waits)
+        _load(facts, channel, sending, attempt, failures[attempt], samples[attempt], outcomes.get(attempt))
         for attempt in sorted(failures.keys() | samples.keys())
     ]
 
@@ -135,17 +134,16 @@ def _belongs(entry: TransferFailure | TransferSample, channel: int, *, sending: 
 
 
 def _load(
+    facts: RequestFacts,
     channel: int,
     sending: bool,
     attempt: int,
     failures: list[EventEntry],
     samples: list[SampleEntry],
     outcome: LoadOutcome | None,
-    waits: list[int],
 ) -> Load:
     ends = [entry.event.time_unix_nano for entry in failures]
     ends += [entry.sample.end_time_unix_nano for entry in samples]
-    end = max(ends)
     starts = [entry.sample.start_time_unix_nano for entry in samples]
     starts += [
         entry.event.transfer_failure.start_time_unix_nano
@@ -153,22 +151,13 @@ def _load(
         if entry.event.transfer_failure.start_time_unix_nano
     ]
     # A failure that does not know when its attempt began: the wait for it is the next best witness.
+    waits = [] if starts or sending else _waits(facts, channel)
     starts = starts or [time for time in waits if time <= min(ends)][-1:]
-    return Load(
-        channel, sending, attempt, tuple(failures), tuple(samples), outcome, min([*starts, min(ends)]), end
-    )
+    # A handshake that others wait for, too, may have begun before the request.
+    start = max(min([*starts, min(ends)]), facts.start_unix_nano)
+    return Load(channel, sending, attempt, tuple(failures), tuple(samples), outcome, start, max(start, *ends))
 
 
 def _waits(facts: RequestFacts, channel: int) -> list[int]:
-    starts = [
-        entry.event.time_unix_nano
-        for entry in facts.deferral_starts
-        if _WAITS_FOR.get(entry.event.deferral_start.reason) == channel
-    ]
-    starts += [
-        entry.event.deferral_end.start_time_unix_nano
-        for entry in facts.deferral_ends
-        if _WAITS_FOR.get(entry.event.deferral_end.reason) == channel
-        and entry.event.deferral_end.start_time_unix_nano
-    ]
-    return sorted(starts)
+    """Return when the waits for a channel began, in the order of time."""
+    return sorted(wait.start_unix_nano for wait in facts.waits if _WAITS_FOR.get(wait.reason) == channel)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # Anyone can send a tracestate that breaks the recommendation. It is left out, as that says, without a line for each span.
 logging.getLogger("opentelemetry.trace.span").addFilter(lambda _record: False)
 
-_MOST_NANO = (1 << 64) - 1
 _MOST_INTEGER = (1 << 63) - 1
 _SCOPE = InstrumentationScope("penstock", __version__)
 # Labels of the downward API, by OpenTelemetry's names.
@@ -105,8 +104,8 @@ class SpanConverter:
             ],
             kind=SpanKind.CLIENT if span.client else SpanKind.INTERNAL,
             status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
-            start_time=_time(span.start_unix_nano),
-            end_time=_time(span.end_unix_nano),
+            start_time=span.start_unix_nano,
+            end_time=span.end_unix_nano,
             instrumentation_scope=_SCOPE,
         )
 
@@ -117,11 +116,6 @@ class SpanConverter:
             immutable=True,
             max_value_len=self._limits.max_span_attribute_length,
         )
-
-
-def _time(unix_nano: int) -> int:
-    """Return a moment as OTLP has it; what an engine's broken clock says may be outside."""
-    return min(max(unix_nano, 0), _MOST_NANO)
 
 
 def _attribute(value: AttributeValue) -> AttributeValue:

@@ -111,6 +111,11 @@ def since(start: int, end: int) -> float | None:
     return seconds(end - start) if start and end >= start else None
 
 
+def within(moment: int, begin: int, end: int) -> int:
+    """Return *moment* if it is from *begin* to *end*; else 0, which is not known."""
+    return moment if begin <= moment <= end else 0
+
+
 def prefill_link(identity: RequestIdentity) -> tuple[Link, ...]:
     """Return the link of the decode side to prefill's request; nothing on the prefill side."""
     prefill = identity.prefill_span

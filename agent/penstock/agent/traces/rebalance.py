@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.balance import balancedness
 from penstock.agent.traces import ids, names, parts
 from penstock.agent.traces.spans import Span
 from penstock.proto.v1 import common_pb2, events_pb2
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
     """Build the span of a rebalance on one rank, and below it those of the layers that received experts."""
     event, rebalance = entry.event, entry.event.eplb_rebalance
-    start = rebalance.start_time_unix_nano or event.time_unix_nano - rebalance.duration_nano
+    start = rebalance.start_time_unix_nano or max(event.time_unix_nano - rebalance.duration_nano, 0)
     # The ranks of one process are one trace; the step alone would repeat after a restart.
     trace_key = (names.EPLB_REBALANCE, entry.source.epoch, rebalance.model, rebalance.step or start)
     failed = rebalance.result == common_pb2.TRANSFER_RESULT_ERROR
@@ -40,14 +41,14 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
                 names.MODEL: rebalance.model,
                 names.RANKS: (event.rank,),
                 names.STEP: rebalance.step or None,
-                names.PAUSE_SECONDS: parts.seconds(rebalance.pause_nano),
+                names.PAUSE_SECONDS: parts.seconds(min(rebalance.pause_nano, rebalance.duration_nano)),
                 names.LAYERS: len(layers),
                 names.BYTES: sum(layer.bytes for layer in layers),
                 names.EXPERTS_UNCHANGED: sum(layer.experts_unchanged for layer in layers),
                 names.EXPERTS_RECEIVED_LOCALLY: sum(layer.experts_received_locally for layer in layers),
                 names.EXPERTS_RECEIVED_REMOTELY: sum(layer.experts_received_remotely for layer in layers),
-                names.BALANCEDNESS_BEFORE: _balancedness(rebalance, "before"),
-                names.BALANCEDNESS_AFTER: _balancedness(rebalance, "after"),
+                names.BALANCEDNESS_BEFORE: balancedness(rebalance, "before"),
+                names.BALANCEDNESS_AFTER: balancedness(rebalance, "after"),
                 names.ERROR_TYPE: "other" if failed else None,
                 names.REHEARSAL: parts.rehearsal([entry]),
             }
@@ -60,13 +61,14 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
 
 
 def _layer(whole: Span, key: tuple[object, ...], layer: events_pb2.EplbLayer) -> Span:
+    start = min(max(layer.start_time_unix_nano, whole.start_unix_nano), whole.end_unix_nano)
     return Span(
         trace_id=whole.trace_id,
         span_id=ids.span_id(names.EPLB_LAYER, *map(str, key), layer.layer),
         parent_span_id=whole.span_id,
         name=names.EPLB_LAYER,
-        start_unix_nano=layer.start_time_unix_nano,
-        end_unix_nano=layer.start_time_unix_nano + layer.duration_nano,
+        start_unix_nano=start,
+        end_unix_nano=min(start + layer.duration_nano, whole.end_unix_nano),
         source=whole.source,
         attributes=parts.present(
             {
@@ -81,10 +83,3 @@ def _layer(whole: Span, key: tuple[object, ...], layer: events_pb2.EplbLayer) ->
             }
         ),
     )
-
-
-def _balancedness(rebalance: events_pb2.EplbRebalance, when: str) -> float | None:
-    """Return the ratio if it was told and is one: without a token it is 0 / 0."""
-    field = f"balancedness_{when}"
-    ratio: float = getattr(rebalance, field)
-    return ratio if rebalance.HasField(field) and 0 <= ratio <= 1 else None

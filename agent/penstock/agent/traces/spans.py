@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from penstock.agent.samples import ProbeSample, TransferSample
     from penstock.proto.v1.events_pb2 import Event
 
+MOST_NANO = (1 << 64) - 1
+"""The last moment that OTLP and our own messages can name, in the year 2554."""
+
 AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...] | tuple[int, ...]
 
 
@@ -70,6 +73,9 @@ class Link:
 class Span:
     """A finished span; ids in lower-case hex, times in nanoseconds since the epoch on the engine's clock.
 
+    Whatever an engine sends, a span ends by ``MOST_NANO`` and in 1970 at the earliest, and begins before it ends: what ends before
+    it began (a clock was set back) has no length.
+
     Attributes:
         parent_span_id: empty for a root.
         client: kind CLIENT; else INTERNAL.
@@ -96,3 +102,8 @@ class Span:
     entries: tuple[Entry, ...] = field(default=(), repr=False)
     remote_parent: bool = False
     tracestate: str = ""
+
+    def __post_init__(self) -> None:
+        end = min(max(self.end_unix_nano, 0), MOST_NANO)
+        object.__setattr__(self, "start_unix_nano", min(max(self.start_unix_nano, 0), end))
+        object.__setattr__(self, "end_unix_nano", end)

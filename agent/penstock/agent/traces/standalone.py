@@ -52,7 +52,7 @@ def _handshake(entry: EventEntry) -> Span:
         parent_span_id="",
         name=names.HANDSHAKE,
         start_unix_nano=start,
-        end_unix_nano=max(start, end),
+        end_unix_nano=end,
         source=entry.source,
         attributes=parts.present(
             {
@@ -87,7 +87,7 @@ def _policy_applied(entry: EventEntry) -> Span:
         parent_span_id="",
         name=names.POLICY_APPLY,
         start_unix_nano=start,
-        end_unix_nano=max(start, event.time_unix_nano),
+        end_unix_nano=event.time_unix_nano,
         source=entry.source,
         attributes=parts.present(
             {
@@ -128,7 +128,7 @@ def _failure(entry: EventEntry) -> Span | None:
         parent_span_id="",
         name=name,
         start_unix_nano=start,
-        end_unix_nano=max(start, event.time_unix_nano),
+        end_unix_nano=event.time_unix_nano,
         source=entry.source,
         attributes=parts.present(
             {

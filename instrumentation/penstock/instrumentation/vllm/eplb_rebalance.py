@@ -206,6 +206,11 @@ class Rebalance:
             self.closed = True
             layers = list(self._layers)
         failed = self.error is not None or bool(reason)
+        fields = self.fields(failed=failed, reason=reason, layers=layers)
+        runtime.emit_event("eplb_rebalance", fields, component=c.COMPONENT_WORKER, rank=self.who.rank)
+
+    def fields(self, *, failed: bool, reason: str, layers: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the fields of the wire's ``EplbRebalance``."""
         fields: dict[str, Any] = {
             "trigger": self.trigger,
             "result": c.TRANSFER_RESULT_ERROR if failed else c.TRANSFER_RESULT_OK,
@@ -222,9 +227,10 @@ class Rebalance:
         }
         if self.before is not None:
             fields["balancedness_before"] = self.before
-        if self.after is not None:
+        # It is the new map's, which a rebalance that fails does not put into effect, or in part only.
+        if self.after is not None and not failed:
             fields["balancedness_after"] = self.after
-        runtime.emit_event("eplb_rebalance", fields, component=c.COMPONENT_WORKER, rank=self.who.rank)
+        return fields
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add the layer that is being moved now, by the ranks it waits for; from any thread."""

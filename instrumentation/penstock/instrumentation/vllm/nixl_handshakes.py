@@ -64,6 +64,7 @@ class Handshake:
         initiator: the request that asked for it, empty for a heartbeat.
         waiters: requests that wait for it, at most 64, and since when.
         rehearsal: a drill made it fail.
+        clock_offset_ns: what its run found, once it has ended.
 
     """
 
@@ -75,6 +76,7 @@ class Handshake:
     waiters_total: int = 0
     future: Any = None
     rehearsal: bool = False
+    clock_offset_ns: int | None = None
 
     def joined(self, request_id: str, now_ns: int) -> None:
         """Note that a request waits for it; an empty id is a heartbeat, which waits for nothing."""

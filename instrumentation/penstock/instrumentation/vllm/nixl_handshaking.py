@@ -52,7 +52,7 @@ class NixlHandshakeMixin:
         observer = self._penstock
         if observer is None:
             return upstream._nixl_handshake(host, port, remote_tp_size, expected_engine_id, *args, **kwargs)
-        start_ns = time.time_ns()
+        start_ns, began = time.time_ns(), time.monotonic_ns()
         engine_id = ""
         drill: Drill | None = None
         result: Any = None
@@ -74,7 +74,8 @@ class NixlHandshakeMixin:
             raise
         finally:
             with _GUARD:
-                run = Run(start_ns, time.time_ns(), _clock_offset_ns(result), drill is not None, failed)
+                offset_ns = clock_offset_ns(result, time.monotonic_ns() - began)
+                run = Run(start_ns, time.time_ns(), offset_ns, drill is not None, failed)
                 observer.handshakes.ran(engine_id, run if runtime.active else None)
         return result
 
@@ -105,7 +106,14 @@ class NixlHandshakeMixin:
             observer.here.waiter = ""
 
 
-def _clock_offset_ns(result: Any) -> int | None:
-    """Return the offset of the peer's clock that vLLM's handshake gives beside its agents, None where there is none."""
+def clock_offset_ns(result: Any, took_ns: int) -> int | None:
+    """Return the offset of the peer's monotonic clock that vLLM's handshake gives beside its agents, None where there is none.
+
+    vLLM takes the peer's answer for made in the middle of the round trip, so it is wrong by half of that at most. The whole
+    handshake took *took_ns*: an offset of less than half of it is not told from 0, which it is on one machine.
+    """
     offset = result[1] if isinstance(result, tuple) and len(result) > 1 else None
-    return int(offset * _SECOND) if isinstance(offset, float) else None
+    if not isinstance(offset, float):
+        return None
+    offset_ns = int(offset * _SECOND)
+    return offset_ns if abs(offset_ns) > took_ns // 2 else 0

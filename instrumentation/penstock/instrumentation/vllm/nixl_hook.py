@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # What the snapshot reads, on another thread; what else is read may be missing (NixlWorkerMixin).
-_STATE = ("_remote_agents", "_engine_clock_offset", "_engine_last_active", "_invalid_remote_engines")
+_STATE = ("_remote_agents", "_engine_last_active", "_invalid_remote_engines")
 
 
 class NixlHook:

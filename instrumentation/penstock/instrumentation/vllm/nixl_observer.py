@@ -118,6 +118,7 @@ class NixlObserver(NixlFailures):
         """Emit a handshake that has ended; a failure that no request waited for is reported here, too."""
         failure = failures.classify("handshake_setup_failed", error) if error is not None else None
         handshake.rehearsal = failure is not None and failure.rehearsal
+        handshake.clock_offset_ns = run.clock_offset_ns if run is not None else None
         self.here.handshake = handshake
         fields = handshake.fields(run, failure, self.connector)
         self.emit("handshake", fields, "", rehearsal=handshake.rehearsal)

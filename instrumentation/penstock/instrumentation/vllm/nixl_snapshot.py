@@ -48,7 +48,6 @@ class NixlSnapshot:
 
     def _peers(self, snapshot: Snapshot, worker: Any) -> None:
         connected = worker._remote_agents.copy()
-        offsets = worker._engine_clock_offset.copy()
         last_active = worker._engine_last_active.copy()
         invalid = worker._invalid_remote_engines.copy()
         wall_minus_monotonic = time.time() - time.perf_counter()
@@ -66,8 +65,8 @@ class NixlSnapshot:
                 connected=peer.engine_id in connected,
                 upstream_invalid=peer.engine_id in invalid,
             )
-            if peer.engine_id in offsets:
-                status.clock_offset_nano = int(offsets[peer.engine_id] * _SECOND)
+            if status.connected and handshake.clock_offset_ns is not None:
+                status.clock_offset_nano = handshake.clock_offset_ns
             if peer.engine_id in last_active:
                 active = last_active[peer.engine_id] + wall_minus_monotonic
                 status.last_active_unix_nano = int(active * _SECOND)

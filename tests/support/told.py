@@ -1,0 +1,113 @@
+"""All that the agent makes of a log: spans, sentences and counters."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.contents import Contents
+from penstock.agent.ctl.event_words import event_words
+from penstock.agent.journal import Reader
+from penstock.agent.journal.index import request_ids
+from penstock.agent.metrics import Fold
+from penstock.agent.traces import find
+from penstock.agent.traces.assemble import Assembler
+from penstock.agent.traces.chapters import Loss
+from penstock.agent.traces.entries import request_entries
+from penstock.agent.traces.explain import sentences
+from penstock.agent.traces.recall import recall
+from penstock.agent.traces.state import Limits
+from penstock.proto.v1.ingest_pb2 import Batch
+
+from tests.support.consistent import check_counts, check_sentences, check_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from penstock.agent.model import LoggedBatch, Source
+    from penstock.agent.traces.entries import RequestKey
+    from penstock.agent.traces.find import Story
+    from penstock.agent.traces.spans import Span
+    from penstock.agent.traces.state import Remembered
+
+_LATER = 10 * Limits().grace_nano
+
+
+class Told:
+    """What is made of *logged*, batches in the order of the log, by the *sources* of their epochs."""
+
+    def __init__(self, logged: Sequence[LoggedBatch], sources: Mapping[int, Source]) -> None:
+        self._logged = logged
+        self._sources = sources
+        self._batches = [Batch.FromString(each.body) for each in logged]
+        self._naming: dict[str, list[LoggedBatch]] = defaultdict(list)
+        for each, batch in zip(logged, self._batches, strict=True):
+            for request_id in request_ids(Contents(batch)):
+                self._naming[request_id].append(each)
+        self.spans = self._spans()
+        self.sentences = [text for story in self._stories() for text in sentences(story)]
+        self.fold = Fold()
+        for each, batch in zip(logged, self._batches, strict=True):
+            self.fold.apply(sources[each.epoch], Contents(batch))
+
+    @classmethod
+    def of_journal(cls, path: Path) -> Told:
+        """Read a journal, of an agent that runs or does not."""
+        with Reader(path) as reader:
+            sources = {source.epoch: source for source in reader.sources()}
+            return cls(reader.batches(0, 1 << 30), sources)
+
+    def check(self) -> Told:
+        """Check that it adds up."""
+        check_spans(self.spans)
+        check_sentences(self.sentences)
+        events = [event for batch in self._batches for event in batch.events]
+        check_counts(self.fold, events)
+        assert all(map(event_words, events))
+        return self
+
+    def named(self, name: str) -> list[Span]:
+        """Return the spans of one name."""
+        return [span for span in self.spans if span.name == name]
+
+    def _spans(self) -> list[Span]:
+        assembler = Assembler(self._sources.get, recall=self._recall)
+        finished = [item for each in self._logged for item in assembler.apply(each)]
+        if self._logged:
+            finished += assembler.advance(self._logged[-1].received_unix_nano + _LATER)
+        return [span for item in finished for span in item.spans]
+
+    def _recall(self, key: RequestKey, logged: LoggedBatch) -> Remembered | None:
+        reader: Any = self
+        return recall(reader, key, logged, sample_ratio=lambda _source: 1.0, limits=Limits())
+
+    def _stories(self) -> list[Story]:
+        gathered: dict[RequestKey, find._Entries] = {}
+        endings = []
+        for logged, batch in zip(self._logged, self._batches, strict=True):
+            for key, entry in request_entries(self._sources[logged.epoch], batch):
+                gathered.setdefault(key, find._Entries()).add(logged, entry)
+            for event in batch.events:
+                if event.HasField("source_lost"):
+                    lost = event.source_lost
+                    endings.append((logged, Loss(self._sources[lost.epoch].key, lost.last_seen_unix_nano)))
+        reader: Any = self
+        stories = (
+            find._story(reader, key, found, endings, asked=True, cut=False) for key, found in gathered.items()
+        )
+        return [story for story in stories if story.facts.own]
+
+    # What the journal's reader does.
+
+    def request_batches(self, request_id: str, before: int, _allowance: object) -> list[LoggedBatch]:
+        """Return the batches that name a request."""
+        return [logged for logged in self._naming[request_id] if logged.id < before]
+
+    def source(self, epoch: int) -> Source | None:
+        """Return the source of an epoch."""
+        return self._sources.get(epoch)
+
+    def scan(self, **_which: object) -> list[tuple[LoggedBatch, int]]:
+        """Find nothing: no sentence is about handshakes."""
+        return []
