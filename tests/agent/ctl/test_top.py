@@ -176,7 +176,7 @@ def test_an_engine_that_is_away_and_a_peer_in_quarantine_stand_first() -> None:
         )
     )
     shown = _shown(history).splitlines()
-    assert shown[4].split()[:2] == ["1", "away"]
+    assert shown[4].split()[:3] == ["1", "unknown", "away"]
     assert shown[8].split()[:4] == ["b", "0", "quarantine", "open"]
 
 
