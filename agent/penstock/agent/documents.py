@@ -114,7 +114,7 @@ class _Loader(yaml.SafeLoader):
         self.nodes += 1
         # A value, and perhaps the name of its field.
         if self.nodes > 2 * MAX_VALUES:
-            raise _too_large(f"{MAX_VALUES} values", self.peek_event().start_mark.line + 1)
+            raise _too_large(f"{MAX_VALUES} values", self.line + 1)
         return super().compose_node(parent, index)
 
 
