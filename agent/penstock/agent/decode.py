@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 from penstock.agent.errors import ContractError
-from penstock.agent.status import code_of
+from penstock.agent.status import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -79,4 +79,4 @@ async def _request(handler: Any, body: bytes, context: grpc.aio.ServicerContext[
     try:
         return decode(handler, body)
     except ContractError as error:
-        await context.abort(code_of(error), str(error))
+        await refuse(context, error)

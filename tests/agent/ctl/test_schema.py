@@ -198,6 +198,7 @@ def test_what_every_command_prints_is_seen(filled: AdminHarness, agentctl: Agent
 
 
 def _is_seen(text: str) -> None:
+    assert "unspecified" not in text
     assert [character for character in text if character != "\n" and not character.isprintable()] == []
 
 

@@ -10,7 +10,7 @@ import grpc
 from penstock.agent.decode import decode
 from penstock.agent.errors import AccessError, ContractError
 from penstock.agent.identity import LOCAL, Role
-from penstock.agent.status import code_of
+from penstock.agent.status import refuse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -97,7 +97,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             if "author" in request.DESCRIPTOR.fields_by_name:
                 request.author = caller.author(request.author)
         except (AccessError, ContractError) as error:
-            await context.abort(code_of(error), str(error))
+            await refuse(context, error)
         return request
 
 
