@@ -23,7 +23,10 @@ MAX_CHARACTERS = 4 << 20
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _MAPPING = "tag:yaml.org,2002:map"
 _SEQUENCE = "tag:yaml.org,2002:seq"
-_SCALARS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "bool", "int", "float", "null"))
+_TEXT = "tag:yaml.org,2002:str"
+_SCALARS = frozenset({_TEXT, *(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))})
+# In characters of what is no text: PyYAML takes minutes for a long 1:1:1:..., which is a number to the base of 60.
+_LONGEST = 100
 
 # No field takes more, and Python prints no number of any length.
 _MOST = 2**63
@@ -150,7 +153,7 @@ class _Reading:
         self.characters += len(node.value)
         if self.characters > MAX_CHARACTERS:
             raise _too_large(f"{MAX_CHARACTERS} characters", node.start_mark.line + 1)
-        if node.tag in _SCALARS:
+        if node.tag in _SCALARS and (node.tag == _TEXT or len(node.value) <= _LONGEST):
             # What an explicit tag promises, PyYAML may fail to find in the text.
             with suppress(ValueError, LookupError):
                 value = self.scalars.construct_object(node)
