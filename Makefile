@@ -89,8 +89,9 @@ proto: setup ## Generate the code of the wire contract.
 check-proto: setup ## Is the generated code what the .proto files say?
 	@PYTHON=$(PYTHON_IN_VENV) scripts/proto.sh --check
 
-schema: setup ## Write docs/reference/transferpolicy.schema.json from the policy model.
+schema: setup ## Write docs/reference/*.schema.json: of policies, and of what agentctl prints.
 	@$(PYTHON_IN_VENV) -m penstock.agent.policy.schema >docs/reference/transferpolicy.schema.json
+	@$(PYTHON_IN_VENV) -m penstock.agent.ctl.schema >docs/reference/agentctl.schema.json
 
 prometheus:
 	@scripts/need-prometheus.sh

@@ -57,6 +57,7 @@ OTHERS = {
     "fields of a policy": (POLICIES, field(1, b"".join(field(7, b"%06d" % n) for n in range(120_000)))),
     "no report": (POLICIES, b"\xff" * 64),
     "a service's name": (HEALTH, field(1, b"x" * 1_000_000)),
+    "no health request": (HEALTH, b"\xff" * 64),
 }
 
 

@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 MAX_DEPTH = 32
 # Of one file. 256 policies that set everything have 15,000.
 MAX_VALUES = 30_000
+# Of the names and texts of one file, and of a file that agentctl reads.
+MAX_CHARACTERS = 4 << 20
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _MAPPING = "tag:yaml.org,2002:map"
 _SEQUENCE = "tag:yaml.org,2002:seq"
-_SCALARS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "bool", "int", "float", "null"))
+_TEXT = "tag:yaml.org,2002:str"
+_SCALARS = frozenset({_TEXT, *(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))})
+# In characters of what is no text: PyYAML takes minutes for a long 1:1:1:..., which is a number to the base of 60.
+_LONGEST = 100
 
 # No field takes more, and Python prints no number of any length.
 _MOST = 2**63
@@ -99,12 +104,21 @@ def read_documents(text: str) -> list[Document]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Moments stay text."""
+    """Moments stay text, and a document of too many nodes is not composed to its end: a node takes a kilobyte."""
+
+    nodes = 0
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own shape)
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.nodes += 1
+        # A value, and perhaps the name of its field.
+        if self.nodes > 2 * MAX_VALUES:
+            raise _too_large(f"{MAX_VALUES} values", self.line + 1)
+        return super().compose_node(parent, index)
 
 
 @dataclass
@@ -113,6 +127,7 @@ class _Reading:
 
     scalars: _Loader = field(default_factory=lambda: _Loader(""))
     count: int = 0
+    characters: int = 0
     lines: dict[Location, int] = field(default_factory=dict)
 
     def document(self, node: yaml.Node) -> Document:
@@ -124,7 +139,7 @@ class _Reading:
         self.count += 1
         if len(place) > MAX_DEPTH or self.count > MAX_VALUES:
             limit = f"{MAX_DEPTH} levels" if len(place) > MAX_DEPTH else f"{MAX_VALUES} values"
-            raise DocumentError(f"this is more than {limit} (aliases count as often as they are used)", line)
+            raise _too_large(limit, line)
         self.lines.setdefault(place, line)
         if isinstance(node, yaml.MappingNode) and node.tag == _MAPPING:
             return self._mapping(node, place)
@@ -135,7 +150,10 @@ class _Reading:
         raise DocumentError(f"{node.tag} is nothing that JSON can say; write plain values", line)
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
-        if node.tag in _SCALARS:
+        self.characters += len(node.value)
+        if self.characters > MAX_CHARACTERS:
+            raise _too_large(f"{MAX_CHARACTERS} characters", node.start_mark.line + 1)
+        if node.tag in _SCALARS and (node.tag == _TEXT or len(node.value) <= _LONGEST):
             # What an explicit tag promises, PyYAML may fail to find in the text.
             with suppress(ValueError, LookupError):
                 value = self.scalars.construct_object(node)
@@ -158,3 +176,9 @@ class _Reading:
             self.lines[*place, name] = line
             fields[name] = self.value(value, (*place, name))
         return fields
+
+
+def _too_large(limit: str, line: int) -> DocumentError:
+    return DocumentError(
+        f"this is more than {limit} (aliases count as often as they are used); split it", line
+    )

@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse  # type: ignore[import-untyped]
 from penstock.agent.addresses import Address, TcpAddress, UnixAddress
+from penstock.agent.decode import DecodeInterceptor
 from penstock.agent.errors import StateError, TakenError
 from penstock.agent.whereabouts import identity
 
@@ -140,7 +141,10 @@ class GrpcServer:
 
         """
         self.server = grpc.aio.server(
-            options=_OPTIONS, interceptors=interceptors, maximum_concurrent_rpcs=_MAX_CALLS
+            options=_OPTIONS,
+            # Outside of the others: what they have parsed themselves it leaves alone.
+            interceptors=[DecodeInterceptor(), *interceptors],
+            maximum_concurrent_rpcs=_MAX_CALLS,
         )
         self.address = address
         self._flag = flag

@@ -55,6 +55,10 @@ class Requirement:
         return (labels.get(self.key) in self.values) == (self.operator == "In")
 
 
+MAX_GLOBS, MAX_GLOB = 64, 256
+"""Of models, and of the characters of one: a long glob takes minutes to read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which engines: every requirement holds, and any of the models and any of the keys fit.

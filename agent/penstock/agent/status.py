@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any, NoReturn
+from urllib.parse import quote
+
 import grpc
 from penstock.agent.errors import (
     AccessError,
@@ -39,6 +42,21 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     UncountableError: grpc.StatusCode.INTERNAL,
     UnwritableError: grpc.StatusCode.INTERNAL,
 }
+
+
+# gRPC takes 8 KiB of headers; what is longer ends the call with a status of its own, which says nothing.
+_MAX_DETAILS = 7_000
+# Characters at each end of a sentence that is cut; one may need 12 bytes.
+_KEPT = 250
+
+
+async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: PenstockError) -> NoReturn:
+    """End a call with the status and the sentence of *error*."""
+    sentence = str(error)
+    if len(quote(sentence)) > _MAX_DETAILS:
+        # The end says what to do.
+        sentence = f"{sentence[:_KEPT]} … {sentence[-_KEPT:]}"
+    await context.abort(code_of(error), sentence)
 
 
 def code_of(error: PenstockError) -> grpc.StatusCode:

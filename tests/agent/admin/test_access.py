@@ -255,6 +255,53 @@ async def test_whoever_opens_the_unix_socket_may_do_everything() -> None:
     assert service.calls == [("ApplyPolicy", "me@host")]
 
 
+def _garbled(channel: grpc.aio.Channel, path: str, *, streaming: bool) -> Any:
+    """Call a method with what is no message at all."""
+    return (channel.unary_stream if streaming else channel.unary_unary)(path)(b"\xff" * 64, timeout=60)
+
+
+async def _end(call: Any) -> tuple[grpc.StatusCode, str]:
+    return await call.code(), await call.details()
+
+
+@pytest.mark.parametrize("method", list(SERVICE.methods), ids=lambda method: method.name)
+async def test_garbage_is_parsed_after_the_caller_was_let_in(
+    served: _Served, method: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who may not call learns nothing but that; who may is told that it is no request. Neither leaves a traceback."""
+    path = f"/{SERVICE.full_name}/{method.name}"
+    for name, expected in (
+        ("mallory", grpc.StatusCode.PERMISSION_DENIED),
+        ("grafana", grpc.StatusCode.INVALID_ARGUMENT if method.name in READING else grpc.StatusCode.PERMISSION_DENIED),
+        ("ops", grpc.StatusCode.INVALID_ARGUMENT),
+    ):  # fmt: skip
+        async with served.channel(served.authority.issue(common_name=name)) as channel:
+            code, details = await _end(_garbled(channel, path, streaming=method.server_streaming))
+        assert code is expected
+        if code is grpc.StatusCode.INVALID_ARGUMENT:
+            assert details.startswith(f"the request is not a {method.input_type.full_name}; ")
+    assert served.service.calls == []
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(("method", "streaming"), [("Check", False), ("Watch", True)])
+async def test_garbage_for_the_health_service(
+    method: str, streaming: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is on every socket of the agent; who asks rightly is answered as before."""
+    async with _over_unix(admin_pb2_grpc.AdminServicer()) as channel:
+        path = f"/grpc.health.v1.Health/{method}"
+        code, details = await _end(_garbled(channel, path, streaming=streaming))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert details.startswith("the request is not a grpc.health.v1.HealthCheckRequest; ")
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=60)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert answer == await watch.read() == health_pb2.HealthCheckResponse(status="SERVING")
+        watch.cancel()
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("method", ["Backup", "WatchEvents"])
 async def test_a_method_that_is_not_here(method: str) -> None:
     """Its name is in the answer."""

@@ -317,3 +317,15 @@ def test_a_peer_is_one_whoever_tells_of_it(harness: AdminHarness) -> None:
         True,
         "id",
     )
+
+
+@pytest.mark.parametrize("seconds", [2**63 - 1, -(2**63)])
+def test_a_time_of_any_length_is_answered(harness: AdminHarness, seconds: int) -> None:
+    """One that Python cannot hold is too long or too short, as any other."""
+    harness.engine("0", **_ABLE)
+    for call, request in (
+        (harness.stub.SetQuarantine, _quarantine(ttl={"seconds": seconds})),
+        (harness.stub.StartDrill, _drill(ttl={"seconds": seconds})),
+        (harness.stub.StartDrill, _drill(mode=0, delay={"seconds": seconds})),
+    ):
+        assert _fails(call, request)[0] is grpc.StatusCode.INVALID_ARGUMENT

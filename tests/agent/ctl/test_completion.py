@@ -53,6 +53,28 @@ def test_commands_options_and_words(harness: AdminHarness) -> None:
     assert _complete(nowhere, "bogus x") == []
 
 
+def test_names_that_would_do_something_are_left_out(
+    harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell inserts a completion as it is, and the person at it presses enter."""
+    monkeypatch.setattr("penstock.agent.ctl.named._DEADLINE", 60.0)
+    names = (
+        "$(reboot)",
+        "`id`",
+        "a;b",
+        "a b",
+        "a\nplain,b",
+        "\x1b[2J",
+        "\u202ea",
+        "--all",
+        "[::1]:5600",
+        "é-1",
+    )
+    core = harness.source("0")
+    harness.append(core, *(transfer_failure("r", peer=name) for name in names))
+    assert _complete(harness.address, "get requests --peer ") == ["[::1]:5600", "é-1"]
+
+
 def test_names_are_those_that_the_agent_knows(
     harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

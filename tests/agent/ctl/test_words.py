@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from penstock.agent.ctl import words
-from penstock.agent.ctl.output import plain, table
+from penstock.agent.ctl.output import table
+from penstock.agent.ctl.plain import plain
 from penstock.agent.ctl.tree import tree_lines
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
@@ -67,16 +68,16 @@ def test_texts() -> None:
 def test_colours_are_no_width() -> None:
     """Columns are aligned by what is seen; nothing trails."""
     assert (
-        table(("A", "B"), [("\x1b[31mxx\x1b[0m", "1"), ("yyyy", "")])
+        table(("A", "B"), [(words.style("xx", "red"), "1"), ("yyyy", "")])
         == "A      B\n\x1b[31mxx\x1b[0m     1\nyyyy"
     )
 
 
 def test_a_message_as_json_values() -> None:
     """Maps, lists, words, embedded JSON; unset messages are left out, zero numbers are not."""
-    status = plain(admin.Policy(name="p", manifest_json='{"a": 1}', generation=2**60))
+    status = plain(admin.Policy(name="p", manifest_json='{"a": 1}', generation=7))
     assert status["manifest"] == {"a": 1}
-    assert status["generation"] == 2**60
+    assert status["generation"] == 7
     assert status["enginesInForce"] == 0
     assert "changed" not in status
     engine = plain(admin.Engine(labels={"b": "2", "a": "1"}, role=2))
@@ -110,7 +111,7 @@ def test_a_trace_is_a_tree() -> None:
             _span("circle", "e", "e", 9_500_000),
         ],
     )
-    assert list(tree_lines(trace)) == [
+    assert list(map(words.printable, tree_lines(trace))) == [
         "trace t1",
         "├─ \x1b[1mpenstock.request\x1b[0m  [vllm-decode 0]  +0  1.0ms  outcome=failed",
         "│  ├─ \x1b[1mearly\x1b[0m  [vllm-decode 0]  +2.0ms  1.0ms",
@@ -128,10 +129,13 @@ def test_a_trace_is_a_tree() -> None:
         ("a\x1b[2Jb\x1b]0;t\x07", r"a\x1b[2Jb\x1b]0;t\x07"),
         ("one\ntwo\r\0", r"one\ntwo\r\x00"),
         ("\u202eabc\x9b", r"\u202eabc\x9b"),
-        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
+        ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),
+        ("zero\u200bwidth\u00ad\ufeff", r"zero\u200bwidth\xad\ufeff"),
+        ("\U000e0041", r"\U000e0041"),
+        (words.style("x\x1b[8m", "red"), "\x1b[31mx\\x1b[8m\x1b[0m"),
     ],
 )
 def test_what_a_client_chose_cannot_move_the_cursor(text: str, shown: str) -> None:
-    """Control characters are escaped; colours stay."""
+    """Only our own colours are colours."""
     assert words.printable(text) == shown
     assert table(("ID",), [(text,)]).splitlines()[1:] == [shown]

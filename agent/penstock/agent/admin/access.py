@@ -7,9 +7,10 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.errors import AccessError
+from penstock.agent.decode import decode
+from penstock.agent.errors import AccessError, ContractError
 from penstock.agent.identity import LOCAL, Role
-from penstock.agent.status import code_of
+from penstock.agent.status import refuse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -51,28 +52,32 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Put the check before the method; other services (health) have none."""
+        """Put the check before the method, and before its request is parsed; other services (health) have none."""
         handler = await continuation(handler_call_details)
         path = handler_call_details.method
         if handler is None or not path.startswith(SERVICE):
             return handler
         method = path.removeprefix(SERVICE)
         if handler.response_streaming:
-            return handler._replace(unary_stream=self._stream(method, handler.unary_stream))
-        return handler._replace(unary_unary=self._unary(method, handler.unary_unary))
+            return handler._replace(request_deserializer=None, unary_stream=self._stream(method, handler))
+        return handler._replace(request_deserializer=None, unary_unary=self._unary(method, handler))
 
-    def _unary(self, method: str, call: Any) -> Any:
-        async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            await self._check(method, request, context)
+    def _unary(self, method: str, handler: Any) -> Any:
+        call = handler.unary_unary
+
+        async def checked(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            request = await self._admit(method, handler, body, context)
             if not inspect.iscoroutinefunction(call):
                 await _abort_missing(method, context)
             return await call(request, context)
 
         return checked
 
-    def _stream(self, method: str, call: Any) -> Any:
-        async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            await self._check(method, request, context)
+    def _stream(self, method: str, handler: Any) -> Any:
+        call = handler.unary_stream
+
+        async def checked(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            request = await self._admit(method, handler, body, context)
             if not inspect.isasyncgenfunction(call):
                 await _abort_missing(method, context)
             async with aclosing(call(request, context)) as responses:
@@ -81,14 +86,19 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
         return checked
 
-    async def _check(self, method: str, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def _admit(
+        self, method: str, handler: Any, body: bytes, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> Any:
+        """Return the request of a caller who may make it, with the author that the connection proves."""
         try:
             caller = LOCAL if self._allowed is None else self._allowed.admit(context.auth_context())
             _require(caller, method)
+            request = decode(handler, body)
             if "author" in request.DESCRIPTOR.fields_by_name:
                 request.author = caller.author(request.author)
-        except AccessError as error:
-            await context.abort(code_of(error), str(error))
+        except (AccessError, ContractError) as error:
+            await refuse(context, error)
+        return request
 
 
 async def _abort_missing(method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:

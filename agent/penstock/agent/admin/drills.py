@@ -75,7 +75,7 @@ def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
         raise ContractError(
             f"rate {request.rate:g} is no share of the attempts; use a number above 0 and up to 1 such as 0.2"
         )
-    delay, slow = request.delay.ToTimedelta(), not request.mode
+    delay, slow = selecting.timedelta_of(request.delay), not request.mode
     if slow != bool(delay) or not timedelta() <= delay <= MAX_DELAY:
         raise ContractError(
             f"delay {format_duration(delay)} does not go with mode {modes[request.mode]}; "

@@ -49,6 +49,14 @@ def checked_peer(peer: str) -> str:
     return peer
 
 
+def timedelta_of(duration: Duration) -> timedelta:
+    """Return *duration*; one that Python cannot hold as the longest or the shortest that it can."""
+    try:
+        return duration.ToTimedelta()
+    except OverflowError:
+        return timedelta.max if duration.seconds > 0 else timedelta.min
+
+
 def checked_ttl(ttl: Duration, most: timedelta, what: str) -> int:
     """Return *ttl* in nanoseconds.
 
@@ -56,7 +64,7 @@ def checked_ttl(ttl: Duration, most: timedelta, what: str) -> int:
         ContractError: it is not between 1 s and *most*; *what* names the thing that ends by it.
 
     """
-    given = ttl.ToTimedelta()
+    given = timedelta_of(ttl)
     if not _SHORTEST <= given <= most:
         raise ContractError(
             f"{what} ends by itself: its ttl is {format_duration(given)}, "

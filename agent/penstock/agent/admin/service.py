@@ -21,7 +21,7 @@ from penstock.agent.admin import (
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
 from penstock.agent.listen import MAX_SEND_BYTES
-from penstock.agent.status import code_of
+from penstock.agent.status import refuse
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 
@@ -45,7 +45,7 @@ def _unary(
         try:
             return _checked(await call(self.agent, request))
         except PenstockError as error:
-            await context.abort(code_of(error), str(error))
+            await refuse(context, error)
 
     return method
 
@@ -70,7 +70,7 @@ def _stream(
             async for response in call(self.agent, request):
                 yield response
         except PenstockError as error:
-            await context.abort(code_of(error), str(error))
+            await refuse(context, error)
 
     return method
 
@@ -126,4 +126,4 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             async for event in events.watch_events(self.agent, self._tail, request):
                 yield event
         except PenstockError as error:
-            await context.abort(code_of(error), str(error))
+            await refuse(context, error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.rollout import Known
-from penstock.agent.selector import Selection, Target, parse_labels
+from penstock.agent.selector import MAX_GLOB, MAX_GLOBS, Selection, Target, parse_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +28,13 @@ def selection_of(selector: EngineSelector) -> Selection:
     """Return what *selector* asks for.
 
     Raises:
-        ContractError: its labels cannot be read.
+        ContractError: its labels cannot be read, or its models are too many or too long.
 
     """
+    if len(selector.models) > MAX_GLOBS or any(len(glob) > MAX_GLOB for glob in selector.models):
+        raise ContractError(
+            f"the selector's models are too long; give at most {MAX_GLOBS} globs of at most {MAX_GLOB} characters"
+        )
     try:
         requirements = parse_labels(selector.labels)
     except ValueError as error:

@@ -9,8 +9,9 @@ import click
 from penstock.agent.ctl.change import changed_engines, follow_change, with_all, with_change
 from penstock.agent.ctl.files import read_paths
 from penstock.agent.ctl.options import author, with_client, with_paths
-from penstock.agent.ctl.output import dump, dump_yaml
+from penstock.agent.ctl.output import say_document
 from penstock.agent.ctl.progress import conclude, show_fields, show_warnings
+from penstock.agent.ctl.say import say
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def export(client: Client, output: str) -> None:
     """Print all policies as one document that 'import' and 'apply' take; those that belong to files are left out."""
     response = client.call("ExportPolicies", admin.ExportPoliciesRequest())
     document = json.loads(response.manifests_json)
-    click.echo(dump_yaml(document) if output == "yaml" else dump(document, output))
+    say_document(document, output)
 
 
 @click.command("import")
@@ -62,7 +63,7 @@ def import_(
         show_warnings(response)
         tail = " (dry run: nothing was changed)" if dry_run else ""
         for policy in response.policies:
-            click.echo(f"policy {policy.name} {policy.result}, generation {policy.generation}{tail}")
+            say(f"policy {policy.name} {policy.result}, generation {policy.generation}{tail}")
         if dry_run:
             show_fields(response)
     selector = changed_engines(response)

@@ -11,7 +11,7 @@ from penstock.agent.ctl.failure import AwayError, WrongUseError
 from penstock.agent.ctl.files import Written, read_paths
 from penstock.agent.ctl.named import POLICY
 from penstock.agent.ctl.options import DURATION, author, with_client, with_output, with_paths
-from penstock.agent.ctl.output import plain
+from penstock.agent.ctl.plain import plain
 from penstock.agent.ctl.progress import (
     DEFAULT_TIMEOUT,
     Followed,

@@ -12,8 +12,8 @@ from penstock.agent.ctl.differences import leaves
 from penstock.agent.ctl.engine_facts import document, effective_policy, find_engine
 from penstock.agent.ctl.named import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
-from penstock.agent.ctl.output import dump
-from penstock.proto.names import label
+from penstock.agent.ctl.output import say_document
+from penstock.agent.ctl.say import say
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -37,12 +37,11 @@ def engine(client: Client, key: EngineKey, output: str) -> None:
     """Show one engine in full: facts, policy and which policy gives each field, what it holds, peers, processes, hooks."""
     item, effective = find_engine(client, key), effective_policy(client, key)
     if output != "table":
-        click.echo(dump(document(item, effective), output))
+        say_document(document(item, effective), output)
         return
     request = admin.ListPeersRequest(selector=engine_selector(engines=[key]))
     peers = client.call("ListPeers", request).peers
-    lines = description(item, effective, list(peers), time.time())
-    click.echo("\n".join(map(words.printable, lines)))
+    say(*description(item, effective, list(peers), time.time()))
 
 
 def description(
@@ -118,7 +117,7 @@ def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
     status = item.policy
     yield f"In force: {status.hash or words.short_hash('')}"
     if item.wanted_hash != status.hash:
-        yield click.style(f"Wanted: {item.wanted_hash or words.short_hash('')}", fg="yellow")
+        yield words.style(f"Wanted: {item.wanted_hash or words.short_hash('')}", "yellow")
     yield f"In sync: {'yes' if item.in_sync else 'no'}"
     if status.kv_action:
         yield f"On a failed KV load: {status.kv_action}"
@@ -127,20 +126,20 @@ def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
     if status.expires_time_unix_nano:
         yield f"Moves on: {words.ago(status.expires_time_unix_nano, now)}"
     if status.last_error:
-        yield click.style(f"Last error: {words.one_line(status.last_error, _LONGEST_ERROR)}", fg="red")
+        yield words.style(f"Last error: {words.one_line(status.last_error, _LONGEST_ERROR)}", "red")
 
 
 def _waiting(item: admin.Engine, now: float) -> Iterator[str]:
     for entry in item.deferred:
         peer = f" from {entry.peer.address}" if entry.peer.address else ""
         since = words.ago(entry.oldest_start_time_unix_nano, now)
-        yield f"{entry.count} for {label(common.DeferralReason, entry.reason)}{peer}, the oldest since {since}"
+        yield f"{entry.count} for {words.word(common.DeferralReason, entry.reason)}{peer}, the oldest since {since}"
 
 
 def _in_flight(item: admin.Engine, now: float) -> Iterator[str]:
     for entry in item.in_flight:
         since = words.ago(entry.oldest_start_time_unix_nano, now)
-        channel = label(common.Channel, entry.channel)
+        channel = words.word(common.Channel, entry.channel)
         yield f"{entry.count} {channel} with {entry.peer.address or 'unknown'}, the oldest since {since}"
 
 
@@ -157,7 +156,7 @@ def _peer(peer: admin.PeerSummary, now: float) -> str:
     if peer.HasField("last_failure"):
         text += f", last {words.ago_of(peer.last_failure, now)}"
     if peer.status.quarantine > events.QUARANTINE_STATE_CLOSED:
-        text += f"; {click.style(rows.quarantine_words(peer.status), fg='red')}"
+        text += f"; {words.style(rows.quarantine_words(peer.status), 'red')}"
     return text
 
 
@@ -168,16 +167,16 @@ def _source(source: admin.Source, now: float) -> Iterator[str]:
     yield f"{name} (pid {hello.pid}, penstock {hello.penstock_version or 'unknown'}): {state}"
     for hook in source.hooks:
         if not hook.installed:
-            yield click.style(f"{_INDENT}hook {hook.name} is not installed: {hook.reason}", fg="yellow")
+            yield words.style(f"{_INDENT}hook {hook.name} is not installed: {hook.reason}", "yellow")
     if source.hooks:
         installed = sum(hook.installed for hook in source.hooks)
         yield f"{_INDENT}{installed} of {len(source.hooks)} hooks installed"
     if source.HasField("unaccounted_entries"):
         yield from _entries(source)
     for drop in source.drops:
-        yield click.style(f"{_INDENT}lost: {drop.count} {drop.kind} ({drop.reason})", fg="yellow")
+        yield words.style(f"{_INDENT}lost: {drop.count} {drop.kind} ({drop.reason})", "yellow")
     for error in source.guard_errors:
-        yield click.style(f"{_INDENT}own errors: {error.count} {error.error_class} in {error.hook}", fg="red")
+        yield words.style(f"{_INDENT}own errors: {error.count} {error.error_class} in {error.hook}", "red")
 
 
 def _entries(source: admin.Source) -> Iterator[str]:
@@ -188,7 +187,7 @@ def _entries(source: admin.Source) -> Iterator[str]:
         f"{emitter.pending_entries} pending, {source.lost_entries} dropped"
     )
     if source.unaccounted_entries:
-        yield click.style(
+        yield words.style(
             f"{_INDENT}{source.unaccounted_entries} entries are not accounted for; please report this",
-            fg="red",
+            "red",
         )

@@ -6,14 +6,17 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
+from penstock.agent.ctl import words
 from penstock.agent.ctl.differences import Difference, differences, plain_rows, rows
 from penstock.agent.ctl.engine_facts import comparable, described, read_engine
 from penstock.agent.ctl.failure import AwayError, FailedError, WrongUseError
 from penstock.agent.ctl.files import read_paths
 from penstock.agent.ctl.named import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client, with_output
-from penstock.agent.ctl.output import dump, plain, table
+from penstock.agent.ctl.output import say_document, say_table
+from penstock.agent.ctl.plain import plain
 from penstock.agent.ctl.progress import show_fields, show_warnings
+from penstock.agent.ctl.say import say
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -61,13 +64,13 @@ def policy(
         }
         if change is not None:
             document["engines"] = plain(change)["engines"]
-        click.echo(dump(document, output))
+        say_document(document, output)
     else:
         _show(name, before, after, found, file)
         if change is not None:
             show_warnings(change)
             if found:
-                click.echo()
+                say("")
                 show_fields(change)
     return _DIFFERS if found and exit_code else 0
 
@@ -75,9 +78,9 @@ def policy(
 def _show(name: str, before: str, after: str, found: list[Difference], file: str | None) -> None:
     if found:
         title = after if file is not None else after.upper()
-        click.echo(table(("FIELD", before.upper(), title), rows(found)))
+        say_table(("FIELD", before.upper(), title), rows(found))
     else:
-        click.echo(f"policy {name}: {before} and {after} are the same")
+        say(f"policy {name}: {before} and {after} are the same")
 
 
 def _with_generation(client: Client, name: str, generation: int | None) -> tuple[str, str, list[Difference]]:
@@ -121,10 +124,8 @@ def _with_file(
         raise
     except FailedError as error:
         # The content is right, only may nobody apply it: a file owns the name, or the certificate is for reading.
-        click.echo(
-            click.style(
-                f"warning: what it would change in engines is not known: {error.message}", fg="yellow"
-            ),
+        say(
+            words.style(f"warning: what it would change in engines is not known: {error.message}", "yellow"),
             err=True,
         )
     present = _present(client, name)
@@ -182,12 +183,12 @@ def engine(
     found = differences(comparable(left), comparable(right))
     if output != "table":
         document = {"engines": list(names), "differences": plain_rows(found, "first", "second")}
-        click.echo(dump(document, output))
+        say_document(document, output)
     elif found:
-        click.echo(table(("FIELD", names[0], names[1]), rows(found)))
+        say_table(("FIELD", names[0], names[1]), rows(found))
         _explain(found)
     else:
-        click.echo(f"engines {names[0]} and {names[1]} are alike")
+        say(f"engines {names[0]} and {names[1]} are alike")
     return _DIFFERS if found and exit_code else 0
 
 
@@ -201,4 +202,4 @@ def _explain(found: list[Difference]) -> None:
     ]
     because = f": {', '.join(factors)}" if factors else ""
     text = f"their handshakes are refused as incompatible{because}"
-    click.echo(click.style(text, fg="red"))
+    say(words.style(text, "red"))

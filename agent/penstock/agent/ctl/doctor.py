@@ -11,8 +11,9 @@ from penstock.agent.ctl.diagnosis import AGENT, examine
 from penstock.agent.ctl.failure import AwayError, FailedError, RefusedError
 from penstock.agent.ctl.findings import NOTE, OK, WRONG, Finding, wrong
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.output import dump
+from penstock.agent.ctl.output import say_document
 from penstock.agent.ctl.reach import why
+from penstock.agent.ctl.say import say
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def doctor(client: Client, output: str) -> int:
         # What is wrong stands last, above the prompt.
         for finding in sorted(found, key=lambda finding: _ORDER.index(finding.level)):
             _show(finding)
-        click.echo(f"{bad} of {len(found)} things are wrong" if bad else "nothing is wrong")
+        say(f"{bad} of {len(found)} things are wrong" if bad else "nothing is wrong")
     else:
         findings = [finding._asdict() for finding in found]
-        click.echo(dump({"healthy": not bad, "findings": findings}, output))
+        say_document({"healthy": not bad, "findings": findings}, output)
     return 1 if bad else 0
 
 
@@ -78,7 +79,7 @@ def _answer(address: str, error: FailedError) -> Finding:
 
 
 def _show(finding: Finding) -> None:
-    level = click.style(f"{finding.level:<5}", fg=_COLOURS[finding.level])
-    click.echo(words.printable(f"{level}  {finding.subject}: {finding.what}"))
+    level = words.style(f"{finding.level:<5}", _COLOURS[finding.level])
+    say(f"{level}  {finding.subject}: {finding.what}")
     if finding.advice and finding.level != OK:
-        click.echo(words.printable(f"       → {finding.advice}"))
+        say(f"       → {finding.advice}")

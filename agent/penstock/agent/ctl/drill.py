@@ -11,6 +11,8 @@ from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.get import show_table
 from penstock.agent.ctl.named import DRILL
 from penstock.agent.ctl.options import author, with_client, with_output
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.say import say
 from penstock.agent.ctl.targeting import follow_order, with_timeout
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -39,20 +41,26 @@ def list_drills(client: Client, output: str) -> None:
 @click.argument("ids", nargs=-1, type=DRILL, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="Stop all that are running.")
 @with_timeout
+@with_output()
 @with_client
-def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timedelta) -> None:
+def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timedelta, output: str) -> None:
     """End rehearsals before their time."""
     if bool(ids) == everything:
         raise WrongUseError("which drills? give their IDs ('agentctl drill list' shows them), or --all")
     if everything:
         ids = tuple(item.id for item in client.call("ListDrills", admin.ListDrillsRequest()).drills)
         if not ids:
-            click.echo("no drill is running", err=True)
+            say("no drill is running", err=True)
     stopped = [
         client.call("StopDrill", admin.StopDrillRequest(id=drill_id, author=author())) for drill_id in ids
     ]
+    quiet = output != "table"
     for item in stopped:
-        click.echo(f"drill {item.id} stopped")
-        follow_order(
-            client, item.spec.selector, timeout, f"the end of drill {item.id}", "it has ended", quiet=False
-        )
+        if not quiet:
+            say(f"drill {item.id} stopped")
+        what = f"the end of drill {item.id}"
+        last = follow_order(client, item.spec.selector, timeout, what, "it has ended", quiet=quiet)
+        del item.engines[:]
+        item.engines.extend(last.engines)
+    if quiet:
+        show(admin.ListDrillsResponse(drills=stopped), output)

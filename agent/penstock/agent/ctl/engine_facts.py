@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ctl.failure import FailedError, WrongUseError
 from penstock.agent.ctl.options import engine_selector
-from penstock.agent.ctl.output import plain
+from penstock.agent.ctl.plain import plain
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MAX_CHARACTERS = 4 * 1024 * 1024
 # Facts that are never the same in two engines, or that stand elsewhere.
 _OWN = frozenset(
-    {"kvEngineId", "startTimeUnixNano", "sideChannel", "labels", "role", "roleGuessed", "compatibilityHash",
+    {"kvEngineId", "startTime", "sideChannel", "labels", "role", "roleGuessed", "compatibilityHash",
      "compatibilityFactors"}
 )  # fmt: skip
 # Labels that only say which pod it is.

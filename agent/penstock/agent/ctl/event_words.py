@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.balance import balancedness
 from penstock.agent.ctl import words
-from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -39,42 +38,43 @@ def _seconds(start: int, end: int) -> str:
 
 
 def _transfer_failure(body: events.TransferFailure) -> str:
-    mode, kind = label(common.FailureMode, body.mode), label(common.ErrorType, body.error_type)
+    mode, kind = words.word(common.FailureMode, body.mode), words.word(common.ErrorType, body.error_type)
     culprits = " at ".join(filter(None, (body.caused_by_request_id, body.caused_by_peer.address)))
     cause = f", caused by {culprits}" if culprits else ""
     factors = ", ".join(body.incompatibility.factors)
     differ = f", the two differ in {factors}" if factors else ""
     text = f": {words.folded(body.error_text)}" if body.error_text else ""
-    return f"{label(common.Channel, body.channel)} {mode}/{kind}{cause}{differ}{text}"
+    return f"{words.word(common.Channel, body.channel)} {mode}/{kind}{cause}{differ}{text}"
 
 
 def _load_outcome(body: events.LoadOutcome) -> str:
-    outcome, mode = label(common.Outcome, body.outcome), label(common.FailureMode, body.mode)
-    by = label(common.DecidedBy, body.decided_by)
+    outcome, mode = words.word(common.Outcome, body.outcome), words.word(common.FailureMode, body.mode)
+    by = words.word(common.DecidedBy, body.decided_by)
     # A request whose peer an operator has cut off never tried: there is no mode.
     after = f" after {mode}" if body.mode else ""
     tokens = f"{body.tokens_recomputed} tokens lost"
     if body.outcome == common.OUTCOME_RECOMPUTED:
         tokens = f"{body.tokens_kept} tokens kept, {body.tokens_recomputed} recomputed"
     reason = f": {words.folded(body.reason)}" if body.reason else ""
-    return (
-        f"{label(common.Channel, body.channel)} {outcome} by {by}{after}, {tokens}{reason}{_observed(body)}"
-    )
+    return f"{words.word(common.Channel, body.channel)} {outcome} by {by}{after}, {tokens}{reason}{_observed(body)}"
 
 
 def _observed(body: events.LoadOutcome) -> str:
     if not body.observed_outcome:
         return ""
     reason = f": {words.folded(body.observed_reason)}" if body.observed_reason else ""
-    return f" (observed: {label(common.Outcome, body.observed_outcome)}{reason})"
+    return f" (observed: {words.word(common.Outcome, body.observed_outcome)}{reason})"
 
 
 def _deferral_start(body: events.DeferralStart) -> str:
-    return f"waits for {label(common.DeferralReason, body.reason)}"
+    return f"waits for {words.word(common.DeferralReason, body.reason)}"
 
 
 def _deferral_end(body: events.DeferralEnd) -> str:
-    reason, ending = label(common.DeferralReason, body.reason), label(common.DeferralEnding, body.ending)
+    reason, ending = (
+        words.word(common.DeferralReason, body.reason),
+        words.word(common.DeferralEnding, body.ending),
+    )
     observed = f" (observed: given up, {words.folded(body.observed_reason)})" if body.observed_reason else ""
     return f"waited for {reason}: {ending}{observed}"
 
@@ -89,11 +89,13 @@ def _request_closed(body: events.RequestClosed) -> str:
 def _handshake(body: events.Handshake) -> str:
     took = _seconds(body.start_time_unix_nano, body.end_time_unix_nano)
     error = f": {words.folded(body.error_text)}" if body.error_text else ""
-    return f"{label(common.TransferResult, body.result)} after {took}, {body.waiters_total} waited{error}"
+    return (
+        f"{words.word(common.TransferResult, body.result)} after {took}, {body.waiters_total} waited{error}"
+    )
 
 
 def _lease_closed(body: events.LeaseClosed) -> str:
-    return f"{body.blocks} blocks: {label(events.LeaseEnding, body.ending)}"
+    return f"{body.blocks} blocks: {words.word(events.LeaseEnding, body.ending)}"
 
 
 def _policy_applied(body: events.PolicyApplied) -> str:
@@ -105,7 +107,7 @@ def _policy_applied(body: events.PolicyApplied) -> str:
 
 
 def _quarantine_changed(body: events.QuarantineChanged) -> str:
-    before, after = (label(events.QuarantineState, state) for state in (body.previous, body.state))
+    before, after = (words.word(events.QuarantineState, state) for state in (body.previous, body.state))
     return f"{before} → {after} ({body.reason})"
 
 
@@ -117,7 +119,7 @@ def _eplb_rebalance(body: events.EplbRebalance) -> str:
     remote = sum(layer.experts_received_remotely for layer in body.layers)
     local = sum(layer.experts_received_locally for layer in body.layers)
     parts = [
-        f"{label(common.TransferResult, body.result)} ({label(events.EplbTrigger, body.trigger)})",
+        f"{words.word(common.TransferResult, body.result)} ({words.word(events.EplbTrigger, body.trigger)})",
         f"{len(body.layers)} layers, {remote} experts from other ranks, {local} moved locally",
         f"took {took}, pause {pause}",
     ]

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.ctl.failure import WrongUseError
-from penstock.agent.documents import DocumentError, read_documents
+from penstock.agent.documents import MAX_CHARACTERS, DocumentError, read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MAX_CHARACTERS = 4 * 1024 * 1024
 _SUFFIXES = (".json", ".yaml", ".yml")
 
 
@@ -70,9 +69,9 @@ def _read_path(path: str) -> list[Written]:
 
 
 def _manifests(stream: IO[str], where: str) -> list[Written]:
-    text = stream.read(_MAX_CHARACTERS + 1)
-    if len(text) > _MAX_CHARACTERS:
-        raise WrongUseError(f"{where} has more than {_MAX_CHARACTERS} characters; split it")
+    text = stream.read(MAX_CHARACTERS + 1)
+    if len(text) > MAX_CHARACTERS:
+        raise WrongUseError(f"{where} has more than {MAX_CHARACTERS} characters; split it")
     try:
         manifests = [item.value for document in read_documents(text) for item in document.items()]
     except DocumentError as error:

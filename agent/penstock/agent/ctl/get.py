@@ -9,7 +9,8 @@ import click
 from penstock.agent.ctl import rows
 from penstock.agent.ctl.named import KIND, PEER, POLICY
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.output import show, table
+from penstock.agent.ctl.output import say_table, show
+from penstock.agent.ctl.say import say
 from penstock.proto.names import number, words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import Channel, FailureMode
@@ -76,10 +77,10 @@ def show_table(message: Message, found: rows.Table, output: str, nothing: str) -
     if output in {"json", "yaml"}:
         show(message, output)
     elif not found.rows:
-        click.echo(nothing, err=True)
+        say(nothing, err=True)
     else:
         shown = found if output == "wide" else found.narrow()
-        click.echo(table(shown.headers, shown.rows))
+        say_table(shown.headers, shown.rows)
 
 
 def nothing_fits(selector: str, text: str) -> str:
@@ -128,7 +129,7 @@ def events(client: Client, output: str, **filters: Any) -> None:
     where = "among the newest of the log" if response.truncated else "in the log"
     show_table(response, found, output, f"no such event is {where}")
     if response.truncated and output in {"table", "wide"}:
-        click.echo("there are older ones; --limit or --since widens the view", err=True)
+        say("there are older ones; --limit or --since widens the view", err=True)
 
 
 @click.command()

@@ -14,8 +14,10 @@ from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.get import show_table
 from penstock.agent.ctl.named import ENGINE, POLICY
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.output import dump, dump_yaml, plain, show, table
+from penstock.agent.ctl.output import say_document, say_documents, say_table, show
+from penstock.agent.ctl.plain import plain
 from penstock.agent.ctl.rows import Table
+from penstock.agent.ctl.say import say
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -85,13 +87,13 @@ def _show_effective(client: Client, engine: EngineKey, output: str) -> None:
         show(effective, output)
         return
     if not effective.fields:
-        click.echo(f"no policy selects engine {engine}: vLLM's own configuration holds", err=True)
+        say(f"no policy selects engine {engine}: vLLM's own configuration holds", err=True)
     else:
         rows = [(field.field, field.new_value, field.new_policy) for field in effective.fields]
-        click.echo(table(("FIELD", "VALUE", "POLICY"), rows))
+        say_table(("FIELD", "VALUE", "POLICY"), rows)
     now = time.time()
     for step in effective.schedule[1:]:
-        click.echo(f"{words.ago_of(step.begins, now)}: {words.short_hash(step.hash)} {step.spec_json}")
+        say(f"{words.ago_of(step.begins, now)}: {words.short_hash(step.hash)} {step.spec_json}")
 
 
 def _manifest(item: admin.Policy) -> dict[str, Any]:
@@ -103,9 +105,13 @@ def _manifest(item: admin.Policy) -> dict[str, Any]:
 
 def _show_manifests(manifests: list[dict[str, Any]], output: str, *, single: bool) -> None:
     if output == "yaml":
-        click.echo(dump_yaml(*manifests))
+        say_documents(manifests)
     else:
-        click.echo(dump(manifests[0] if single else {"kind": "List", "items": manifests}, output))
+        say_document(manifests[0] if single else _list(manifests), output)
+
+
+def _list(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": manifests}
 
 
 def _selector_words(manifest_json: str) -> str:
@@ -131,4 +137,4 @@ def _expiry(text: str, now: float) -> str:
     if not text:
         return "never"
     moment = datetime.fromisoformat(text).timestamp()
-    return click.style("expired", fg="red") if moment <= now else words.ago(int(moment * 1e9), now)
+    return words.style("expired", "red") if moment <= now else words.ago(int(moment * 1e9), now)

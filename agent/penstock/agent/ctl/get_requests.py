@@ -12,8 +12,8 @@ from penstock.agent.ctl.get import nothing_fits, show_table
 from penstock.agent.ctl.named import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
 from penstock.agent.ctl.rows import Table
+from penstock.agent.ctl.say import say
 from penstock.proto import names
-from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
@@ -75,9 +75,9 @@ def requests(
         return
     if response.truncated:
         which = "older" if not deferred else "more"
-        click.echo(f"there are {which} ones; --limit, --since or --peer chooses", err=True)
+        say(f"there are {which} ones; --limit, --since or --peer chooses", err=True)
     if response.unnamed_deferred:
-        click.echo(
+        say(
             f"{response.unnamed_deferred} more wait whose names have not reached the log (new, or lost on the way)",
             err=True,
         )
@@ -93,7 +93,7 @@ def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
                 words.engine(item.key),
                 item.request_id,
                 _state(item),
-                label(common.FailureMode, item.mode) if item.mode else words.NONE,
+                words.word(common.FailureMode, item.mode) if item.mode else words.NONE,
                 item.peer.address or words.NONE,
                 str(item.tokens_recomputed) if item.tokens_recomputed else words.NONE,
                 item.finish_reason or words.NONE,
@@ -109,11 +109,11 @@ def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
 def _state(item: admin.RequestSummary) -> str:
     """Say what became of it; of one that is not over, what it does."""
     if item.outcome:
-        text = label(common.Outcome, item.outcome)
-        return click.style(text, fg=_COLOURS.get(item.outcome))
+        text = words.word(common.Outcome, item.outcome)
+        return words.style(text, _COLOURS[item.outcome]) if item.outcome in _COLOURS else text
     if item.deferred:
-        return click.style(f"waits for {label(common.DeferralReason, item.deferred)}", fg="yellow")
+        return words.style(f"waits for {words.word(common.DeferralReason, item.deferred)}", "yellow")
     if item.HasField("closed"):
         return "ok"
     # What went with its engine has an end and no moment of it.
-    return click.style("lost", fg="red") if item.finish_reason else "open"
+    return words.style("lost", "red") if item.finish_reason else "open"

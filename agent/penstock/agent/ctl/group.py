@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-from penstock.agent.ctl.words import printable
+from penstock.agent.ctl.say import say
 
 _HELP_WIDTH = 80
 
@@ -104,7 +104,7 @@ class RootGroup(LazyGroup):
             click.echo(error.format_message())
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            click.echo(f"agentctl: {printable(_sentence(error))}", err=True)
+            say(f"agentctl: {_sentence(error)}", err=True)
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)

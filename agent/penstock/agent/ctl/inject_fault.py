@@ -11,6 +11,7 @@ from penstock.agent.ctl.named import PEER
 from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
 from penstock.agent.ctl.order_rows import SLOW, drill_words
 from penstock.agent.ctl.output import show
+from penstock.agent.ctl.say import say
 from penstock.agent.ctl.targeting import follow_order, with_order
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
@@ -80,7 +81,7 @@ def inject_fault(
     drill = client.call("StartDrill", request)
     quiet = output != "table"
     if not quiet:
-        click.echo(f"drill {drill.id} began: {drill_words(drill)}; 'agentctl drill stop {drill.id}' ends it")
+        say(f"drill {drill.id} began: {drill_words(drill)}; 'agentctl drill stop {drill.id}' ends it")
     last = follow_order(client, request.selector, timeout, f"drill {drill.id}", "rehearsing", quiet=quiet)
     if quiet:
         del drill.engines[:]

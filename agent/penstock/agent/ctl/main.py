@@ -1,10 +1,10 @@
 """``agentctl``: what people ask and tell the agent.
 
 Tables are for people. With ``-o json`` or ``-o yaml`` names are those of the
-wire's JSON mapping (camelCase), enum values are their label words, numbers are
-plain numbers (also 64-bit ones), moments are RFC 3339 and durations such as
-``1.5s``. What is not set is left out only where the wire can tell that; a list
-is the field of that name, and ``truncated`` beside it says that it is not all.
+wire's JSON mapping (camelCase), enum values are their label words, moments are
+RFC 3339 and durations such as ``1.500s``; ``plain.py`` has the rules, and
+docs/reference/agentctl.schema.json the shape. A list is the field of that
+name, and ``truncated`` beside it says that it is not all.
 ``get policy`` prints manifests, with a ``status`` that ``apply`` ignores.
 """
 

@@ -5,6 +5,7 @@ Completion asks the agent within a short deadline. Where that fails it is silent
 
 from __future__ import annotations
 
+import re
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     import click
 
+# Shells insert a completion as it is: a peer's name must not become a command, an option or an escape code.
+_TYPEABLE = re.compile(r"[\w\[][\w.:/@%+,=\[\]-]*")
 # Seconds; longer feels like a hanging shell.
 _DEADLINE = 0.5
 _KINDS = tuple(field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields)
@@ -38,10 +41,14 @@ class Named(Parsed):
     def shell_complete(
         self, ctx: click.Context, _: click.Parameter, incomplete: str
     ) -> list[CompletionItem[Any]]:
-        """Return the names that begin with *incomplete*; none if the agent does not tell them at once."""
+        """Return the names that begin with *incomplete* and can be typed; none if the agent does not tell them at once."""
         with suppress(Exception), closing(_client(ctx)) as client:
             names = sorted(set(self._names(client)))
-            return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+            return [
+                CompletionItem(name)
+                for name in names
+                if name.startswith(incomplete) and _TYPEABLE.fullmatch(name)
+            ]
         return []
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.rows import Table
-from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -18,10 +16,10 @@ if TYPE_CHECKING:
 
 SLOW = "slow"
 _STATES = {
-    events.QUARANTINE_STATE_UNSPECIFIED: click.style("ordered, not in force", fg="yellow"),
-    events.QUARANTINE_STATE_CLOSED: click.style("let in", fg="green"),
-    events.QUARANTINE_STATE_OPEN: click.style("open", fg="red"),
-    events.QUARANTINE_STATE_HALF_OPEN: click.style("half_open", fg="yellow"),
+    events.QUARANTINE_STATE_UNSPECIFIED: words.style("ordered, not in force", "yellow"),
+    events.QUARANTINE_STATE_CLOSED: words.style("let in", "green"),
+    events.QUARANTINE_STATE_OPEN: words.style("open", "red"),
+    events.QUARANTINE_STATE_HALF_OPEN: words.style("half_open", "yellow"),
 }
 
 
@@ -83,7 +81,7 @@ def selector_words(selector: admin.EngineSelector) -> str:
 
 def _mode(item: admin.Drill) -> str:
     if item.spec.mode:
-        return label(common.FailureMode, item.spec.mode)
+        return words.word(common.FailureMode, item.spec.mode)
     return f"{SLOW} by {words.span_of_time(item.spec.delay.ToNanoseconds() / 1e9)}"
 
 

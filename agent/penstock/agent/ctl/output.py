@@ -1,88 +1,92 @@
-"""Messages as tables, JSON and YAML. Pure, but for :func:`show`.
+"""Tables, JSON and YAML; ``say.py`` prints lines.
 
-The shape of JSON and YAML is described in :mod:`penstock.agent.ctl.main`.
+What a client, a peer or an engine has chosen (request ids, addresses, errors) never reaches the terminal as it is:
+it could move the cursor, forge a line, or turn its direction.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
+from penstock.agent.ctl.plain import plain
 from penstock.agent.ctl.words import printable
-from penstock.proto.names import label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from google.protobuf.message import Message
 
 _GAP = "   "
+_UNPRINTABLE = re.compile(r"[^\n -~]")
+# What is a number to a reader of YAML 1.2 and a text to PyYAML, which reads 1.1: some hashes and span ids are.
+_NUMBER = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|0o[0-7]+|0x[0-9a-fA-F]+")
 
 
-def plain(message: Message) -> dict[str, Any]:
-    """Return *message* as JSON values."""
-    document: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        if field.has_presence and not message.HasField(field.name):
-            continue
-        value = getattr(message, field.name)
-        name = field.json_name
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            document[name] = dict(sorted(value.items()))
-        elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            document[name] = [_value(field, item) for item in value]
-        elif name.endswith("Json"):
-            if value:
-                document[name.removesuffix("Json")] = json.loads(value)
-        else:
-            document[name] = _value(field, value)
-    return document
+def say_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table."""
+    click.echo(table(headers, rows))
 
 
-def _value(field: Any, value: Any) -> Any:
-    if isinstance(value, Timestamp):
-        return value.ToJsonString()
-    if isinstance(value, Duration):
-        return value.ToJsonString()
-    if field.message_type is not None:
-        return plain(value)
-    if field.enum_type is not None:
-        return label(_Enum(field.enum_type), value)
-    if isinstance(value, float) and not math.isfinite(value):
-        # As protobuf's own JSON has them: JSON has no such numbers.
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+def say_document(document: Any, output: str) -> None:
+    """Print JSON values in the format ``json`` or ``yaml``."""
+    click.echo(dump(document, output))
 
 
-class _Enum:
-    """What :func:`label` needs of an enum."""
+def say_documents(documents: Iterable[Any]) -> None:
+    """Print YAML documents."""
+    click.echo(dump_yaml(*documents))
 
-    def __init__(self, descriptor: Any) -> None:
-        self.DESCRIPTOR = descriptor
+
+def show(message: Message, output: str) -> None:
+    """Print *message* as JSON or YAML."""
+    say_document(plain(message), output)
 
 
 def dump(document: Any, output: str) -> str:
-    """Return *document* in the format ``json`` or ``yaml``, without a newline at its end."""
-    if output == "json":
-        return json.dumps(document, indent=2, ensure_ascii=False)
-    return dump_yaml(document)
+    """Return *document* in the format ``json``, ``line`` (JSON) or ``yaml``, without a newline at its end."""
+    if output == "yaml":
+        return dump_yaml(document)
+    text = json.dumps(document, indent=2 if output == "json" else None, ensure_ascii=False)
+    # Outside of its strings JSON has nothing that needs it.
+    return _UNPRINTABLE.sub(lambda found: _escaped(found[0], json.dumps(found[0])[1:-1]), text)
 
 
 def dump_yaml(*documents: Any) -> str:
     """Return YAML documents, without a newline at the end."""
-    text: str = yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=100)
-    return text.rstrip("\n")
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30)
+    # All of them stand between double quotes.
+    return _UNPRINTABLE.sub(lambda found: _escaped(found[0], f"\\U{ord(found[0]):08x}"), text.rstrip("\n"))
+
+
+def _escaped(character: str, escape: str) -> str:
+    return character if character.isprintable() else escape
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts between double quotes what has to be escaped, and quotes what is no number."""
+
+    def ignore_aliases(self, _: Any) -> bool:
+        """Write each value out: `apply` counts aliases, and people do not read them."""
+        return True
+
+    def text(self, value: str) -> yaml.ScalarNode:
+        """Represent a string."""
+        style = None if value.isprintable() else '"'
+        if _NUMBER.fullmatch(value):
+            style = "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.text)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Align columns as kubectl does; colours do not count as width."""
-    lines = [headers, *(tuple(map(printable, row)) for row in rows)]
+    lines = [tuple(map(printable, line)) for line in (headers, *rows)]
     widths = [max(len(click.unstyle(line[column])) for line in lines) for column in range(len(headers))]
     return "\n".join(
         _GAP.join(
@@ -90,8 +94,3 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         ).rstrip()
         for line in lines
     )
-
-
-def show(message: Message, output: str) -> None:
-    """Print *message* as JSON or YAML."""
-    click.echo(dump(plain(message), output))

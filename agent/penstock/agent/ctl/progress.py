@@ -11,7 +11,9 @@ import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.failure import FailedError
 from penstock.agent.ctl.options import duration_message
-from penstock.agent.ctl.output import dump, plain, table
+from penstock.agent.ctl.output import say_document, say_table
+from penstock.agent.ctl.plain import plain
+from penstock.agent.ctl.say import say
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
     """Print what a change did, or would do."""
     show_warnings(response)
     tail = " (dry run: nothing was changed)" if dry_run else ""
-    click.echo(f"policy {response.name} {response.result}, generation {response.generation}{tail}")
+    say(f"policy {response.name} {response.result}, generation {response.generation}{tail}")
     if dry_run:
         show_fields(response)
 
@@ -37,8 +39,7 @@ def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
 def show_warnings(response: admin.ApplyPolicyResponse) -> None:
     """Print what somebody who makes a change should know."""
     for warning in response.warnings:
-        # It names engines, which name themselves.
-        click.echo(click.style(f"warning: {words.printable(warning)}", fg="yellow"), err=True)
+        say(words.style(f"warning: {warning}", "yellow"), err=True)
 
 
 def show_fields(response: admin.ApplyPolicyResponse) -> None:
@@ -54,9 +55,9 @@ def show_fields(response: admin.ApplyPolicyResponse) -> None:
         for field in engine.fields
     ]
     if rows:
-        click.echo(table(("ENGINE", "FIELD", "FROM", "TO"), rows))
+        say_table(("ENGINE", "FIELD", "FROM", "TO"), rows)
     else:
-        click.echo("no engine that is known now would change")
+        say("no engine that is known now would change")
 
 
 def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: str = "") -> admin.Rollout:
@@ -78,15 +79,15 @@ def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: s
                 if shown.get(name) != line:
                     shown[name] = line
                     if not quiet:
-                        click.echo(words.printable(f"engine {name} {line}"))
+                        say(f"engine {name} {line}")
     except KeyboardInterrupt:
-        click.echo(
+        say(
             f"no longer waiting for {what}: it stays as ordered; 'agentctl get engines' shows how far it is",
             err=True,
         )
         raise
     if not quiet and not last.engines:
-        click.echo("no engine is known that it concerns")
+        say("no engine is known that it concerns")
     _judge(last, what)
     return last
 
@@ -136,7 +137,7 @@ def conclude(followed: Sequence[Followed], output: str) -> None:
     """
     if output != "table":
         documents = [item.document for item in followed]
-        click.echo(dump(documents[0] if len(documents) == 1 else {"items": documents}, output))
+        say_document(documents[0] if len(documents) == 1 else {"items": documents}, output)
     failures = [item.failure for item in followed if item.failure is not None]
     if len(failures) > 1:
         raise FailedError("; ".join(failure.message for failure in failures))
@@ -186,9 +187,9 @@ def _line(engine: admin.EngineRollout, done: str) -> str:
         took = words.span_of_time(engine.took.ToNanoseconds() / 1e9)
         now = done or f"in force: {words.short_hash(engine.hash)}"
         but = f" (its policy is refused: {_reason(engine)})" if engine.error else ""
-        return click.style(f"acknowledged after {took}, {now}", fg="green") + but
+        return words.style(f"acknowledged after {took}, {now}", "green") + but
     if engine.state == "refused":
-        return click.style(f"refused: {_reason(engine)}", fg="red")
+        return words.style(f"refused: {_reason(engine)}", "red")
     if engine.state == "disconnected":
         return "disconnected: it gets this when it comes back"
     return f"{engine.state}{': ' if engine.error else ''}{engine.error}"

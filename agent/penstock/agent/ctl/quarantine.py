@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl import order_rows
+from penstock.agent.ctl import order_rows, words
 from penstock.agent.ctl.get import show_table
 from penstock.agent.ctl.named import PEER
 from penstock.agent.ctl.options import (
@@ -20,6 +20,7 @@ from penstock.agent.ctl.options import (
     with_selector,
 )
 from penstock.agent.ctl.output import show
+from penstock.agent.ctl.say import say
 from penstock.agent.ctl.targeting import follow_order, with_engines, with_order
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
@@ -117,4 +118,4 @@ def _warn_of_a_stranger(client: Client, peer: str) -> None:
     known = client.call("ListPeers", admin.ListPeersRequest()).peers
     if all(item.peer.address != peer for item in known):
         text = f"warning: no engine knows a peer {peer} yet; 'agentctl get peers' lists them"
-        click.echo(click.style(text, fg="yellow"), err=True)
+        say(words.style(text, "yellow"), err=True)

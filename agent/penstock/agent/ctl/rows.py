@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.event_words import event_peer, event_words
-from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -135,15 +133,15 @@ def audit(items: Iterable[admin.AuditEntry], now: float) -> Table:
 
 def role_words(item: admin.Engine) -> str:
     """Say an engine's role, with a question mark where it was guessed."""
-    role = label(common.Role, item.role)
+    role = words.word(common.Role, item.role)
     return f"{role}?" if item.role_guessed and item.role else role
 
 
 def status_words(item: admin.Engine) -> str:
     """Say whether an engine is there and whether it is paused."""
     if not item.connected:
-        return click.style("disconnected", fg="red")
-    return click.style("paused", fg="yellow") if item.paused else click.style("connected", fg="green")
+        return words.style("disconnected", "red")
+    return words.style("paused", "yellow") if item.paused else words.style("connected", "green")
 
 
 def failed_attempts(item: admin.PeerSummary) -> int:
@@ -155,7 +153,7 @@ def failure_words(item: admin.PeerSummary) -> str:
     """Say how often a peer failed, and how."""
     return (
         ", ".join(
-            f"{label(common.FailureMode, entry.mode)}/{label(common.ErrorType, entry.error_type)} {entry.count}"
+            f"{words.word(common.FailureMode, entry.mode)}/{words.word(common.ErrorType, entry.error_type)} {entry.count}"
             for entry in item.failures
         )
         or words.NONE
@@ -175,7 +173,7 @@ def _peer_status(item: admin.PeerSummary) -> str:
 
 def quarantine_words(status: PeerStatus) -> str:
     """Say how a peer stands that is not let in freely."""
-    return f"quarantine {label(events.QuarantineState, status.quarantine)}"
+    return f"quarantine {words.word(events.QuarantineState, status.quarantine)}"
 
 
 def _yes(value: bool) -> str:

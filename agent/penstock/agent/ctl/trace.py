@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.output import show
+from penstock.agent.ctl.say import say
 from penstock.agent.ctl.tree import tree_lines
-from penstock.agent.ctl.words import printable
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def trace(client: Client, request_id: str, output: str) -> None:
     """
     found = client.call("GetTrace", admin.GetTraceRequest(request_id=request_id))
     if output == "table":
-        click.echo("\n".join(map(printable, tree_lines(found))))
+        say(*tree_lines(found))
     else:
         show(found, output)
 
@@ -42,6 +42,6 @@ def explain(client: Client, request_id: str, output: str) -> None:
     """
     found = client.call("Explain", admin.GetTraceRequest(request_id=request_id))
     if output == "table":
-        click.echo("\n".join(map(printable, found.sentences)))
+        say(*found.sentences)
     else:
         show(found, output)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-import click
 from penstock.agent.ctl import words
 
 if TYPE_CHECKING:
@@ -83,14 +82,14 @@ def _line(span: Span, begin: int) -> str:
     offset = words.span_of_time((span.start_time_unix_nano - begin) / 1e9)
     took = words.span_of_time((span.end_time_unix_nano - span.start_time_unix_nano) / 1e9)
     parts = [
-        click.style(span.name, bold=True),
+        words.style(span.name, "bold"),
         f"[{span.service or 'unknown'} {words.engine(span.key)}]",
         f"+{offset}",
         took,
     ]
     if span.status == "error":
         message = f": {words.one_line(span.status_message)}" if span.status_message else ""
-        parts.append(click.style(f"ERROR{message}", fg="red"))
+        parts.append(words.style(f"ERROR{message}", "red"))
     parts += [
         f"{name.rpartition('.')[2] if name.startswith('gen_ai') else name.removeprefix('penstock.')}={words.one_line(span.attributes[name])}"
         for name in MATTERS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime
 from itertools import islice
@@ -14,7 +13,9 @@ from penstock.agent.ctl.event_words import event_peer, event_words
 from penstock.agent.ctl.failure import AwayError
 from penstock.agent.ctl.get import events_request, with_filters
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.output import dump_yaml, plain
+from penstock.agent.ctl.output import say_document
+from penstock.agent.ctl.plain import plain
+from penstock.agent.ctl.say import say
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def watch(client: Client, count: int | None, output: str, **filters: Any) -> Non
     Goes on when the agent comes back, with what it has missed. With -o json: one object a line.
     """
     for item in islice(follow(client, events_request(**filters)), count):
-        click.echo(_text(item, output))
+        _show(item, output)
 
 
 def follow(
@@ -66,11 +67,11 @@ def follow(
                     yield item
         except AwayError:
             pass
-        click.echo(click.style("the agent is away; waiting for it", fg="yellow"), err=True)
+        say(words.style("the agent is away; waiting for it", "yellow"), err=True)
         if _await(client, sleep) < batch:
             # Another log than before: all of it is new.
             batch, index = 0, 0
-        click.echo(click.style("the agent is back", fg="green"), err=True)
+        say(words.style("the agent is back", "green"), err=True)
         # Of the batch that was seen last, something may be missing.
         asked.after_batch = max(batch - 1, 0)
 
@@ -86,17 +87,23 @@ def _await(client: Client, sleep: Callable[[float], None]) -> int:
         return int(status.log_last)
 
 
-def _text(item: admin.LoggedEvent, output: str) -> str:
+def _show(item: admin.LoggedEvent, output: str) -> None:
     if output == "json":
-        return json.dumps(plain(item), ensure_ascii=False)
-    if output == "yaml":
-        return f"---\n{dump_yaml(plain(item))}"
+        say_document(plain(item), "line")
+    elif output == "yaml":
+        say("---")
+        say_document(plain(item), output)
+    else:
+        say(_text(item))
+
+
+def _text(item: admin.LoggedEvent) -> str:
     event = item.event
     moment = datetime.fromtimestamp(event.time_unix_nano / 1e9, UTC).astimezone()
     parts = [
         moment.strftime("%H:%M:%S.%f")[:-3],
         words.engine(item.key),
-        click.style(event.WhichOneof("body") or "unknown", bold=True),
+        words.style(event.WhichOneof("body") or "unknown", "bold"),
         *(part for part in (event.request_id, event_peer(event)) if part and part != words.NONE),
     ]
-    return words.printable(f"{'  '.join(parts)}  {event_words(event)}")
+    return f"{'  '.join(parts)}  {event_words(event)}"

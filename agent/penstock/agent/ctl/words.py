@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from penstock.proto.names import label
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -12,8 +13,17 @@ if TYPE_CHECKING:
 NONE = "-"
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 _HASH_SHOWN = 12
-# Control characters, and those that turn a line's direction; but for colours, which this program writes itself.
-_CONTROL = re.compile("(?!\x1b\\[[0-9;]*m)[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+# A look is a mark that no message can hold, and a terminal's code once it is printed: texts of the wire are UTF-8, which
+# has no lone surrogates. So nothing that a client sends is taken for a colour of ours.
+_MARKS = {"bold": "\ud801", "red": "\ud831", "green": "\ud832", "yellow": "\ud833"}
+_PLAIN = "\ud800"
+_CODES = {
+    _PLAIN: "\x1b[0m",
+    _MARKS["bold"]: "\x1b[1m",
+    _MARKS["red"]: "\x1b[31m",
+    _MARKS["green"]: "\x1b[32m",
+    _MARKS["yellow"]: "\x1b[33m",
+}
 
 
 def age(seconds: float) -> str:
@@ -69,6 +79,25 @@ def one_line(text: str, longest: int = 100) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
+def word(enum: Any, number: int) -> str:
+    """Return the word of an enum's value; ``unknown`` for one that is not set or that a newer peer has sent."""
+    return label(enum, number) if number else "unknown"
+
+
+def style(text: str, look: str) -> str:
+    """Give *text* a look: ``bold``, ``red``, ``green`` or ``yellow``. It shows once it is :func:`printable`."""
+    return f"{_MARKS[look]}{text}{_PLAIN}"
+
+
 def printable(text: str) -> str:
-    """Escape what would move the cursor or forge a line: request ids are chosen by clients."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Escape all that is not seen as what it is, and turn looks into the terminal's codes.
+
+    Request ids are chosen by clients: they must not move the cursor, forge a line or turn its direction.
+    """
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    if character.isprintable():
+        return character
+    return _CODES.get(character) or character.encode("unicode_escape").decode()

@@ -120,8 +120,8 @@ class Selector(Model):
     match_expressions: list[MatchExpression] = Field(
         default=[], max_length=64, description="a list of {key, operator, values}"
     )
-    models: list[Annotated[str, StringConstraints(min_length=1, max_length=256)]] = Field(
-        default=[], max_length=64, description="a list of globs such as llama-*"
+    models: list[Annotated[str, StringConstraints(min_length=1, max_length=selector.MAX_GLOB)]] = Field(
+        default=[], max_length=selector.MAX_GLOBS, description="a list of globs such as llama-*"
     )
 
     @cached_property

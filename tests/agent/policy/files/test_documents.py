@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.documents import MAX_VALUES, DocumentError, read_documents
+from penstock.agent.documents import MAX_CHARACTERS, MAX_VALUES, DocumentError, read_documents
 
 
 def test_every_value_has_its_line() -> None:
@@ -50,6 +50,8 @@ def test_the_items_of_a_list_have_lines_of_their_own() -> None:
         ("a: !!bool x", 1, "'x' is nothing that JSON can say here; quote it"),
         ("a: .inf", 1, "'.inf' is nothing that JSON can say here; quote it"),
         ("a: .nan", 1, "'.nan' is nothing that JSON can say here; quote it"),
+        ("a: 1" + ":1" * 20_000, 1, "is nothing that JSON can say here; quote it"),
+        ("a: 1" + ":1" * 3_000 + ".5", 1, "is nothing that JSON can say here; quote it"),
         ("a: 0x" + "f" * 5000, 1, "is nothing that JSON can say here; quote it"),
         ("<<: {a: 1}", 1, "'<<' is nothing that JSON can say here; quote it"),
         ("a: !!set {x}", 1, "tag:yaml.org,2002:set is nothing that JSON can say; write plain values"),
@@ -77,6 +79,22 @@ def test_aliases_count_as_often_as_they_are_used(documents: int) -> None:
     )
     with pytest.raises(DocumentError, match="this is more than 30000 values"):
         read_documents(f"---\n{bomb}" * documents)
+
+
+@pytest.mark.parametrize(
+    "uses", ["b: [" + ",".join(["*a"] * 2_000) + "]", "b: [" + ",".join(["{*a : 1}"] * 2_000) + "]"]
+)
+def test_the_characters_of_an_alias_count_as_often_as_it_is_used(uses: str) -> None:
+    """Two hundred kilobytes that stand for four hundred megabytes are refused, as values and as names of fields."""
+    with pytest.raises(DocumentError, match=f"this is more than {MAX_CHARACTERS} characters"):
+        read_documents(f"a: &a {'x' * 200_000}\n{uses}")
+
+
+def test_too_many_values_are_not_composed_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal comes while the text is read: what is wrong behind it is never seen."""
+    monkeypatch.setattr("penstock.agent.documents.MAX_VALUES", 100)
+    with pytest.raises(DocumentError, match="this is more than 100 values"):
+        read_documents("a: [" + "1," * 200 + "]\nb: *absent")
 
 
 def test_moments_stay_text() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.failure import AwayError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
+from penstock.agent.ctl.say import say
 from penstock.agent.ctl.top.layout import screen, text
 from penstock.agent.ctl.top.poll import Poller, take
 from penstock.agent.ctl.top.view import SORTS, History
@@ -82,11 +83,11 @@ def _print(
     for number in endless() if count is None else range(count):
         if number:
             time.sleep(interval)
-            click.echo()
+            say("")
         sample = take(client, selector)
         history.add(sample)
         if sample.error and number + 1 == count:
             raise AwayError(sample.error)
         lines = screen(history, sort, 0, width, _PLAIN_HEIGHT, sample.now)
         # The last line names keys.
-        click.echo(text(lines[:-1]))
+        say(*text(lines[:-1]).split("\n"))

@@ -219,8 +219,9 @@ def _cut(line: Line, width: int) -> Line:
     for piece in line:
         if left <= 0:
             break
-        cut.append(Piece(piece.text[:left], piece.style))
-        left -= len(piece.text)
+        text = words.printable(piece.text)
+        cut.append(Piece(text[:left], piece.style))
+        left -= len(text)
     return cut
 
 

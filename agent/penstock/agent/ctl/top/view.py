@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.ctl import rows, words
-from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -180,7 +179,7 @@ class History:
             last_failure_unix_nano=item.last_failure.ToNanoseconds(),
             cause=""
             if worst is None
-            else f"{label(common.FailureMode, worst.mode)}/{label(common.ErrorType, worst.error_type)}",
+            else f"{words.word(common.FailureMode, worst.mode)}/{words.word(common.ErrorType, worst.error_type)}",
         )
 
 
@@ -198,7 +197,7 @@ def _oldest(starts: Iterable[int]) -> int:
 
 def _peer_state(item: admin.PeerSummary) -> str:
     if item.status.quarantine > events.QUARANTINE_STATE_CLOSED:
-        return f"quarantine {label(events.QuarantineState, item.status.quarantine)}"
+        return f"quarantine {words.word(events.QuarantineState, item.status.quarantine)}"
     if item.status.upstream_invalid:
         return "invalid to vllm"
     if not item.HasField("status"):

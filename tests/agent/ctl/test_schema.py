@@ -1,0 +1,323 @@
+"""The published JSON Schema is what every command really prints, in JSON and in YAML, and jq reads it unchanged."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+import yaml
+from google.protobuf.descriptor import FieldDescriptor
+from jsonschema import Draft202012Validator
+from penstock.agent.ctl import schema
+from penstock.agent.ctl.main import cli
+from penstock.agent.ctl.output import dump
+from penstock.agent.ctl.plain import MOST, moment, plain
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.batches import deferral_start, sample_batch, transfer_failure
+from tests.support.policies import action, document
+from tests.support.stories import closed, handshake, outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from click.testing import Result
+    from google.protobuf.message import Message
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+_PUBLISHED = Path(__file__).parents[3] / "docs" / "reference" / "agentctl.schema.json"
+_PEER = "10.0.0.7:5600"
+_EVIL = "e\n\x1b[2J\x85\x9b\u202e\u2028\u200b\ufeff\U000e0041 1e5"
+
+
+def _closed(node: Any) -> Any:
+    """Refuse every field that is not published."""
+    if isinstance(node, list):
+        return [_closed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    made = {key: _closed(value) for key, value in node.items()}
+    if "properties" in made and "required" in made and "allOf" not in made:
+        made["additionalProperties"] = False
+    return made
+
+
+def _validator(name: str) -> Draft202012Validator:
+    published = _closed(schema.schema())
+    definitions = published["$defs"]
+    # An engine and something more: closed as one.
+    first, second = definitions["describe-engine"]["allOf"]
+    engine = definitions[first["$ref"].rpartition("/")[2]]
+    definitions["describe-engine"] = {
+        **engine,
+        "properties": engine["properties"] | second["properties"],
+        "required": engine["required"] + second["required"],
+    }
+    return Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": definitions})
+
+
+def test_the_published_schema_is_current() -> None:
+    """``make schema`` writes it."""
+    assert _PUBLISHED.read_text() == schema.text()
+    Draft202012Validator.check_schema(json.loads(schema.text()))
+
+
+def _with_output(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the commands that have ``-o``, their words joined as the schema has them."""
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            # Groups of groups are named in the singular, and what they list in the plural, as they are typed.
+            if isinstance(command, click.Group):
+                yield from _with_output(command, (*words, name))
+            elif command is not None and any(option.name == "output" for option in command.params):
+                yield "-".join((*words, name))
+
+
+def test_every_command_with_a_format_is_published() -> None:
+    """And no other."""
+    assert isinstance(cli, click.Group)
+    assert set(_with_output(cli)) == set(schema.COMMANDS) == set(_TYPED)
+
+
+# Typed one after the other; what a command prints is checked by the definition of its name.
+_TYPED: dict[str, list[list[str]]] = {
+    "set-policy": [
+        ["set-policy", "p", "--kv-load-failure", "recompute", "-l", "role=decode", "--reason", _EVIL],
+        ["set-policy", "p", "--kv-load-failure", "auto", "--wait"],
+    ],
+    "apply": [["apply", "-f", "POLICIES"], ["apply", "-f", "POLICIES", "--wait"]],
+    "rollback": [["rollback", "p"]],
+    "delete-policy": [["delete", "policy", "NAME"]],
+    "export": [["export"]],
+    "import": [["import", "-f", "POLICIES"], ["import", "-f", "POLICIES", "--wait"]],
+    "get-policy": [
+        ["get", "policy"],
+        ["get", "policy", "p"],
+        ["get", "policy", "--effective", "0"],
+    ],
+    "get-engines": [["get", "engines"]],
+    "get-peers": [["get", "peers"]],
+    "get-requests": [["get", "requests"], ["get", "requests", "--deferred"]],
+    "get-events": [["get", "events"]],
+    "get-audit": [["get", "audit"]],
+    "describe-engine": [["describe", "engine", "0"]],
+    "diff-policy": [["diff", "policy", "p"], ["diff", "policy", "a", "POLICIES"]],
+    "diff-engine": [["diff", "engine", "0", "1"]],
+    "trace": [["trace", "req-1"]],
+    "explain": [["explain", "req-1"]],
+    "watch": [["watch", "--since", "1h", "--count", "1"]],
+    "doctor": [["doctor"]],
+    "quarantine-add": [["quarantine", "add", _PEER]],
+    "quarantine-list": [["quarantine", "list"]],
+    "quarantine-lift": [["quarantine", "lift", _PEER]],
+    "inject-fault": [["inject-fault", "0", "--mode", "slow", "--delay", "2s"]],
+    "drill-list": [["drill", "list"]],
+    "drill-stop": [["drill", "stop", "--all"]],
+    "pause": [["pause", "0"]],
+    "resume": [["resume"]],
+}
+
+
+@pytest.fixture
+def filled(harness: AdminHarness) -> AdminHarness:
+    """Two engines with what they can have, and texts that nobody should print as they are."""
+    now = time.time_ns()
+    for key in ("0", "1"):
+        core = harness.source(key)
+        harness.engine(key, supported=("kv_load_failure", "peer_quarantine"), faults_allowed=True)
+        snapshot = Snapshot(
+            time_unix_nano=now,
+            engine={"model": _EVIL, "compatibility_hash": key, "compatibility_factors": {_EVIL: _EVIL}},
+            policy={"last_error": _EVIL},
+            peers=[{"peer": {"address": _PEER}, "quarantine": 2, "quarantine_until_unix_nano": now}],
+            in_flight=[{"channel": 1, "count": 1, "oldest_start_time_unix_nano": now}],
+        )
+        harness.snapshot(core, snapshot)
+        harness.append(
+            core,
+            transfer_failure("req-1", time_ns=now, error_text=_EVIL, handshake_id=2**64 - 1),
+            handshake("req-1", number=2**64 - 1),
+            outcome("req-1", time_ns=now),
+            closed("req-1", time_ns=now, arrival_time_unix_nano=now, finish_reason=_EVIL),
+            deferral_start("req-2" + _EVIL, time_ns=now),
+            batch=sample_batch(["req-1"]),
+        )
+    return harness
+
+
+def test_what_every_command_prints_is_valid(filled: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
+    """As JSON and as YAML: the same values, whose characters all are seen."""
+    for name in "ab":
+        made = document(name, kvLoadFailure=action("auto"))
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(made))
+    for name, command_lines in _TYPED.items():
+        validator = _validator(name)
+        for line in command_lines:
+            for output in ("json", "yaml"):
+                known = {"POLICIES": str(tmp_path), "NAME": "a" if output == "json" else "b"}
+                result = agentctl(*(known.get(word, word) for word in line), "-o", output)
+                assert result.exit_code == 0, (line, result.output)
+                for value in _read(result.stdout, output):
+                    validator.validate(value)
+                _is_seen(result.output)
+
+
+def test_what_every_command_prints_is_seen(filled: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
+    """In tables too, and in errors."""
+    made = document("a", kvLoadFailure=action("auto"))
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(made))
+    for name, command_lines in _TYPED.items():
+        for line in command_lines:
+            known = {"POLICIES": str(tmp_path), "NAME": "a"}
+            arguments = [known.get(word, word) for word in line]
+            for more in [()] if name == "export" else [("-o", "wide"), ()]:
+                _is_seen(agentctl(*arguments, *more).output)
+    for arguments in (
+        ["top", "--count", "1"],
+        ["get", "policy", _EVIL],
+        ["get", "engines", "-l", _EVIL],
+        ["apply", "-f", _EVIL],
+        ["explain", _EVIL],
+        [_EVIL],
+    ):
+        result = agentctl(*arguments)
+        assert result.output
+        _is_seen(result.output)
+
+
+def _is_seen(text: str) -> None:
+    assert "unspecified" not in text
+    assert [character for character in text if character != "\n" and not character.isprintable()] == []
+
+
+def test_nothing_is_printed_another_way() -> None:
+    """What does is text of ours: the help, and what a shell reads."""
+    here = Path(schema.__file__).parent
+    prints = {
+        path.name for path in here.rglob("*.py") if re.search(r"\b(echo|secho|print)\(", path.read_text())
+    }
+    styles = {path.name for path in here.rglob("*.py") if "click.style" in path.read_text()}
+    assert (prints, styles) == ({"say.py", "output.py", "group.py", "completion.py"}, set())
+
+
+def _read(text: str, output: str) -> Iterator[Any]:
+    found = list(yaml.safe_load_all(text)) if output == "yaml" else [json.loads(text)]
+    assert found
+    yield from found
+
+
+def _extremes(descriptor: Any, variant: int) -> dict[str, Any]:
+    """Return the fields of a message at one end of what they can hold."""
+    fields: dict[str, Any] = {}
+    for field in descriptor.fields:
+        value = _extreme(field, variant)
+        if value is not None:
+            fields[field.name] = [value] if isinstance(field.default_value, list) else value
+    return fields
+
+
+def _extreme(field: Any, variant: int) -> Any:
+    if field.message_type is not None:
+        if field.message_type.GetOptions().map_entry or field.message_type.file.name.startswith("google"):
+            return None
+        if field.containing_oneof is not None:
+            return None
+        return _extremes(field.message_type, variant)
+    if field.name.endswith("_json"):
+        return ""
+    low, high = _ENDS[field.cpp_type]
+    if field.type == FieldDescriptor.TYPE_SINT64:
+        low, high = -(2**63), 2**63 - 1
+    elif field.type == FieldDescriptor.TYPE_UINT32:
+        high = 2**32 - 1
+    return high if variant else low
+
+
+_ENDS: dict[int, tuple[Any, Any]] = {
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_DOUBLE: (-math.inf, math.nan),
+    FieldDescriptor.CPPTYPE_BOOL: (False, True),
+    FieldDescriptor.CPPTYPE_STRING: ("", _EVIL),
+    FieldDescriptor.CPPTYPE_ENUM: (0, 2**31 - 1),
+}
+
+
+_BODIES = [field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields]
+
+
+@pytest.mark.parametrize("variant", [0, 1])
+def test_what_engines_may_send_at_most_is_valid(variant: int) -> None:
+    """Whatever is on the wire: no number that a double cannot hold, and no word that is none."""
+    events = []
+    for body in _BODIES:
+        fields = _extremes(Event.DESCRIPTOR, variant)
+        events.append({name: value for name, value in fields.items() if name == body or name not in _BODIES})
+    request = {"batch": 2**64 - 1, "key": {"engine": _EVIL}}
+    documents: dict[str, Message] = {
+        "get-events": admin.ListEventsResponse(events=[{**request, "event": event} for event in events]),
+        "get-engines": admin.ListEnginesResponse(**_extremes(admin.ListEnginesResponse.DESCRIPTOR, variant)),
+        "get-peers": admin.ListPeersResponse(**_extremes(admin.ListPeersResponse.DESCRIPTOR, variant)),
+        "get-requests": admin.ListRequestsResponse(
+            **_extremes(admin.ListRequestsResponse.DESCRIPTOR, variant)
+        ),
+        "trace": admin.Trace(**_extremes(admin.Trace.DESCRIPTOR, variant)),
+        "drill-list": admin.ListDrillsResponse(**_extremes(admin.ListDrillsResponse.DESCRIPTOR, variant)),
+    }
+    for name, message in documents.items():
+        printed = dump(plain(message), "json")
+        # What jq does to numbers.
+        read = json.loads(printed, parse_int=lambda text: int(float(text)))
+        assert read == json.loads(printed) == yaml.safe_load(dump(plain(message), "yaml"))
+        _validator(name).validate(read)
+        assert "unspecified" not in printed
+        _is_seen(printed)
+
+
+def test_numbers_that_jq_would_round() -> None:
+    """Ids and sums are texts, with all their digits; a count stops where a double does."""
+    engine = plain(admin.Engine(sources=[{"epoch": 2**64 - 1}], counters={"bytes": 2**60, "failures": 2**60}))
+    assert engine["sources"][0]["epoch"] == "18446744073709551615"
+    assert (engine["counters"]["bytes"], engine["counters"]["failures"]) == (str(2**60), MOST)
+
+
+def test_moments_have_nanoseconds() -> None:
+    """Those of the wire's two kinds; one that is not set is left out."""
+    assert moment(1_750_000_000_000_000_001) == "2025-06-15T15:06:40.000000001Z"
+    assert moment(2**64 - 1) == "2554-07-21T23:34:33.709551615Z"
+    span = admin.Span(start_time_unix_nano=1_750_000_000_000_000_001)
+    assert (plain(span)["startTime"], plain(span).get("endTime")) == ("2025-06-15T15:06:40.000000001Z", None)
+    engine = admin.Engine(last_seen={"seconds": 1_750_000_000})
+    assert plain(engine)["lastSeen"] == "2025-06-15T15:06:40.000000000Z"
+
+
+@pytest.mark.parametrize(
+    "text", ["1e5", "12345678e901", "0x1F", "0o17", "1_000", ".5", "on", "2025-06-15", "~"]
+)
+def test_a_text_stays_one_in_yaml(text: str) -> None:
+    """Also for a reader of YAML 1.2, to whom a span id of digits and an e is a number."""
+    assert dump({"spanId": text}, "yaml") == f"spanId: '{text}'"
+
+
+@pytest.mark.parametrize("output", ["json", "line", "yaml"])
+def test_what_cannot_be_seen_is_escaped(output: str) -> None:
+    """As names and as values; it reads back as it was."""
+    printed = dump({_EVIL: [_EVIL, "ümläut 日本 \U0001f600"]}, output)
+    _is_seen(printed)
+    read = yaml.safe_load if output == "yaml" else json.loads
+    assert read(printed) == {_EVIL: [_EVIL, "ümläut 日本 \U0001f600"]}
+    assert "ümläut 日本" in printed
