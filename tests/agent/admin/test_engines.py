@@ -276,7 +276,7 @@ def test_an_engine_that_refuses_says_why(harness: AdminHarness) -> None:
     harness.source("0")
     harness.engine("0", refuse=lambda push: "no budget here" if push.schedule else "")
     manifest = json.dumps(document("p"))
-    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest))
+    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, all=True))
     list(harness.stub.WatchRollout(admin.WatchRolloutRequest(timeout={"seconds": 60})))
     (engine,) = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
     assert (engine.in_sync, engine.policy.last_error) == (False, "kvLoadFailure.action: no budget here")

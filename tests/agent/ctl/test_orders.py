@@ -38,7 +38,7 @@ def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
     added = agentctl("quarantine", "add", _PEER, "--ttl", "30m", "--reason", "INC-7")
     assert added.exit_code == 0, added.stderr
     assert added.stdout.startswith("engine 0 ")
-    assert added.stdout.endswith(f", {_PEER} is cut off\n")
+    assert added.stdout.endswith(f", cutting off {_PEER}\n")
     assert added.stderr == f"warning: no engine knows a peer {_PEER} yet; 'agentctl get peers' lists them\n"
     header, row = _cells(agentctl("quarantine", "list"))
     assert header == ["ENGINE", "PEER", "STATE", "REASON", "UNTIL", "AUTHOR"]
@@ -46,7 +46,7 @@ def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
     assert row[4] in {"in 30m", "in 29m"}
     assert "@" in row[5]
     lifted = agentctl("quarantine", "lift", _PEER, "0")
-    assert lifted.stdout.endswith(f", {_PEER} is let in\n")
+    assert lifted.stdout.endswith(f", letting in {_PEER}\n")
     _, row = _cells(agentctl("quarantine", "list", "-o", "wide"))
     assert row[:4] == ["0", _PEER, "kept out", "operator"]
 

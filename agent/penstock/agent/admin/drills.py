@@ -117,7 +117,7 @@ def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
     for engine in progress(agent.feed, known(agent), drill.selection, agent.clock()):
         entry = convert.engine_rollout(engine)
         subscriber = agent.feed.subscriber(engine.key)
-        if subscriber is not None and subscriber.connected:
+        if entry.state != "contested" and subscriber is not None and subscriber.connected:
             entry.state, entry.error, entry.field = _standing(subscriber, drill)
         message.engines.append(entry)
     return message
@@ -128,4 +128,4 @@ def _standing(subscriber: Subscriber, drill: FaultDrill) -> tuple[str, str, str]
     error = subscriber.order_error(drill.id) if subscriber.faults_allowed else _NOT_ALLOWED
     if error is None:
         return "waiting", "", ""
-    return ("refused", error, "") if error else ("acknowledged", "", "")
+    return ("refused", error, "") if error else ("paused" if subscriber.paused else "acknowledged", "", "")

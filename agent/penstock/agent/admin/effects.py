@@ -63,15 +63,15 @@ class Merges:
 
 
 def confirm(manifest: Manifest, confirmed: bool) -> None:
-    """Let a policy that makes every engine fail loads pass only if that is *confirmed*.
+    """Let a policy for every engine pass only if that is *confirmed*: a selector is easily left out.
 
     Raises:
         ManifestError: it is not.
 
     """
-    if not confirmed and manifest.fails_everywhere:
+    if not confirmed and manifest.spec.selector.selection.everything:
         raise ManifestError(
-            "spec.selector is empty, so action fail would hold in every engine; "
+            "spec.selector is empty, so the policy would hold in every engine, those that come later included; "
             "give a selector (--selector, --model), or confirm with --all",
             "spec.selector",
         )

@@ -8,7 +8,7 @@ from penstock.agent.admin import convert
 from penstock.agent.admin.counters import METRICS, engine_counters
 from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
-from penstock.agent.admin.targets import selected_views, selection_of, targets
+from penstock.agent.admin.targets import in_force, selected_views, selection_of, targets
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.model import Source
+    from penstock.agent.policy.merge import Merged
     from penstock.agent.policy.subscriber import Subscriber
     from penstock.agent.registry import EngineView, LiveSource
     from penstock.agent.selector import Target
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
     """Return the selected engines with what their sources hold now."""
     views = selected_views(agent, selection_of(request.selector))
-    all_targets = targets(agent)
+    all_targets, holding = targets(agent), in_force(agent)
     rows = {row.key: row for row in agent.fold.engines(METRICS)}
     response = admin.ListEnginesResponse(
-        engines=[_engine(agent, view, all_targets[view.key]) for view in views]
+        engines=[_engine(agent, view, all_targets[view.key], view.key in holding) for view in views]
     )
     for engine, view in zip(response.engines, views, strict=True):
         if view.key in rows:
@@ -51,12 +52,10 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures))
 
 
-def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engine:
+def _engine(agent: AgentContext, view: EngineView, target: Target, in_sync: bool) -> admin.Engine:
     subscriber = agent.feed.subscriber(view.key)
+    merged = agent.schedule(target)[0].merged
     wanted = agent.feed.wanted(view.key)
-    if wanted is None:
-        wanted = agent.schedule(target)[0].merged.hash
-    in_force = subscriber is not None and subscriber.in_force
     snapshots = [live.snapshot for live in view.sources if live.snapshot is not None]
     engine = admin.Engine(
         key=convert.key_message(view.key),
@@ -67,14 +66,16 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
         labels=dict(target.labels),
         facts=view.facts,
         policy=view.policy,
-        wanted_hash=wanted,
-        in_sync=in_force,
+        wanted_hash=merged.hash if wanted is None else wanted,
+        in_sync=in_sync,
         # An answer is newer than the last snapshot.
         paused=_paused(subscriber, view),
         sources=map(_source, view.sources),
+        wanted_kv_action=_action(merged, "kvLoadFailure"),
+        wanted_ec_action=_action(merged, "ecLoadFailure"),
     )
     if view.policy is not None and subscriber is not None and subscriber.connected:
-        engine.policy.hash = subscriber.hash_in_force
+        _set_present(engine, "" if engine.paused else subscriber.hash_in_force)
     refusal = _refusal(subscriber)
     if refusal:
         engine.policy.last_error = refusal
@@ -85,6 +86,23 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
             engine.eplb.CopyFrom(snapshot.eplb)
     _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
     return engine
+
+
+def _set_present(engine: admin.Engine, hash_in_force: str) -> None:
+    """Put what is in force by the engine's answer; its snapshot may be older, and so may what that says is done."""
+    status, facts = engine.policy, engine.facts
+    if hash_in_force != status.hash and hash_in_force in ("", engine.wanted_hash):
+        of_policy = hash_in_force != ""
+        own = facts.kv_load_failure_policy
+        status.kv_action = (engine.wanted_kv_action if of_policy else "") or own
+        status.ec_action = engine.wanted_ec_action if of_policy else ""
+    status.hash = hash_in_force
+
+
+def _action(merged: Merged, section: str) -> str:
+    """Return what a policy says about a failed load; empty if it leaves that alone."""
+    given = merged.body.get(f"{section}.action")
+    return "" if given is None else str(given.value)
 
 
 def _refusal(subscriber: Subscriber | None) -> str:

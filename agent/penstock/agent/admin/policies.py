@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert
 from penstock.agent.admin.effects import confirm, engine_changes, warnings
-from penstock.agent.admin.targets import find_target, key_of, targets
+from penstock.agent.admin.targets import find_target, in_force, key_of, targets
 from penstock.agent.errors import NotFoundError
 from penstock.agent.policy.model import parse_manifest
 from penstock.agent.selector import select
@@ -110,10 +110,9 @@ def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) 
 
 def _giving(agent: AgentContext, known: Iterable[Target]) -> dict[EngineKey, frozenset[str]]:
     """Return by engine that has what it is to have: the policies that give a field of it."""
-    found = {}
+    found, holding = {}, in_force(agent)
     for target in known:
-        subscriber = agent.feed.subscriber(target.key)
-        if subscriber is not None and subscriber.in_force:
+        if target.key in holding:
             merged = agent.schedule(target)[0].merged
             given = (*merged.body.values(), *(merged.observed or {}).values())
             found[target.key] = frozenset(item.policy for item in given)

@@ -141,7 +141,7 @@ def _row(
 def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> int:
     """Return what an order means in an engine whose snapshot says nothing: the engine's ACK is newer than it."""
     subscriber = agent.feed.subscriber(place[0])
-    if subscriber is None or subscriber.order_error(order.id) != "":
+    if subscriber is None or subscriber.paused or subscriber.order_error(order.id) != "":
         return QUARANTINE_STATE_UNSPECIFIED
     return QUARANTINE_STATE_OPEN if order.quarantined else QUARANTINE_STATE_CLOSED
 

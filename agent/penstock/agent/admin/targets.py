@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.rollout import Known
+from penstock.agent.policy.rollout import Known, progress
 from penstock.agent.selector import Selection, Target, parse_labels
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def source_target(source: Source) -> Target:
 def known(agent: AgentContext) -> list[Known]:
     """Return all engines of the registry, ordered by key."""
     return [
-        Known(Target(view.key, view.model, _with_role(view.labels, view.role)), view.connected)
+        Known(Target(view.key, view.model, _with_role(view.labels, view.role)), view.connected, view.cores)
         for view in agent.registry.engines()
     ]
 
@@ -56,6 +56,12 @@ def targets(agent: AgentContext) -> dict[EngineKey, Target]:
     found = {item.target.key: item.target for item in known(agent)}
     found |= {subscriber.target.key: subscriber.target for subscriber in agent.feed.subscribers()}
     return found
+
+
+def in_force(agent: AgentContext) -> frozenset[EngineKey]:
+    """Return the engines that have what they are to have in force, by their own word."""
+    engines = progress(agent.feed, known(agent), Selection(), agent.clock())
+    return frozenset(engine.key for engine in engines if engine.state == "acknowledged")
 
 
 def find_target(agent: AgentContext, key: EngineKey) -> Target:

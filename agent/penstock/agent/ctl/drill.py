@@ -53,6 +53,7 @@ def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timede
     ]
     for item in stopped:
         click.echo(f"drill {item.id} stopped")
+        what = f"the end of drill {item.id}"
         follow_order(
-            client, item.spec.selector, timeout, f"the end of drill {item.id}", "it has ended", quiet=False
+            client, item.spec.selector, timeout, what, "no longer rehearsing", quiet=False, ends=True
         )

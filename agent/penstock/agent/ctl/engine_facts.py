@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.ctl import words
 from penstock.agent.ctl.failure import FailedError, WrongUseError
 from penstock.agent.ctl.options import engine_selector
 from penstock.agent.ctl.output import plain
@@ -112,11 +113,18 @@ def comparable(engine: dict[str, Any]) -> dict[str, Any]:
             "kvAction": status.get("kvAction", ""),
             "ecAction": status.get("ecAction", ""),
             **{
-                field["field"]: f"{field['newValue']} ({field['newPolicy']})"
+                field["field"]: _standing(engine, f"{field['newValue']} ({field['newPolicy']})")
                 for field in effective.get("fields", ())
             },
         },
     }
+
+
+def _standing(engine: dict[str, Any], value: str) -> str:
+    """Return what is wanted as it stands: in force, held back, or not yet."""
+    if engine.get("inSync"):
+        return value
+    return words.paused(value) if engine.get("paused") else f"wanted: {value}"
 
 
 def _of_sources(engine: dict[str, Any], name: str) -> str:

@@ -13,7 +13,7 @@ from penstock.agent.ctl.change import selector_of
 from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.get import show_table
 from penstock.agent.ctl.named import ENGINE, POLICY
-from penstock.agent.ctl.options import with_client, with_output
+from penstock.agent.ctl.options import engine_selector, with_client, with_output
 from penstock.agent.ctl.output import dump, dump_yaml, plain, show, table
 from penstock.agent.ctl.rows import Table
 from penstock.proto.v1 import admin_pb2 as admin
@@ -89,9 +89,25 @@ def _show_effective(client: Client, engine: EngineKey, output: str) -> None:
     else:
         rows = [(field.field, field.new_value, field.new_policy) for field in effective.fields]
         click.echo(table(("FIELD", "VALUE", "POLICY"), rows))
+    _show_standing(client, engine)
     now = time.time()
     for step in effective.schedule[1:]:
         click.echo(f"{words.ago_of(step.begins, now)}: {words.short_hash(step.hash)} {step.spec_json}")
+
+
+def _show_standing(client: Client, engine: EngineKey) -> None:
+    """Say on the error stream if what is shown is not in force in the engine."""
+    request = admin.ListEnginesRequest(selector=engine_selector(engines=[engine]))
+    for item in client.call("ListEngines", request).engines:
+        if item.in_sync or not item.connected:
+            continue
+        text = (
+            f"engine {engine} is {words.paused(words.short_hash(item.wanted_hash))}; "
+            f"'agentctl resume {engine}' puts this in force"
+            if item.paused
+            else f"this is not in force in engine {engine} now; 'agentctl describe engine {engine}' says more"
+        )
+        click.echo(click.style(text, fg="yellow"), err=True)
 
 
 def _manifest(item: admin.Policy) -> dict[str, Any]:
