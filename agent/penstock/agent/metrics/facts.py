@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.mapping import boolean
-from penstock.agent.metrics.sheet import MAX
+from penstock.agent.metrics.sheet import MAX, MIN
 from penstock.agent.metrics.spec import NANO
 from penstock.proto.names import label, words
 from penstock.proto.v1 import common_pb2 as common
@@ -71,19 +71,21 @@ def add_hooks(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
 def add_policy(
     sheet: Sheet, key: EngineKey, snapshot: Snapshot, wanted: Callable[[EngineKey], str | None] | None
 ) -> None:
-    """Put the policy in force; only EngineCore tells."""
+    """Put the policy in force; only EngineCore tells. What several under one name say is not made one."""
     if not snapshot.HasField("policy"):
         return
     status = snapshot.policy
-    sheet.set(c.POLICY_INFO, key, 1, status.hash or "none")
+    # A pause holds back what a snapshot may still name.
+    in_force = "" if snapshot.paused else status.hash
+    sheet.set(c.POLICY_INFO, key, 1, in_force or "none")
     for channel, chosen in (("kv", status.kv_action), ("ec", status.ec_action)):
         if chosen:
             for action in _ACTIONS:
-                sheet.set(c.POLICY_ACTION, key, action == chosen, channel, action)
+                sheet.merge(MAX, c.POLICY_ACTION, key, action == chosen, channel, action)
     goal = wanted(key) if wanted is not None else None
     if goal is not None:
-        sheet.set(c.POLICY_IN_SYNC, key, status.hash == goal)
+        sheet.merge(MIN, c.POLICY_IN_SYNC, key, in_force == goal)
     if status.changed_time_unix_nano:
         sheet.set(c.POLICY_LAST_CHANGE, key, status.changed_time_unix_nano / NANO)
-    if status.expires_time_unix_nano:
+    if status.expires_time_unix_nano and not snapshot.paused:
         sheet.set(c.POLICY_EXPIRY, key, status.expires_time_unix_nano / NANO)
