@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.ctl import order_rows
+from penstock.agent.drill_modes import DRILL_MODES, SLOW
+from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import CHANNEL_EC, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_HALF_OPEN, QUARANTINE_STATE_OPEN
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -138,6 +141,11 @@ def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl
             2,
             "--mode slow needs a --delay such as 2s, and no other mode takes one",
         ),
+        (
+            ["--all", "--channel", "ec"],
+            2,
+            "mode handshake cannot be rehearsed in channel ec; use one of load",
+        ),
         (["--all", "--rate", "2"], 2, "rate 2 is no share of the attempts"),
         (["--all", "--ttl", "2h"], 2, "its ttl is 2h, give one from 1s to 1h"),
         (["--all"], 1, "engine 0 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1"),
@@ -150,6 +158,47 @@ def test_a_rehearsal_that_cannot_be_is_a_sentence(
     harness.engine("0", supported=_ABLE["supported"])
     result = agentctl(*_FAULT, *arguments)
     assert (result.exit_code, sentence in result.stderr) == (code, True), result.stderr
+
+
+def test_the_channel_of_a_rehearsal_is_that_of_its_mode(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Help says which modes a channel has, and each of them is taken without a word about the channel."""
+    harness.engine("0", **_ABLE)
+    usage = " ".join(agentctl("inject-fault", "--help").stdout.split())
+    assert "kv: handshake, setup, transfer, exception, notification, slow; ec: load." in usage
+    for modes in DRILL_MODES.values():
+        for mode in modes:
+            delay = ("--delay", "1s") if mode == SLOW else ()
+            begun = agentctl("inject-fault", "0", "--mode", mode, *delay)
+            assert begun.exit_code == 0, begun.stderr
+    assert {drill.channel for drill in harness.orders.drills()} == {CHANNEL_KV, CHANNEL_EC}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("describe", "engine"),
+        ("get", "policy", "--effective"),
+        ("pause", "dp/1"),
+        ("resume",),
+        ("quarantine", "add", _PEER),
+        ("quarantine", "lift", _PEER),
+        ("quarantine", "list"),
+        ("inject-fault", "--mode", "setup"),
+    ],
+)
+def test_a_servers_name_is_answered_with_its_engines(
+    harness: AdminHarness, agentctl: Agentctl, command: tuple[str, ...]
+) -> None:
+    """Whatever is to be done with it; nothing is done with those beside it."""
+    for engine in ("0", "1"):
+        harness.source(engine, server="dp")
+    result = agentctl(*command, "dp")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "agentctl: 'dp' is a server; name one of its engines: dp/0, dp/1\n",
+    )
+    assert agentctl("describe", "engine", "pd/0").stderr.endswith("did you mean dp/0?\n")
+    assert not harness.pauses.is_paused(EngineKey("dp", "1"))
 
 
 def test_stop_wants_to_know_what(agentctl: Agentctl) -> None:

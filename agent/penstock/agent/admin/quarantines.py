@@ -51,6 +51,7 @@ async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineReques
         peer=selecting.checked_peer(request.peer),
         quarantined=adds,
     )
+    selecting.check_names(agent, selection)
     if adds:
         _check_engines(agent, selection)
     await agent.orders.set_quarantine(order)
@@ -62,6 +63,7 @@ async def list_quarantines(
 ) -> admin.ListQuarantinesResponse:
     """Return the peers that are cut off, or kept out of quarantine, in each selected engine."""
     selection = selection_of(request.selector)
+    selecting.check_names(agent, selection)
     reported = _reported(agent, selection)
     ordered = _orders(agent, selection)
     reasons = await with_reader(agent, _reasons)

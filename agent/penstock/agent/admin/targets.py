@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.rollout import Known, progress
-from penstock.agent.selector import Selection, Target, parse_labels
+from penstock.agent.selector import Selection, Target, no_engine, parse_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,10 +71,10 @@ def find_target(agent: AgentContext, key: EngineKey) -> Target:
         NotFoundError: there is none.
 
     """
-    target = targets(agent).get(key)
-    if target is None:
-        raise NotFoundError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
-    return target
+    known_targets = targets(agent)
+    if key not in known_targets:
+        raise NotFoundError(no_engine(key, known_targets))
+    return known_targets[key]
 
 
 def selected_views(agent: AgentContext, selection: Selection) -> list[EngineView]:

@@ -11,12 +11,13 @@ from penstock.agent.ctl import words
 from penstock.agent.ctl.failure import FailedError, WrongUseError
 from penstock.agent.ctl.options import engine_selector
 from penstock.agent.ctl.output import plain
+from penstock.agent.model import EngineKey
+from penstock.agent.selector import no_engine
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
 if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
-    from penstock.agent.model import EngineKey
 
 _MAX_CHARACTERS = 4 * 1024 * 1024
 # Facts that are never the same in two engines, or that stand elsewhere.
@@ -38,7 +39,10 @@ def find_engine(client: Client, key: EngineKey) -> admin.Engine:
     request = admin.ListEnginesRequest(selector=engine_selector(engines=[key]))
     engines = client.call("ListEngines", request).engines
     if not engines:
-        raise FailedError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
+        everything = client.call("ListEngines", admin.ListEnginesRequest()).engines
+        raise FailedError(
+            no_engine(key, [EngineKey(item.key.server, item.key.engine) for item in everything])
+        )
     found: admin.Engine = engines[0]
     return found
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.rows import Table
+from penstock.agent.drill_modes import SLOW
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1 import admin_pb2 as admin
 
-SLOW = "slow"
 _STATES = {
     events.QUARANTINE_STATE_UNSPECIFIED: click.style("ordered, not in force", fg="yellow"),
     events.QUARANTINE_STATE_CLOSED: click.style("kept out", fg="green"),
