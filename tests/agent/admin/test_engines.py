@@ -271,6 +271,17 @@ def test_a_journal_that_cannot_be_read_is_a_sentence(harness: AdminHarness) -> N
     assert caught.value.details().endswith("journal.db' cannot be used: no such table: kinds")
 
 
+def test_the_engines_of_a_data_parallel_server_say_how_many_they_are(harness: AdminHarness) -> None:
+    """VLLM tells each engine of a dense model that it is alone in its server."""
+    alone = Snapshot(engine={"data_parallel_size": 1})
+    for server, engine in (("dp", "0"), ("dp", "2"), ("other", "0")):
+        harness.snapshot(harness.source(engine, server=server), alone)
+    engines = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
+    assert [(item.key.server, item.facts.data_parallel_size) for item in engines] == [
+        ("dp", 3), ("dp", 3), ("other", 1),
+    ]  # fmt: skip
+
+
 def test_an_engine_that_refuses_says_why(harness: AdminHarness) -> None:
     """By its answer to the push: its snapshots may not have said so yet."""
     harness.source("0")

@@ -156,6 +156,17 @@ def test_whether_a_policy_is_in_sync_is_absent_until_the_engine_has_subscribed()
     assert "penstock_policy_in_sync" not in gauges(live(CORE, Snapshot(policy={})))
 
 
+def test_engines_of_one_server_are_data_parallel() -> None:
+    """Also where vLLM tells each of them that it is alone."""
+    alone = Snapshot(engine={"data_parallel_size": 1})
+    second = replace(CORE, key=EngineKey(CORE.key.server, "1"), epoch=CORE.epoch + 1)
+    sheet = Sheet()
+    add_snapshots(sheet, [live(CORE, alone), live(second, alone)], None)
+    (info,) = [family for family in sheet.families() if family.metric is c.ENGINE_INFO]
+    place = 2 + c.ENGINE_INFO.labels.index("data_parallel_size")
+    assert [sample.labels[place] for sample in info.samples] == ["2", "2"]
+
+
 def test_engine_facts() -> None:
     """What EngineCore says, and the source's word where it does not."""
     shown = gauges(

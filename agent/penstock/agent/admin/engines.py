@@ -9,6 +9,7 @@ from penstock.agent.admin.counters import METRICS, engine_counters
 from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
 from penstock.agent.admin.targets import in_force, selected_views, selection_of, targets
+from penstock.agent.model import engines_by_server
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 
@@ -29,10 +30,14 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     views = selected_views(agent, selection_of(request.selector))
     all_targets, holding = targets(agent), in_force(agent)
     rows = {row.key: row for row in agent.fold.engines(METRICS)}
+    servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
     response = admin.ListEnginesResponse(
         engines=[_engine(agent, view, all_targets[view.key], view.key in holding) for view in views]
     )
     for engine, view in zip(response.engines, views, strict=True):
+        if view.facts is not None:
+            told = view.facts.data_parallel_size
+            engine.facts.data_parallel_size = max(told, servers.get(view.key.server, 0))
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
     return response

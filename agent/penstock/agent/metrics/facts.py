@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _ACTIONS = tuple(words(policy.FailureAction))
 
 
-def add_facts(sheet: Sheet, key: EngineKey, source: Source, snapshot: Snapshot) -> None:
-    """Put what the engine is; only EngineCore tells."""
+def add_facts(sheet: Sheet, key: EngineKey, source: Source, snapshot: Snapshot, engines: int) -> None:
+    """Put what the engine is, one of so many *engines* of its server at least; only EngineCore tells."""
     if key.engine:
         sheet.merge(MAX, c.ENGINE_PAUSED, key, snapshot.paused)
     if not snapshot.HasField("engine"):
@@ -32,14 +32,14 @@ def add_facts(sheet: Sheet, key: EngineKey, source: Source, snapshot: Snapshot) 
     start = facts.start_time_unix_nano or source.start_time_unix_nano
     if start:
         sheet.set(c.ENGINE_START, key, start / NANO)
-    sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts))
+    sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts, engines))
     if facts.compatibility_hash:
         rows = {"": "", **facts.compatibility_factors}
         for factor, value in rows.items():
             sheet.set(c.ENGINE_COMPATIBILITY, key, 1, facts.compatibility_hash, factor, value)
 
 
-def _info(source: Source, facts: EngineFacts) -> tuple[str, ...]:
+def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
     """Return the values of the labels of `c.ENGINE_INFO`."""
     told = facts.role != common.ROLE_UNSPECIFIED
     values = {
@@ -56,7 +56,7 @@ def _info(source: Source, facts: EngineFacts) -> tuple[str, ...]:
         "scheduler_class": facts.scheduler_class,
         "side_channel": facts.side_channel,
         "tensor_parallel_size": str(facts.tensor_parallel_size),
-        "data_parallel_size": str(facts.data_parallel_size),
+        "data_parallel_size": str(max(engines, facts.data_parallel_size)),
     }
     return tuple(values[name] for name in c.ENGINE_INFO.labels)
 
