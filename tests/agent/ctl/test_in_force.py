@@ -99,7 +99,7 @@ def test_what_a_paused_engine_would_do_is_shown_as_such(harness: AdminHarness, a
     assert row[header.index("KV-ACTION") :].startswith("paused (would be recompute) ")
     assert row[header.index("POLICY") :].startswith(f"paused (would be {wanted}) ")
     assert row[header.index("IN-SYNC") :].startswith("no ")
-    assert "0/1" in agentctl("get", "policy").stdout.splitlines()[1].split()
+    assert " 0/1 (1 paused) " in agentctl("get", "policy").stdout
     lines = [line.strip() for line in agentctl("describe", "engine", "0").stdout.splitlines()]
     full = str(harness.feed.wanted(EngineKey("", "0")))
     assert f"In force: vllm's own, paused (would be {full})" in lines

@@ -8,7 +8,7 @@ from penstock.agent.admin import convert
 from penstock.agent.admin.counters import METRICS, engine_counters
 from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
-from penstock.agent.admin.targets import in_force, selected_views, selection_of, targets
+from penstock.agent.admin.targets import selected_views, selection_of, standing, targets
 from penstock.agent.model import engines_by_server
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
     """Return the selected engines with what their sources hold now."""
     views = selected_views(agent, selection_of(request.selector))
-    all_targets, holding = targets(agent), in_force(agent)
+    all_targets, holding = targets(agent), standing(agent).in_force
     rows = {row.key: row for row in agent.fold.engines(METRICS)}
     servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
     response = admin.ListEnginesResponse(

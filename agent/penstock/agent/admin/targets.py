@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from penstock.agent.registry import EngineView
     from penstock.proto.v1.admin_pb2 import EngineSelector
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
+
+
+class Standing(NamedTuple):
+    """Engines by how they stand to what they are to have."""
+
+    in_force: frozenset[EngineKey]
+    paused: frozenset[EngineKey]
 
 
 def key_of(message: EngineKeyMessage) -> EngineKey:
@@ -58,10 +65,13 @@ def targets(agent: AgentContext) -> dict[EngineKey, Target]:
     return found
 
 
-def in_force(agent: AgentContext) -> frozenset[EngineKey]:
-    """Return the engines that have what they are to have in force, by their own word."""
+def standing(agent: AgentContext) -> Standing:
+    """Return where what engines are to have is in force, and where a pause holds it back, by their own word."""
     engines = progress(agent.feed, known(agent), Selection(), agent.clock())
-    return frozenset(engine.key for engine in engines if engine.state == "acknowledged")
+    return Standing(
+        frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
+        frozenset(engine.key for engine in engines if engine.state == "paused"),
+    )
 
 
 def find_target(agent: AgentContext, key: EngineKey) -> Target:

@@ -62,7 +62,7 @@ def policies(items: list[admin.Policy], now: float) -> Table:
                 spec.get("mode", "enforce"),
                 _selector_words(item.manifest_json),
                 ",".join(f"{path}={value}" for path, value in _leaves(spec, "")),
-                f"{item.engines_in_force}/{item.engines_selected}",
+                _in_force(item),
                 _expiry(expires, now),
                 words.ago_of(item.changed, now).removesuffix(" ago"),
                 str(item.generation),
@@ -122,6 +122,11 @@ def _show_manifests(manifests: list[dict[str, Any]], output: str, *, single: boo
         click.echo(dump_yaml(*manifests))
     else:
         click.echo(dump(manifests[0] if single else {"kind": "List", "items": manifests}, output))
+
+
+def _in_force(item: admin.Policy) -> str:
+    paused = f" ({item.engines_paused} paused)" if item.engines_paused else ""
+    return f"{item.engines_in_force}/{item.engines_selected}{paused}"
 
 
 def _selector_words(manifest_json: str) -> str:

@@ -180,7 +180,7 @@ class ListPoliciesResponse(_message.Message):
     def __init__(self, policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ...) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("name", "generation", "manifest_json", "owner", "author", "changed", "engines_selected", "engines_in_force")
+    __slots__ = ("name", "generation", "manifest_json", "owner", "author", "changed", "engines_selected", "engines_in_force", "engines_paused")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +189,7 @@ class Policy(_message.Message):
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     ENGINES_SELECTED_FIELD_NUMBER: _ClassVar[int]
     ENGINES_IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_PAUSED_FIELD_NUMBER: _ClassVar[int]
     name: str
     generation: int
     manifest_json: str
@@ -197,7 +198,8 @@ class Policy(_message.Message):
     changed: _timestamp_pb2.Timestamp
     engines_selected: int
     engines_in_force: int
-    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., manifest_json: _Optional[str] = ..., owner: _Optional[str] = ..., author: _Optional[str] = ..., changed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engines_selected: _Optional[int] = ..., engines_in_force: _Optional[int] = ...) -> None: ...
+    engines_paused: int
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., manifest_json: _Optional[str] = ..., owner: _Optional[str] = ..., author: _Optional[str] = ..., changed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engines_selected: _Optional[int] = ..., engines_in_force: _Optional[int] = ..., engines_paused: _Optional[int] = ...) -> None: ...
 
 class GetEffectivePolicyRequest(_message.Message):
     __slots__ = ("key",)
