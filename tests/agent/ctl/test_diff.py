@@ -170,6 +170,16 @@ def test_two_engines_of_a_pod(two: AdminHarness, agentctl: Agentctl) -> None:
     assert agentctl("diff", "engine", "0", "9").exit_code == 1
 
 
+def test_what_a_pause_holds_back_is_not_in_common(two: AdminHarness, agentctl: Agentctl) -> None:
+    """Two engines that are to have the same differ while one is paused."""
+    agentctl("set-policy", "p", "-l", "role=decode", "--kv-load-failure", "recompute", "--wait")
+    agentctl("pause", "0")
+    lines = agentctl("diff", "engine", "0", "1").stdout.splitlines()
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[1:-1]}
+    assert rows["policy.kvLoadFailure.action"] == "paused (would be recompute (p)) recompute (p)"
+    assert rows["policy.inSync"] == "false true"
+
+
 def test_an_engine_of_another_pod(two: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:
     """What describe printed there is enough."""
     path = tmp_path / "other.json"

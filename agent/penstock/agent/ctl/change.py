@@ -30,7 +30,11 @@ def with_change(function: F) -> F:
     """Add ``--dry-run``, ``--wait``, ``--allow-none``, ``--timeout`` and ``-o``."""
     options = (
         click.option("--dry-run", is_flag=True, help="Only show what would change, in which engine."),
-        click.option("--wait", is_flag=True, help="Wait until every engine concerned has it in force."),
+        click.option(
+            "--wait",
+            is_flag=True,
+            help="Wait until every engine concerned says that it is in force; exit with 1 if one does not.",
+        ),
         click.option(
             "--allow-none",
             is_flag=True,
