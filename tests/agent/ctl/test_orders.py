@@ -201,6 +201,17 @@ def test_a_servers_name_is_answered_with_its_engines(
     assert not harness.pauses.is_paused(EngineKey("dp", "1"))
 
 
+@pytest.mark.parametrize("word", ["add", "lift"])
+def test_a_slip_in_the_selector_of_a_quarantine_is_told(
+    harness: AdminHarness, agentctl: Agentctl, word: str
+) -> None:
+    """An order for no engine would look like success."""
+    harness.engine("0", **_ABLE)
+    result = agentctl("quarantine", word, _PEER, "-l", "role=decod")
+    assert (result.exit_code, "no engine fits the selector" in result.stderr) == (1, True)
+    assert harness.orders.quarantines() == []
+
+
 def test_stop_wants_to_know_what(agentctl: Agentctl) -> None:
     """Neither nothing nor both; an unknown id is named."""
     for arguments in ((), ("d1", "--all")):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert
 from penstock.agent.admin.counters import METRICS, engine_counters
+from penstock.agent.admin.effects import Merges
 from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
 from penstock.agent.admin.targets import selected_views, selection_of, standing, targets
@@ -29,17 +30,20 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     """Return the selected engines with what their sources hold now."""
     views = selected_views(agent, selection_of(request.selector))
     all_targets, holding = targets(agent), standing(agent).in_force
+    merges = Merges((policy.manifest for policy in agent.store.policies()), agent.now)
     rows = {row.key: row for row in agent.fold.engines(METRICS)}
     servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
-    response = admin.ListEnginesResponse(
-        engines=[_engine(agent, view, all_targets[view.key], view.key in holding) for view in views]
-    )
-    for engine, view in zip(response.engines, views, strict=True):
+    response = admin.ListEnginesResponse()
+    for view in views:
+        target = all_targets[view.key]
+        merged = merges.merged(merges.selected(target))
+        engine = _engine(agent, view, target, merged, in_sync=view.key in holding)
         if view.facts is not None:
             told = view.facts.data_parallel_size
             engine.facts.data_parallel_size = max(told, servers.get(view.key.server, 0))
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
+        response.engines.append(engine)
     return response
 
 
@@ -57,9 +61,10 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures))
 
 
-def _engine(agent: AgentContext, view: EngineView, target: Target, in_sync: bool) -> admin.Engine:
+def _engine(
+    agent: AgentContext, view: EngineView, target: Target, merged: Merged, *, in_sync: bool
+) -> admin.Engine:
     subscriber = agent.feed.subscriber(view.key)
-    merged = agent.schedule(target)[0].merged
     wanted = agent.feed.wanted(view.key)
     snapshots = [live.snapshot for live in view.sources if live.snapshot is not None]
     engine = admin.Engine(

@@ -51,9 +51,7 @@ async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineReques
         peer=selecting.checked_peer(request.peer),
         quarantined=adds,
     )
-    selecting.check_names(agent, selection)
-    if adds:
-        _check_engines(agent, selection)
+    _check_engines(agent, selection, adds=adds)
     await agent.orders.set_quarantine(order)
     return _ordered(order, request.state)
 
@@ -76,11 +74,11 @@ async def list_quarantines(
     return admin.ListQuarantinesResponse(quarantines=found)
 
 
-def _check_engines(agent: AgentContext, selection: Selection) -> None:
+def _check_engines(agent: AgentContext, selection: Selection, *, adds: bool) -> None:
     everything = selection.everything
     found = list(targets(agent).values()) if everything else selecting.selected_targets(agent, selection)
     for subscriber in selecting.subscribed(agent, found):
-        if not subscriber.takes_quarantines:
+        if adds and not subscriber.takes_quarantines:
             raise ImpossibleError(
                 f"engine {subscriber.target.key} cannot quarantine peers: its connector or its version of Penstock "
                 "does not know how; leave it out with --selector"
