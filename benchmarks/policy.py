@@ -228,7 +228,8 @@ def change(stub: AdminStub, tokens: int) -> tuple[float, list[float]]:
     }
     began = time.perf_counter()
     applied = stub.ApplyPolicy(
-        admin.ApplyPolicyRequest(manifest_json=json.dumps(manifest), author="benchmark"), timeout=_DEADLINE
+        admin.ApplyPolicyRequest(manifest_json=json.dumps(manifest), author="benchmark", all=True),
+        timeout=_DEADLINE,
     )
     request = admin.WatchRolloutRequest(store_generation=applied.store_generation)
     request.timeout.FromSeconds(_DEADLINE)

@@ -59,7 +59,8 @@ def test_the_guide_can_be_typed_from_its_first_line_to_its_last(
     monkeypatch.chdir(tmp_path)
     policies = tmp_path / "policies"
     policies.mkdir()
-    decode = document("decode-default", kvLoadFailure=action("recompute"))
+    selector = {"matchLabels": {"role": "decode"}}
+    decode = document("decode-default", selector=selector, kvLoadFailure=action("recompute"))
     (policies / "decode.yaml").write_text(yaml.safe_dump(decode))
     commands = [
         [_NAMES.get(word, word) for word in shlex.split(line, comments=True)]

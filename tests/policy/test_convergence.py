@@ -304,7 +304,8 @@ class ConvergenceMachine(RuleBasedStateMachine):
             assert engine.fields == OLD
             assert subscriber.answer.field == "deferral.maxStartWait"
             return
-        assert subscriber.in_force
+        assert subscriber.in_force is not (paused and subscriber.wanted.anything)
+        assert subscriber.hash_in_force == engine.runtime.policy.current.hash
         wanted = feed.wanted(engine.key)
         assert desk.hash == wanted
         assert engine.runtime.policy.current.hash == ("" if paused else wanted)

@@ -67,11 +67,17 @@ class AdminHarness:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_DEADLINE)
 
     def source(
-        self, engine: str = "0", *, server: str = "", process: str = "engine-core", **fields: Any
+        self,
+        engine: str = "0",
+        *,
+        server: str = "",
+        process: str = "engine-core",
+        epoch: int = 0,
+        **fields: Any,
     ) -> Source:
-        """Connect a source; its epoch follows from what it is."""
+        """Connect a source; its epoch follows from what it is, unless it is given."""
         key = EngineKey(server, engine)
-        epoch = abs(hash((key, process))) | 1
+        epoch = epoch or abs(hash((key, process))) | 1
         fields = {"role": "decode", "model": "tiny", "labels": {"role": "decode"}, "pid": 42, **fields}
         source = Source(epoch=epoch, key=key, process=process, **fields)
 
@@ -80,6 +86,14 @@ class AdminHarness:
 
         self.run(connect())
         return source
+
+    def disconnect(self, source: Source) -> None:
+        """End the stream of *source*."""
+
+        async def end() -> None:
+            self.registry.disconnect(source.epoch)
+
+        self.run(end())
 
     def append(self, source: Source, *events: Event, batch: Batch | None = None) -> None:
         """Log a batch of *events*, or *batch*, as the next one of *source*."""

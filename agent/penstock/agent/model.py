@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.proto.v1.ingest_pb2 import Hello
 
@@ -24,6 +24,22 @@ class EngineKey(NamedTuple):
     def __str__(self) -> str:
         """Return the form that people type: ``decode/0``, or ``0`` without a server."""
         return f"{self.server}/{self.engine}" if self.server else self.engine
+
+
+# Longer than any index of an engine.
+_DIGITS = 4
+
+
+def engines_by_server(present: Iterable[EngineKey]) -> dict[str, int]:
+    """Return how many data-parallel engines each server has, by the indices of those that are *present*.
+
+    vLLM tells each engine of a dense model that it is alone in its server, but leaves it its index.
+    """
+    found: dict[str, int] = {}
+    for server, engine in present:
+        if engine.isdecimal() and len(engine) <= _DIGITS:
+            found[server] = max(found.get(server, 0), int(engine) + 1)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

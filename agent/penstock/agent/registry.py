@@ -69,6 +69,7 @@ class EngineView:
 
     Attributes:
         connected: whether its EngineCore is (any of its workers, where no EngineCore was ever seen).
+        cores: how many EngineCores are connected under this name; more than one is a mistake in the pod.
         facts: None until the EngineCore's first snapshot.
         policy: likewise.
         paused: the EngineCore says that it is passive.
@@ -78,6 +79,7 @@ class EngineView:
 
     key: EngineKey
     connected: bool
+    cores: int
     last_seen_unix_nano: int
     role: str
     role_guessed: bool
@@ -227,6 +229,8 @@ def _view(key: EngineKey, own: list[LiveSource], shared: list[LiveSource]) -> En
     return EngineView(
         key=key,
         connected=any(live.connected for live in cores or own),
+        # One that begins a new epoch may have two for a moment.
+        cores=len({(live.source.pid, live.source.start_time_unix_nano) for live in cores if live.connected}),
         last_seen_unix_nano=max(live.last_seen_unix_nano for live in own),
         role=source.role,
         role_guessed=source.role_guessed,

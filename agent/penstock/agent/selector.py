@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
@@ -115,6 +116,17 @@ def parse_key(text: str) -> EngineKey:
     if not engine:
         raise ValueError(f"engine {text!r} cannot be read; write its index (0) or server/index (decode/0)")
     return EngineKey(server, engine)
+
+
+def no_engine(key: EngineKey, known: Iterable[EngineKey]) -> str:
+    """Say that there is no engine *key* among those that are *known*, and which may be meant."""
+    known = sorted(known)
+    of_server = [str(each) for each in known if each.server and str(key) == each.server]
+    if of_server:
+        return f"{str(key)!r} is a server; name one of its engines: {', '.join(of_server)}"
+    close = get_close_matches(str(key), map(str, known))
+    hint = f"did you mean {' or '.join(close)}?" if close else "'agentctl get engines' lists them"
+    return f"there is no engine {str(key)!r}; {hint}"
 
 
 def select(targets: Iterable[Target], selection: Selection) -> list[Target]:

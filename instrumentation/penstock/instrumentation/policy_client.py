@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.backoff import Backoff
 from penstock.instrumentation.policy_desk import PolicyDesk
+from penstock.instrumentation.policy_model import NO_POLICY
 from penstock.instrumentation.service import Message, Service, Tag
 
 if TYPE_CHECKING:
@@ -76,9 +77,13 @@ class PolicyClient(Service):
         self.inbox.put(Message(Tag.RECONNECT))
 
     def fill(self, snapshot: Snapshot) -> None:
-        """Add the policy's status; ``kv_action`` and ``ec_action`` stay empty where vLLM's own configuration holds."""
-        status, current = snapshot.policy, self._runtime.policy.current
-        expires_in = self._desk.expires_in()
+        """Add the policy's status; ``kv_action`` and ``ec_action`` stay empty where vLLM's own configuration holds.
+
+        It holds in a paused engine, also before a step has let the policy out.
+        """
+        held_back = self._runtime.paused
+        status, current = snapshot.policy, NO_POLICY if held_back else self._runtime.policy.current
+        expires_in = None if held_back else self._desk.expires_in()
         status.hash = current.hash
         status.nonce = self._nonce
         status.connected = self._heard

@@ -275,12 +275,42 @@ def test_a_journal_that_cannot_be_read_is_a_sentence(harness: AdminHarness) -> N
     assert caught.value.details().endswith("journal.db' cannot be used: no such table: kinds")
 
 
+def test_an_answer_is_newer_than_the_snapshot_before_it(harness: AdminHarness) -> None:
+    """What is done now is what has been acknowledged: the next snapshot is up to a second away."""
+    facts = {"model": "tiny", "kv_connector": "NixlConnector", "kv_load_failure_policy": "fail"}
+    harness.snapshot(harness.source("0"), Snapshot(engine=facts, policy={"kv_action": "fail"}))
+    harness.engine("0")
+
+    def shown() -> tuple[bool, bool, str, str]:
+        (engine,) = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
+        return engine.paused, engine.in_sync, engine.policy.kv_action, engine.wanted_kv_action
+
+    assert shown() == (False, True, "fail", "")
+    manifest = json.dumps(document("p"))
+    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, all=True))
+    list(harness.stub.WatchRollout(admin.WatchRolloutRequest(timeout={"seconds": 60})))
+    assert shown() == (False, True, "recompute", "recompute")
+    list(harness.stub.SetPaused(admin.SetPausedRequest(paused=True)))
+    assert shown() == (True, False, "fail", "recompute")
+
+
+def test_the_engines_of_a_data_parallel_server_say_how_many_they_are(harness: AdminHarness) -> None:
+    """VLLM tells each engine of a dense model that it is alone in its server."""
+    alone = Snapshot(engine={"data_parallel_size": 1})
+    for server, engine in (("dp", "0"), ("dp", "2"), ("other", "0")):
+        harness.snapshot(harness.source(engine, server=server), alone)
+    engines = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
+    assert [(item.key.server, item.facts.data_parallel_size) for item in engines] == [
+        ("dp", 3), ("dp", 3), ("other", 1),
+    ]  # fmt: skip
+
+
 def test_an_engine_that_refuses_says_why(harness: AdminHarness) -> None:
     """By its answer to the push: its snapshots may not have said so yet."""
     harness.source("0")
     harness.engine("0", refuse=lambda push: "no budget here" if push.schedule else "")
     manifest = json.dumps(document("p"))
-    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest))
+    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, all=True))
     list(harness.stub.WatchRollout(admin.WatchRolloutRequest(timeout={"seconds": 60})))
     (engine,) = harness.stub.ListEngines(admin.ListEnginesRequest()).engines
     assert (engine.in_sync, engine.policy.last_error) == (False, "kvLoadFailure.action: no budget here")

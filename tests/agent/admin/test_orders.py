@@ -195,7 +195,7 @@ def test_orders_stand_apart_from_the_policy(harness: AdminHarness) -> None:
     harness.engine("0", refuse=lambda push: "not with me" if push.schedule else "", **_ABLE)
     harness.engine("1", refuse_drills="no such mode here", **_ABLE)
     manifest = json.dumps(document("any", kvLoadFailure=action("recompute")))
-    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, author="me"))
+    harness.stub.ApplyPolicy(admin.ApplyPolicyRequest(manifest_json=manifest, author="me", all=True))
     harness.stub.SetQuarantine(_quarantine())
     harness.stub.StartDrill(_drill(selector={"labels": "role=decode"}))
 

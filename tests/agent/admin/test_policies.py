@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _DECODE = {"selector": {"matchLabels": {"role": "decode"}}}
 
-_FAILS_EVERYWHERE = (
-    "spec.selector is empty, so action fail would hold in every engine; "
+_EVERYWHERE = (
+    "spec.selector is empty, so the policy would hold in every engine, those that come later included; "
     "give a selector (--selector, --model), or confirm with --all"
 )
 
@@ -111,23 +111,26 @@ def test_warnings_tell_what_a_connector_cannot_do(harness: AdminHarness) -> None
     assert list(_apply(harness, "other", kvLoadFailure=action("fail"), priority=200).warnings) == []
 
 
-def test_fail_everywhere_has_to_be_confirmed(harness: AdminHarness) -> None:
-    """An empty selector with action fail is refused without ``all``; observing is not acting."""
-    everywhere = {"selector": {}, "kvLoadFailure": action("fail")}
+@pytest.mark.parametrize(
+    "spec", [{"kvLoadFailure": action("fail")}, {"mode": "observe"}, {"selector": {"models": []}}]
+)
+def test_a_policy_for_every_engine_has_to_be_confirmed(harness: AdminHarness, spec: dict[str, Any]) -> None:
+    """An empty selector is refused without ``all``, whatever it sets."""
+    everywhere = {"selector": {}, **spec}
     manifest_json = json.dumps(document("p", **everywhere))
     assert _fails(harness.stub.ApplyPolicy, admin.ApplyPolicyRequest(manifest_json=manifest_json)) == (
         grpc.StatusCode.INVALID_ARGUMENT,
-        _FAILS_EVERYWHERE,
+        _EVERYWHERE,
     )
-    assert _apply(harness, mode="observe", **everywhere).result == "created"
-    assert _apply(harness, everywhere=True, **everywhere).result == "changed"
+    assert harness.store.policies() == ()
+    assert _apply(harness, everywhere=True, **everywhere).result == "created"
 
 
 def test_errors_have_their_status(harness: AdminHarness) -> None:
     """Each kind of error, once, with its sentence."""
     _apply(harness)
     stub = harness.stub
-    good = json.dumps(document("p", kvLoadFailure=action("auto")))
+    good = json.dumps(document("p", **_DECODE, kvLoadFailure=action("auto")))
     for call, request, status in (
         (stub.ApplyPolicy, admin.ApplyPolicyRequest(manifest_json="{}"), grpc.StatusCode.INVALID_ARGUMENT),
         (stub.ApplyPolicy, admin.ApplyPolicyRequest(manifest_json=good, if_generation=7), grpc.StatusCode.ABORTED),

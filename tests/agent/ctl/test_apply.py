@@ -34,14 +34,14 @@ def test_a_directory_is_its_manifests(harness: AdminHarness, agentctl: Agentctl,
     _write(tmp_path / "a.yaml", document("a1"), document("a2"))
     (tmp_path / ".hidden.yaml").write_text("{")
     (tmp_path / "README.md").write_text("{")
-    result = agentctl("apply", "-f", str(tmp_path))
+    result = agentctl("apply", "--all", "-f", str(tmp_path))
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines() == [
         "policy a1 created, generation 1",
         "policy a2 created, generation 1",
         "policy b created, generation 1",
     ]
-    again = agentctl("apply", "-f", str(tmp_path / "a.yaml"), "-f", str(tmp_path / "b.yml"))
+    again = agentctl("apply", "--all", "-f", str(tmp_path / "a.yaml"), "-f", str(tmp_path / "b.yml"))
     assert [line.split()[2] for line in again.stdout.splitlines()] == ["unchanged,"] * 3
 
 
@@ -51,7 +51,7 @@ def test_nothing_is_applied_if_one_is_wrong(
     """The file and the field are named."""
     _write(tmp_path / "a.yaml", document("a"))
     _write(tmp_path / "b.yaml", document("b", kvLoadFailure=action("recmpute")))
-    result = agentctl("apply", "-f", str(tmp_path))
+    result = agentctl("apply", "--all", "-f", str(tmp_path))
     assert result.exit_code == 2
     assert result.stderr == (
         f"agentctl: {tmp_path}/b.yaml: spec.kvLoadFailure.action is 'recmpute'; "
@@ -96,7 +96,7 @@ def test_an_error_on_the_way_names_what_was_applied(
     harness.run(harness.store.apply_all([manifest(f"p{n}") for n in range(255)], author="me"))
     _write(tmp_path / "a.yaml", document("a"))
     _write(tmp_path / "b.yaml", document("b"))
-    result = agentctl("apply", "-f", str(tmp_path))
+    result = agentctl("apply", "--all", "-f", str(tmp_path))
     assert result.exit_code == 1
     assert result.stderr.startswith(f"agentctl: {tmp_path}/b.yaml: there would be 257 policies")
     assert result.stderr.endswith("; applied before it: a\n")
@@ -110,7 +110,7 @@ def test_several_changes_are_one_document_for_a_program(
     harness.engine("0", refuse=lambda push: "no" if push.schedule else "")
     _write(tmp_path / "a.yaml", document("a"))
     _write(tmp_path / "b.yaml", document("b", ecLoadFailure=action("auto")))
-    arguments = ("apply", "-f", str(tmp_path), "-o", output)
+    arguments = ("apply", "--all", "-f", str(tmp_path), "-o", output)
     shown = yaml.safe_load(agentctl(*arguments).stdout)
     assert [(item["name"], item["result"]) for item in shown["items"]] == [("a", "created"), ("b", "created")]
     waited = agentctl(*arguments, "--wait")
@@ -124,17 +124,17 @@ def test_if_generation_is_compare_and_set(harness: AdminHarness, agentctl: Agent
     """With flags, with files and with delete; who comes too late is told so, with exit code 1."""
     _write(tmp_path / "p.yaml", document("p"))
     path = str(tmp_path / "p.yaml")
-    assert agentctl("apply", "-f", path, "--if-generation", "0").exit_code == 0
-    late = agentctl("set-policy", "p", "--kv-load-failure", "auto", "--if-generation", "7")
+    assert agentctl("apply", "--all", "-f", path, "--if-generation", "0").exit_code == 0
+    late = agentctl("set-policy", "p", "--all", "--kv-load-failure", "auto", "--if-generation", "7")
     assert late.exit_code == 1
     assert "generation 1" in late.stderr
-    fine = agentctl("set-policy", "p", "--kv-load-failure", "auto", "--if-generation", "1")
+    fine = agentctl("set-policy", "p", "--all", "--kv-load-failure", "auto", "--if-generation", "1")
     assert fine.exit_code == 0, fine.stderr
-    assert agentctl("apply", "-f", path, "--if-generation", "1").exit_code == 1
+    assert agentctl("apply", "--all", "-f", path, "--if-generation", "1").exit_code == 1
     assert agentctl("delete", "policy", "p", "--if-generation", "1").exit_code == 1
     assert agentctl("delete", "policy", "p", "--if-generation", "2").exit_code == 0
     _write(tmp_path / "q.yaml", document("q"))
-    two = agentctl("apply", "-f", str(tmp_path), "--if-generation", "0")
+    two = agentctl("apply", "--all", "-f", str(tmp_path), "--if-generation", "0")
     assert (two.exit_code, two.stderr) == (
         2, "agentctl: --if-generation is about one policy, and here are 2\n",
     )  # fmt: skip

@@ -25,12 +25,12 @@ def test_what_was_exported_can_be_imported(harness: AdminHarness, agentctl: Agen
     """The same policies, in one change; engines have them in force when --wait returns."""
     harness.engine("0")
     for name in ("p", "q"):
-        agentctl("set-policy", name, "--kv-load-failure", "recompute", "--reason", "why")
+        agentctl("set-policy", name, "--all", "--kv-load-failure", "recompute", "--reason", "why")
     before = [policy.manifest for policy in harness.store.policies()]
     printed = agentctl("export", "-o", output).stdout
     for name in ("p", "q"):
         agentctl("delete", "policy", name)
-    result = agentctl("import", "-f", "-", "--wait", "--reason", "restore", stdin=printed)
+    result = agentctl("import", "--all", "-f", "-", "--wait", "--reason", "restore", stdin=printed)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[:2] == ["policy p created, generation 3", "policy q created, generation 3"]
@@ -42,12 +42,12 @@ def test_an_import_is_all_or_nothing(harness: AdminHarness, agentctl: Agentctl) 
     """One wrong policy keeps all out, and is named; a dry run changes nothing."""
     harness.engine("0")
     bad = yaml.safe_dump_all([document("a"), document("b", kvLoadFailure=action("recmpute"))])
-    refused = agentctl("import", "-f", "-", stdin=bad)
+    refused = agentctl("import", "--all", "-f", "-", stdin=bad)
     assert (refused.exit_code, harness.store.policies()) == (2, ())
     assert "b" in refused.stderr
     assert "recmpute" in refused.stderr
     good = yaml.safe_dump_all([document("a"), document("b", priority=200)])
-    dry = agentctl("import", "-f", "-", "--dry-run", "--wait", stdin=good)
+    dry = agentctl("import", "--all", "-f", "-", "--dry-run", "--wait", stdin=good)
     assert dry.exit_code == 0, dry.stderr
     assert "policy b created, generation 1 (dry run: nothing was changed)" in dry.stdout
     assert "kvLoadFailure.action   vllm's own   recompute (b)" in dry.stdout
@@ -58,7 +58,7 @@ def test_a_program_reads_what_became_of_an_import(harness: AdminHarness, agentct
     """Each policy by name; with --wait the rollout, and the refusal of an engine as the exit code."""
     harness.engine("0", refuse=lambda push: "no" if push.schedule else "")
     text = json.dumps({"kind": "List", "items": [document("a")]})
-    result = agentctl("import", "-f", "-", "--wait", "-o", "json", stdin=text)
+    result = agentctl("import", "--all", "-f", "-", "--wait", "-o", "json", stdin=text)
     assert result.exit_code == 1
     assert "the import is not in force in 1 of 1 engines: 0 refused it" in result.stderr
     both = json.loads(result.stdout)

@@ -82,7 +82,7 @@ def test_names_are_those_that_the_agent_knows(
     monkeypatch.setattr("penstock.agent.ctl.named._DEADLINE", 60.0)
     harness.append(harness.source("0"), transfer_failure("r"))
     harness.source("1", server="prefill")
-    agentctl("set-policy", "gold", "--kv-load-failure", "recompute")
+    agentctl("set-policy", "gold", "--all", "--kv-load-failure", "recompute")
     for line, names in (
         ("describe engine ", ["0", "prefill/1"]),
         ("get policy --effective pre", ["prefill/1"]),

@@ -48,9 +48,9 @@ def _cells(result: Result) -> list[list[str]]:
 
 def test_generations_of_a_policy(harness: AdminHarness, agentctl: Agentctl) -> None:
     """The present one against the one before, or any other; of a policy that is gone, against nothing."""
-    agentctl("set-policy", "p", "--kv-load-failure", "recompute", "--reason", "first")
-    agentctl("set-policy", "p", "--kv-load-failure", "auto", "--priority", "200")
-    agentctl("set-policy", "p", "--kv-load-failure", "fail", "-l", "role=decode")
+    agentctl("set-policy", "p", "--all", "--kv-load-failure", "recompute", "--reason", "first")
+    agentctl("set-policy", "p", "--all", "--kv-load-failure", "auto", "--priority", "200")
+    agentctl("set-policy", "p", "--all", "--kv-load-failure", "fail", "-l", "role=decode")
     assert _cells(agentctl("diff", "policy", "p")) == [
         ["FIELD", "GENERATION 2", "GENERATION 3"],
         ["spec.kvLoadFailure.action", "auto", "fail"],
@@ -75,7 +75,7 @@ def test_a_file_against_what_holds(harness: AdminHarness, agentctl: Agentctl, tm
     harness.engine("0")
     path = tmp_path / "p.yaml"
     path.write_text(yaml.safe_dump_all([document("other"), document("p", kvLoadFailure=action("auto"))]))
-    agentctl("set-policy", "p", "--kv-load-failure", "recompute")
+    agentctl("set-policy", "p", "--all", "--kv-load-failure", "recompute")
     result = agentctl("diff", "policy", "p", str(path))
     assert result.stdout.splitlines()[0].split() == ["FIELD", "GENERATION", "1", str(path)]
     assert "kvLoadFailure.action   recompute (p)   auto (p)" in result.stdout
@@ -84,7 +84,7 @@ def test_a_file_against_what_holds(harness: AdminHarness, agentctl: Agentctl, tm
     assert seen["differences"] == [{"field": "spec.kvLoadFailure.action", "from": "recompute", "to": "auto"}]
     assert seen["engines"][0]["fields"][0]["newValue"] == "auto"
     assert agentctl("diff", "policy", "p", str(path), "--exit-code").exit_code == 1
-    agentctl("apply", "-f", str(path))
+    agentctl("apply", "--all", "-f", str(path))
     same = agentctl("diff", "policy", "p", str(path), "--exit-code")
     assert (same.exit_code, same.stdout) == (0, f"policy p: generation 2 and {path} are the same\n")
     wrong = agentctl("diff", "policy", "nope", str(path))
@@ -153,7 +153,7 @@ def two(harness: AdminHarness) -> AdminHarness:
 
 def test_two_engines_of_a_pod(two: AdminHarness, agentctl: Agentctl) -> None:
     """Versions, labels, compatibility and its factors, hooks, the policy of each; ids and places are left out."""
-    agentctl("set-policy", "p", "--kv-load-failure", "recompute", "-l", "tier=t1", "--wait")
+    agentctl("set-policy", "p", "--all", "--kv-load-failure", "recompute", "-l", "tier=t1", "--wait")
     lines = agentctl("diff", "engine", "0", "1").stdout.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines[1:-1]}
     assert rows["vllmVersion"] == ["0.32.0", "0.33.0"]
@@ -168,6 +168,16 @@ def test_two_engines_of_a_pod(two: AdminHarness, agentctl: Agentctl) -> None:
     assert (alike.exit_code, alike.stdout) == (0, "engines 0 and 0 are alike\n")
     assert agentctl("diff", "engine", "0", "1", "--exit-code").exit_code == 1
     assert agentctl("diff", "engine", "0", "9").exit_code == 1
+
+
+def test_what_a_pause_holds_back_is_not_in_common(two: AdminHarness, agentctl: Agentctl) -> None:
+    """Two engines that are to have the same differ while one is paused."""
+    agentctl("set-policy", "p", "-l", "role=decode", "--kv-load-failure", "recompute", "--wait")
+    agentctl("pause", "0")
+    lines = agentctl("diff", "engine", "0", "1").stdout.splitlines()
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[1:-1]}
+    assert rows["policy.kvLoadFailure.action"] == "paused (would be recompute (p)) recompute (p)"
+    assert rows["policy.inSync"] == "false true"
 
 
 def test_an_engine_of_another_pod(two: AdminHarness, agentctl: Agentctl, tmp_path: Path) -> None:

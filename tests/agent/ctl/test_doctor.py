@@ -182,7 +182,7 @@ def test_a_process_that_engines_share_is_looked_at_once() -> None:
 
 def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
     """Two servers of a pod without PENSTOCK_SERVER; one that has gone, or a worker, is no second engine."""
-    engine = _engine()
+    engine = _engine(in_sync=False)
     worker, gone, other = (engine.sources.add() for _ in range(3))
     for number, source in enumerate((worker, gone, other), start=8):
         source.CopyFrom(engine.sources[0])

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.ctl import order_rows
+from penstock.agent.drill_modes import DRILL_MODES, SLOW
+from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import CHANNEL_EC, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_HALF_OPEN, QUARANTINE_STATE_OPEN
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -38,7 +41,7 @@ def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
     added = agentctl("quarantine", "add", _PEER, "--ttl", "30m", "--reason", "INC-7")
     assert added.exit_code == 0, added.stderr
     assert added.stdout.startswith("engine 0 ")
-    assert added.stdout.endswith(f", {_PEER} is cut off\n")
+    assert added.stdout.endswith(f", cutting off {_PEER}\n")
     assert added.stderr == f"warning: no engine knows a peer {_PEER} yet; 'agentctl get peers' lists them\n"
     header, row = _cells(agentctl("quarantine", "list"))
     assert header == ["ENGINE", "PEER", "STATE", "REASON", "UNTIL", "AUTHOR"]
@@ -46,7 +49,7 @@ def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
     assert row[4] in {"in 30m", "in 29m"}
     assert "@" in row[5]
     lifted = agentctl("quarantine", "lift", _PEER, "0")
-    assert lifted.stdout.endswith(f", {_PEER} is let in\n")
+    assert lifted.stdout.endswith(f", letting in {_PEER}\n")
     _, row = _cells(agentctl("quarantine", "list", "-o", "wide"))
     assert row[:4] == ["0", _PEER, "let in", "operator"]
 
@@ -138,6 +141,11 @@ def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl
             2,
             "--mode slow needs a --delay such as 2s, and no other mode takes one",
         ),
+        (
+            ["--all", "--channel", "ec"],
+            2,
+            "mode handshake cannot be rehearsed in channel ec; use one of load",
+        ),
         (["--all", "--rate", "2"], 2, "rate 2 is no share of the attempts"),
         (["--all", "--ttl", "2h"], 2, "its ttl is 2h, give one from 1s to 1h"),
         (["--all"], 1, "engine 0 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1"),
@@ -150,6 +158,58 @@ def test_a_rehearsal_that_cannot_be_is_a_sentence(
     harness.engine("0", supported=_ABLE["supported"])
     result = agentctl(*_FAULT, *arguments)
     assert (result.exit_code, sentence in result.stderr) == (code, True), result.stderr
+
+
+def test_the_channel_of_a_rehearsal_is_that_of_its_mode(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Help says which modes a channel has, and each of them is taken without a word about the channel."""
+    harness.engine("0", **_ABLE)
+    usage = " ".join(agentctl("inject-fault", "--help").stdout.split())
+    assert "kv: handshake, setup, transfer, exception, notification, slow; ec: load." in usage
+    for modes in DRILL_MODES.values():
+        for mode in modes:
+            delay = ("--delay", "1s") if mode == SLOW else ()
+            begun = agentctl("inject-fault", "0", "--mode", mode, *delay)
+            assert begun.exit_code == 0, begun.stderr
+    assert {drill.channel for drill in harness.orders.drills()} == {CHANNEL_KV, CHANNEL_EC}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("describe", "engine"),
+        ("get", "policy", "--effective"),
+        ("pause", "dp/1"),
+        ("resume",),
+        ("quarantine", "add", _PEER),
+        ("quarantine", "lift", _PEER),
+        ("quarantine", "list"),
+        ("inject-fault", "--mode", "setup"),
+    ],
+)
+def test_a_servers_name_is_answered_with_its_engines(
+    harness: AdminHarness, agentctl: Agentctl, command: tuple[str, ...]
+) -> None:
+    """Whatever is to be done with it; nothing is done with those beside it."""
+    for engine in ("0", "1"):
+        harness.source(engine, server="dp")
+    result = agentctl(*command, "dp")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "agentctl: 'dp' is a server; name one of its engines: dp/0, dp/1\n",
+    )
+    assert agentctl("describe", "engine", "pd/0").stderr.endswith("did you mean dp/0?\n")
+    assert not harness.pauses.is_paused(EngineKey("dp", "1"))
+
+
+@pytest.mark.parametrize("word", ["add", "lift"])
+def test_a_slip_in_the_selector_of_a_quarantine_is_told(
+    harness: AdminHarness, agentctl: Agentctl, word: str
+) -> None:
+    """An order for no engine would look like success."""
+    harness.engine("0", **_ABLE)
+    result = agentctl("quarantine", word, _PEER, "-l", "role=decod")
+    assert (result.exit_code, "no engine fits the selector" in result.stderr) == (1, True)
+    assert harness.orders.quarantines() == []
 
 
 def test_stop_wants_to_know_what(agentctl: Agentctl) -> None:

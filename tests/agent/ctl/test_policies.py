@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Agentctl = Callable[..., Result]
 
-_SET = ("set-policy", "p", "--kv-load-failure")
+_SET = ("set-policy", "p", "--all", "--kv-load-failure")
 
 
 def _spec(harness: AdminHarness) -> dict[str, Any]:
@@ -130,20 +130,9 @@ def test_ttl_is_written_as_a_moment_by_the_agents_clock(harness: AdminHarness, a
     result = agentctl(*_SET, "recompute", "--priority", "950", "--ttl", "5h")
     assert result.exit_code == 2
     assert "may last at most 4h" in result.stderr
-    result = agentctl("set-policy", "q", "--kv-load-failure", "recompute", "--priority", "950")
+    result = agentctl("set-policy", "q", "--all", "--kv-load-failure", "recompute", "--priority", "950")
     assert result.exit_code == 2
     assert "spec.priority is 950, which is break-glass" in result.stderr
-
-
-def test_fail_everywhere_asks_for_all(harness: AdminHarness, agentctl: Agentctl) -> None:
-    """Exit code 2 and the way out; with --all it is done."""
-    result = agentctl(*_SET, "fail")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(
-        "agentctl: spec.selector is empty, so action fail would hold in every engine"
-    )
-    assert harness.store.policies() == ()
-    assert agentctl(*_SET, "fail", "--all").exit_code == 0
 
 
 def test_a_dry_run_shows_fields_and_changes_nothing(harness: AdminHarness, agentctl: Agentctl) -> None:
@@ -165,13 +154,13 @@ def test_a_dry_run_shows_fields_and_changes_nothing(harness: AdminHarness, agent
 def test_what_get_prints_is_what_apply_takes(harness: AdminHarness, agentctl: Agentctl) -> None:
     """YAML and JSON, one and many; the status is ignored."""
     for name in ("p", "q"):
-        agentctl("set-policy", name, "--kv-load-failure", "recompute", "--ttl", "1h")
+        agentctl("set-policy", name, "--all", "--kv-load-failure", "recompute", "--ttl", "1h")
     before = [policy.manifest for policy in harness.store.policies()]
     for arguments in (("-o", "yaml"), ("-o", "json"), ("p", "-o", "yaml"), ("p", "-o", "json")):
         printed = agentctl("get", "policy", *arguments).stdout
         for name in ("p", "q"):
             agentctl("delete", "policy", name)
-        result = agentctl("apply", "-f", "-", stdin=printed)
+        result = agentctl("apply", "-f", "-", "--all", stdin=printed)
         assert result.exit_code == 0, result.stderr
         agentctl("rollback", "q")
         assert [policy.manifest for policy in harness.store.policies()] == before
@@ -197,7 +186,7 @@ def test_a_wrong_manifest_is_one_sentence(agentctl: Agentctl) -> None:
 def test_a_time_without_quotes_is_taken_as_it_is_written(harness: AdminHarness, agentctl: Agentctl) -> None:
     """YAML's own moments would lose their spelling."""
     text = yaml.safe_dump(document(expiresAt="@")).replace("'@'", "2999-01-01T00:00:00Z")
-    assert agentctl("apply", "-f", "-", stdin=text).exit_code == 0
+    assert agentctl("apply", "-f", "-", "--all", stdin=text).exit_code == 0
     assert _spec(harness)["expiresAt"] == "2999-01-01T00:00:00Z"
 
 
@@ -242,7 +231,9 @@ def test_the_table_of_policies_and_the_effective_policy(harness: AdminHarness, a
     assert "there is no policy: vLLM's own configuration holds" in agentctl("get", "policies").stderr
     harness.engine("0")
     agentctl(*_SET, "recompute", "-l", "role=decode", "--wait")
-    agentctl("set-policy", "q", "--kv-load-failure", "auto", "--priority", "200", "--ttl", "1h", "--wait")
+    agentctl(
+        "set-policy", "q", "--all", "--kv-load-failure", "auto", "--priority", "200", "--ttl", "1h", "--wait"
+    )
     lines = agentctl("get", "policy", "-o", "wide").stdout.splitlines()
     assert lines[0].split() == [
         "NAME", "PRIORITY", "MODE", "SELECTOR", "SETS", "IN-FORCE", "EXPIRES", "AGE",

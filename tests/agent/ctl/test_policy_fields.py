@@ -66,7 +66,7 @@ def test_every_field_has_a_flag() -> None:
 
 def test_all_flags_at_once(harness: AdminHarness, agentctl: Agentctl) -> None:
     """Each value stands at its path, in the manifest's form, and gets to the wire."""
-    result = agentctl("set-policy", "p", *_EVERYTHING)
+    result = agentctl("set-policy", "p", "--all", *_EVERYTHING)
     assert result.exit_code == 0, result.stderr
     assert _spec(harness) == {
         "kvLoadFailure": {
@@ -88,9 +88,9 @@ def test_all_flags_at_once(harness: AdminHarness, agentctl: Agentctl) -> None:
 
 def test_one_flag_changes_one_field(harness: AdminHarness, agentctl: Agentctl) -> None:
     """The others stay, in its section too."""
-    agentctl("set-policy", "p", *_EVERYTHING)
+    agentctl("set-policy", "p", "--all", *_EVERYTHING)
     before = _spec(harness)
-    assert agentctl("set-policy", "p", "--kv-recompute-budget", "0").exit_code == 0
+    assert agentctl("set-policy", "p", "--all", "--kv-recompute-budget", "0").exit_code == 0
     before["kvLoadFailure"]["recomputeBudget"]["tokensPerSecond"] = 0
     assert _spec(harness) == before
 
@@ -139,7 +139,7 @@ def test_one_flag_changes_one_field(harness: AdminHarness, agentctl: Agentctl) -
 )
 def test_a_value_out_of_bounds_is_refused(agentctl: Agentctl, flag: str, value: str, sentence: str) -> None:
     """By the manifest, which names path, value and bounds; exit code 2."""
-    result = agentctl("set-policy", "p", flag, value)
+    result = agentctl("set-policy", "p", "--all", flag, value)
     assert (result.exit_code, sentence in result.stderr) == (2, True), result.stderr
 
 
@@ -152,7 +152,7 @@ def test_what_an_engine_does_not_know_is_warned_of_and_refused_by_it(
         supported=("kv_load_failure",),
         refuse=lambda push: "no quarantine here" if push.schedule else "",
     )
-    result = agentctl("set-policy", "p", "--quarantine-failures", "3", "--wait")
+    result = agentctl("set-policy", "p", "--all", "--quarantine-failures", "3", "--wait")
     assert result.exit_code == 1
     assert "engine 0 does not know spec.peerQuarantine and will refuse the policy" in result.stderr
     assert "0 refused it (kvLoadFailure.action: no quarantine here)" in result.stderr
@@ -161,25 +161,25 @@ def test_what_an_engine_does_not_know_is_warned_of_and_refused_by_it(
 def test_a_field_that_waits_for_auto_is_told(harness: AdminHarness, agentctl: Agentctl) -> None:
     """A threshold without auto looks like protection and is none."""
     harness.engine("0")
-    result = agentctl("set-policy", "p", "--kv-max-recompute-tokens", "100")
+    result = agentctl("set-policy", "p", "--all", "--kv-max-recompute-tokens", "100")
     assert result.stderr == (
         "warning: engine 0: spec.kvLoadFailure.maxRecomputeTokens has no effect while the action is vLLM's own; "
         "set kvLoadFailure.action to auto\n"
     )
-    result = agentctl("set-policy", "p", "--kv-load-failure", "recompute")
+    result = agentctl("set-policy", "p", "--all", "--kv-load-failure", "recompute")
     assert "has no effect while the action is recompute" in result.stderr
-    assert agentctl("set-policy", "p", "--kv-load-failure", "auto").stderr == ""
-    result = agentctl("set-policy", "q", "--ec-max-recompute-items", "8")
+    assert agentctl("set-policy", "p", "--all", "--kv-load-failure", "auto").stderr == ""
+    result = agentctl("set-policy", "q", "--all", "--ec-max-recompute-items", "8")
     assert result.stderr == (
         "warning: engine 0: spec.ecLoadFailure.maxRecomputeItems has no effect while the action is "
         "the connector's own; set ecLoadFailure.action to auto\n"
     )
-    assert agentctl("set-policy", "q", "--ec-load-failure", "auto").stderr == ""
+    assert agentctl("set-policy", "q", "--all", "--ec-load-failure", "auto").stderr == ""
 
 
 def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentctl) -> None:
     """One, or a section; what is left empty goes too, and what was never there is told."""
-    assert agentctl("set-policy", "p", *_EVERYTHING, "--ttl", "1h").exit_code == 0
+    assert agentctl("set-policy", "p", "--all", *_EVERYTHING, "--ttl", "1h").exit_code == 0
     unset = (
         "kvLoadFailure.recomputeBudget.tokensPerSecond",
         "spec.deferral",
@@ -190,6 +190,7 @@ def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentct
     result = agentctl(
         "set-policy",
         "p",
+        "--all",
         "--kv-load-failure",
         "recompute",
         *(word for path in unset for word in ("--unset", path)),
@@ -200,7 +201,7 @@ def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentct
         "peerQuarantine": {"failures": 5, "window": "30s", "duration": "1m", "maxPeersPercent": 50},
     }
     for path in ("deferral", "kvLoadFailure.action.x", "nonsense", ""):
-        wrong = agentctl("set-policy", "p", "--unset", path)
+        wrong = agentctl("set-policy", "p", "--all", "--unset", path)
         assert wrong.exit_code == 2
         assert f"--unset {path} is not set; set are kvLoadFailure.action, " in wrong.stderr
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,19 @@ if TYPE_CHECKING:
 _PEER = "prefill-0:5600"
 _FIELDS = ("kv_load_failure", "deferral", "peer_quarantine")
 _SECOND = 1_000_000_000
+_RECOMPUTE = ("set-policy", "p", "-l", "role=decode", "--kv-load-failure", "recompute", "--wait")
+# Another EngineCore of the same name; ends with its standard input.
+_TWIN = """
+import sys
+from penstock.instrumentation.runtime import Runtime
+from penstock.instrumentation.settings import Settings
+runtime = Runtime()
+runtime.configure(Settings(endpoint=sys.argv[1], labels={"role": "decode"}))
+runtime.identify(process="engine-core", key="0", model="tiny", vllm_version="0.32.0")
+runtime.start_policy(["kv_load_failure"])
+sys.stdin.read()
+runtime.stop(5.0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +143,42 @@ def test_every_field_that_a_flag_sets_is_in_force(agent: AgentProcess, engine: R
     assert policy.deferral == Deferral(30.0, 5.0, Action.RECOMPUTE)
     assert policy.peer_quarantine == PeerQuarantine(3, 30.0, 60.0, 50)
     assert _agentctl(agent, "delete", "policy", "p", "--wait").exit_code == 0
+
+
+def test_what_a_paused_engine_has_is_not_in_force(agent: AgentProcess, engine: Runtime) -> None:
+    """Neither by the command, nor by the list, nor by the metrics; a resume puts it in force."""
+    assert _agentctl(agent, "pause").exit_code == 0
+    try:
+        held = _agentctl(agent, *_RECOMPUTE)
+        assert (held.exit_code, "engine 0 paused (would be " in held.stdout) == (1, True), held.output
+        assert "0 is paused (would be " in held.stderr
+        assert engine.policy.current.hash == ""
+        wait_until(lambda: agent.metric("penstock_policy_in_sync", engine="0") == 0, "metrics say so")
+        assert agent.metric("penstock_policy_info", engine="0", hash="none") == 1
+        listed = _agentctl(agent, "get", "engines").stdout
+        assert "paused (would be recompute)" in listed
+    finally:
+        assert _agentctl(agent, "resume").exit_code == 0
+    assert engine.policy.current.kv_load_failure == KvLoadFailure(Action.RECOMPUTE)
+    wait_until(lambda: agent.metric("penstock_policy_in_sync", engine="0") == 1, "metrics say so")
+    assert _agentctl(agent, *_RECOMPUTE).exit_code == 0
+
+
+def test_two_engine_cores_of_one_name_are_contested(agent: AgentProcess, engine: Runtime) -> None:
+    """Until one of them has gone."""
+    command = [sys.executable, "-c", _TWIN, agent.listen]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as twin:
+        try:
+            wait_until(
+                lambda: "2 under one name" in _agentctl(agent, "get", "engines").stdout, "both are here"
+            )
+            result = _agentctl(agent, *_RECOMPUTE)
+            assert (result.exit_code, "0 is contested (2 EngineCores" in result.stderr) == (1, True)
+        finally:
+            twin.communicate(timeout=60)
+    wait_until(lambda: "connected" in _agentctl(agent, "get", "engines").stdout, "one is left")
+    # The twin had the name last: its namesake asks for it again.
+    wait_until(
+        lambda: _agentctl(agent, *_RECOMPUTE).exit_code == 0, "the one that is left has the policy", 120
+    )
+    assert engine.policy.current.kv_load_failure == KvLoadFailure(Action.RECOMPUTE)

@@ -117,6 +117,17 @@ def test_what_is_shown_at_80_by_24() -> None:
     assert lines[-1].startswith("q quit   s sort: failures")
 
 
+def test_what_an_engine_would_do_is_not_what_it_does() -> None:
+    """A pause is no lateness; two EngineCores of one name are no engine that is up."""
+    paused = _engine("0", paused=True, in_sync=False, wanted_kv_action="auto", wanted_hash="a" * 64)
+    cores = [{"connected": True, "hello": {"process": "engine-core", "pid": pid}} for pid in (1, 2)]
+    shown = _shown(_history(_sample(0, paused, _engine("1", in_sync=False, sources=cores))))
+    assert "paused (would be auto)" in shown
+    assert "auto (late)" not in shown
+    assert "2 under one name" in shown
+    assert "policy: not in force in 2 engines" in shown
+
+
 def test_trouble_has_a_line_of_its_own() -> None:
     """The worst of it: no agent, then what it says about itself, then the policy, then the traces."""
     late = _engine("0", in_sync=False)

@@ -155,10 +155,11 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
         1,
         "agentctl: there is no engine '9'; 'agentctl get engines' lists them\n",
     )
-    agentctl("set-policy", "p", "--kv-load-failure", "auto", "--wait")
+    agentctl("set-policy", "p", "--all", "--kv-load-failure", "auto", "--wait")
     agentctl(
         "set-policy",
         "q",
+        "--all",
         "--kv-load-failure",
         "fail",
         "-l",

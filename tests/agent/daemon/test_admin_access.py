@@ -92,7 +92,7 @@ def test_the_unix_socket_is_for_its_owner(secured: _Secured) -> None:
 def test_agentctl_over_tcp(secured: _Secured) -> None:
     """Who may write writes, and is in the log by the certificate's name; who may read reads."""
     ops, grafana = (secured.authority.issue(common_name=name) for name in ("ops", "grafana"))
-    change = ("set-policy", "p", "--kv-load-failure", "recompute", "--reason", "INC-1")
+    change = ("set-policy", "p", "--all", "--kv-load-failure", "recompute", "--reason", "INC-1")
     code, said = secured.agentctl(secured.tcp, ops, *change)
     assert code == 0, said
     with grpc.insecure_channel(secured.agent.admin) as channel:
@@ -146,7 +146,9 @@ def test_of_two_writers_one_wins_and_the_other_is_told(secured: _Secured) -> Non
         with grpc.insecure_channel(secured.agent.admin) as channel:
             stub = AdminStub(channel)
             manifest = json.dumps(document("contended", kvLoadFailure=action(value), priority=7))
-            request = admin.ApplyPolicyRequest(manifest_json=manifest, author=value, if_generation=0)
+            request = admin.ApplyPolicyRequest(
+                manifest_json=manifest, author=value, if_generation=0, all=True
+            )
             start.wait(60)
             try:
                 outcomes.append(stub.ApplyPolicy(request, timeout=60).result)

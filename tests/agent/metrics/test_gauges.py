@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,12 +125,46 @@ def test_no_policy_is_none_and_in_sync_with_nothing_wanted() -> None:
     assert gauges(live(CORE, Snapshot(policy={})), wanted=lambda _: "x")["penstock_policy_in_sync"] == {(): 0}
 
 
+def test_a_policy_that_a_pause_holds_back_is_not_in_force() -> None:
+    """Also by the word of an engine that goes on naming it."""
+    status = {"hash": "abc", "kv_action": "fail", "expires_time_unix_nano": TIME + SECOND}
+    shown = gauges(live(CORE, Snapshot(paused=True, policy=status)), wanted=lambda _: "abc")
+    assert shown["penstock_policy_info"] == {("none",): 1}
+    assert shown["penstock_policy_in_sync"] == {(): 0}
+    assert "penstock_policy_expiry_timestamp_seconds" not in shown
+    nothing = gauges(live(CORE, Snapshot(paused=True, policy={})), wanted=lambda _: "")
+    assert nothing["penstock_policy_in_sync"] == {(): 1}
+
+
+def test_two_engines_of_one_name_are_in_sync_if_both_are() -> None:
+    """And each shows what it does."""
+    other = live(replace(CORE, epoch=CORE.epoch + 1), Snapshot(policy={"kv_action": "fail"}))
+    one = live(CORE, Snapshot(policy={"hash": "abc", "kv_action": "recompute"}))
+    for sources in ((one, other), (other, one)):
+        shown = gauges(*sources, wanted=lambda _: "abc")
+        assert shown["penstock_policy_in_sync"] == {(): 0}
+        assert shown["penstock_policy_action"] == {
+            ("kv", "recompute"): 1, ("kv", "fail"): 1, ("kv", "auto"): 0,
+        }  # fmt: skip
+
+
 def test_whether_a_policy_is_in_sync_is_absent_until_the_engine_has_subscribed() -> None:
     """Neither yes nor no: the agent does not know yet what it is to have."""
     shown = gauges(live(CORE, Snapshot(policy={"hash": "abc"})), wanted=lambda _: None)
     assert shown["penstock_policy_info"] == {("abc",): 1}
     assert "penstock_policy_in_sync" not in shown
     assert "penstock_policy_in_sync" not in gauges(live(CORE, Snapshot(policy={})))
+
+
+def test_engines_of_one_server_are_data_parallel() -> None:
+    """Also where vLLM tells each of them that it is alone."""
+    alone = Snapshot(engine={"data_parallel_size": 1})
+    second = replace(CORE, key=EngineKey(CORE.key.server, "1"), epoch=CORE.epoch + 1)
+    sheet = Sheet()
+    add_snapshots(sheet, [live(CORE, alone), live(second, alone)], None)
+    (info,) = [family for family in sheet.families() if family.metric is c.ENGINE_INFO]
+    place = 2 + c.ENGINE_INFO.labels.index("data_parallel_size")
+    assert [sample.labels[place] for sample in info.samples] == ["2", "2"]
 
 
 def test_engine_facts() -> None:

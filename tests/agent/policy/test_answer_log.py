@@ -43,6 +43,17 @@ async def test_engines_that_come_to_the_same_share_a_line() -> None:
     assert lines[1]["engines"] == [str(number) for number in range(16)]
 
 
+async def test_a_pause_is_no_policy_in_force() -> None:
+    """The line says what the engine has acknowledged."""
+    log, subscriber = AnswerLog(), Subscriber(Target(EngineKey("", "0"), "tiny", {}), 1, frozenset(), "")
+    subscriber.want(Wanted(("a",), paused=True), 1.0)
+    assert subscriber.acknowledged(PolicyAck(nonce=subscriber.pushed(1.0), hash="a", paused=True), 2.0)
+    with capture_logs() as lines:
+        log.note(subscriber)
+        log.flush()
+    assert [line["event"] for line in lines] == ["pause acknowledged, which holds the policy back"]
+
+
 async def test_a_line_comes_by_itself_and_a_refusal_is_in_none(served: FeedServer) -> None:
     """What a refusal says is logged at once, apart."""
     with capture_logs() as lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.subscriber import Subscriber, Wanted
 from penstock.agent.selector import Target
-from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved
+from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved, Subscribe
 
 PATIENCE = 10.0
 
@@ -18,6 +18,25 @@ def _ack(subscriber: Subscriber, nonce: int, at: float) -> float:
     assert subscriber.acknowledged(PolicyAck(nonce=nonce, hash=subscriber.wanted.hash), at)
     assert subscriber.answer is not None
     return subscriber.answer.took
+
+
+def test_a_paused_engine_has_a_policy_and_none_in_force() -> None:
+    """From its subscription on, and by each answer; where nothing is wanted nothing is held back."""
+    hello = Subscribe(hash_in_force="a", paused=True)
+    subscriber = Subscriber.from_subscribe(hello, Target(EngineKey("", "0"), "tiny", {}))
+    assert (subscriber.paused, subscriber.hash_taken, subscriber.hash_in_force) == (True, "a", "")
+    for wanted, held_back in (
+        (Wanted(("a",), paused=True), True),
+        (Wanted(("",), paused=True, quarantines=("q",)), True),
+        (Wanted(("",), paused=True), False),
+        (Wanted(("a",)), False),
+    ):
+        subscriber.want(wanted, 1.0)
+        ack = PolicyAck(nonce=subscriber.pushed(1.0), hash=wanted.hash, paused=wanted.paused)
+        assert subscriber.acknowledged(ack, 2.0)
+        assert (subscriber.held_back, subscriber.in_force) == (held_back, not held_back)
+        assert subscriber.hash_taken == wanted.hash
+        assert subscriber.hash_in_force == ("" if wanted.paused else wanted.hash)
 
 
 def test_a_change_counts_from_when_it_was_wanted() -> None:

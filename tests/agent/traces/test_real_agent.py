@@ -112,7 +112,8 @@ def test_the_sample_ratio_follows_the_policy_live():
                 return good in requests()
 
             assert good_one_comes()
-            admin.ApplyPolicy(ApplyPolicyRequest(manifest_json=json.dumps(policy), author="test"), timeout=10)
+            request = ApplyPolicyRequest(manifest_json=json.dumps(policy), author="test", all=True)
+            admin.ApplyPolicy(request, timeout=10)
             wait_until(lambda: not good_one_comes(), "good ones are left out")
             admin.DeletePolicy(DeletePolicyRequest(name="quiet", author="test"), timeout=10)
             wait_until(good_one_comes, "good ones come again")

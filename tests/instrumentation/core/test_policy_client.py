@@ -20,6 +20,7 @@ from penstock.proto.v1.policy_pb2 import (
     Push,
     ScheduledPolicy,
 )
+from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 from tests.support.agent import wait_until
 from tests.support.entries import acknowledged, emit_failure
@@ -145,6 +146,24 @@ def test_pause_does_not_wait_for_a_step(agent: FakeAgent, subscribed: Runtime) -
     end()
     agent.wait(lambda: count(agent, "ack") == 2, "the acknowledgement of the newest")
     assert (last(agent, "ack").ack.nonce, last(agent, "ack").ack.paused) == (3, True)
+
+
+def test_snapshot_of_a_paused_engine_names_no_policy(agent: FakeAgent, subscribed: Runtime) -> None:
+    """As soon as the hooks are passive, also while a step keeps the policy from being taken out."""
+    client = subscribed._policy_client
+    assert client is not None
+    agent.push(Push(schedule=[entry("h-fail", FAILURE_ACTION_FAIL, 60), ScheduledPolicy()]))
+    agent.wait(lambda: count(agent, "ack") == 1, "the acknowledgement")
+    before, after = Snapshot(), Snapshot()
+    client.fill(before)
+    assert (before.policy.hash, before.policy.kv_action) == ("h-fail", "fail")
+    assert before.policy.expires_time_unix_nano
+    end = hold_step(subscribed)
+    agent.push(Push(schedule=FAIL.schedule, paused=True))
+    wait_until(lambda: not subscribed.active, "the hooks are passive")
+    client.fill(after)
+    assert (after.policy.hash, after.policy.kv_action, after.policy.expires_time_unix_nano) == ("", "", 0)
+    end()
 
 
 def test_stale_push_is_ignored(agent: FakeAgent, subscribed: Runtime) -> None:

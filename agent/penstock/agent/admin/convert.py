@@ -93,6 +93,7 @@ def engine_rollout(engine: EngineProgress) -> admin.EngineRollout:
         hash=engine.hash,
         error=engine.error,
         field=engine.field,
+        wanted_hash=engine.wanted,
     )
     if engine.took is not None:
         message.took.FromTimedelta(timedelta(seconds=max(engine.took, 0.0)))

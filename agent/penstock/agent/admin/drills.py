@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert, selecting
 from penstock.agent.admin.targets import known, selection_of
+from penstock.agent.drill_modes import DRILL_MODES, SLOW
 from penstock.agent.durations import format_duration
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.policy.orders import MAX_DELAY, MAX_DRILL, FaultDrill
 from penstock.agent.policy.rollout import progress
-from penstock.proto.names import label
+from penstock.proto.names import label, number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.policy.subscriber import Subscriber
 
-# By channel. UNSPECIFIED makes transfers slow.
-_KV_MODES = {
-    common.FAILURE_MODE_HANDSHAKE: "handshake",
-    common.FAILURE_MODE_SETUP: "setup",
-    common.FAILURE_MODE_TRANSFER: "transfer",
-    common.FAILURE_MODE_EXCEPTION: "exception",
-    common.FAILURE_MODE_NOTIFICATION: "notification",
-    common.FAILURE_MODE_UNSPECIFIED: "slow",
+# By channel, the words by their numbers.
+_MODES = {
+    number(common.Channel, channel): {
+        common.FAILURE_MODE_UNSPECIFIED if word == SLOW else number(common.FailureMode, word): word
+        for word in words
+    }
+    for channel, words in DRILL_MODES.items()
 }
-_MODES = {common.CHANNEL_KV: _KV_MODES, common.CHANNEL_EC: {common.FAILURE_MODE_LOAD: "load"}}
 _NOT_ALLOWED = "it was not started with PENSTOCK_ALLOW_FAULTS=1"
 
 
@@ -117,7 +116,7 @@ def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
     for engine in progress(agent.feed, known(agent), drill.selection, agent.clock()):
         entry = convert.engine_rollout(engine)
         subscriber = agent.feed.subscriber(engine.key)
-        if subscriber is not None and subscriber.connected:
+        if entry.state != "contested" and subscriber is not None and subscriber.connected:
             entry.state, entry.error, entry.field = _standing(subscriber, drill)
         message.engines.append(entry)
     return message
@@ -128,4 +127,4 @@ def _standing(subscriber: Subscriber, drill: FaultDrill) -> tuple[str, str, str]
     error = subscriber.order_error(drill.id) if subscriber.faults_allowed else _NOT_ALLOWED
     if error is None:
         return "waiting", "", ""
-    return ("refused", error, "") if error else ("acknowledged", "", "")
+    return ("refused", error, "") if error else ("paused" if subscriber.paused else "acknowledged", "", "")

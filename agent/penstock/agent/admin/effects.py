@@ -63,15 +63,15 @@ class Merges:
 
 
 def confirm(manifest: Manifest, confirmed: bool) -> None:
-    """Let a policy that makes every engine fail loads pass only if that is *confirmed*.
+    """Let a policy for every engine pass only if that is *confirmed*: a selector is easily left out.
 
     Raises:
         ManifestError: it is not.
 
     """
-    if not confirmed and manifest.fails_everywhere:
+    if not confirmed and manifest.spec.selector.selection.everything:
         raise ManifestError(
-            "spec.selector is empty, so action fail would hold in every engine; "
+            "spec.selector is empty, so the policy would hold in every engine, those that come later included; "
             "give a selector (--selector, --model), or confirm with --all",
             "spec.selector",
         )
@@ -109,8 +109,26 @@ def warnings(
     # Each engine is looked at once: an import may bring as many policies as there can be.
     merged = cache(lambda key: merges.merged(merges.selected(known[key])))
     facts = {view.key: view.facts for view in agent.registry.engines() if view.facts is not None}
+    manifests = list(manifests)
+    yield from _paused(agent, known, manifests)
     for manifest in manifests:
         yield from _warnings(agent, manifest, known, merged, facts)
+
+
+def _paused(
+    agent: AgentContext, known: Mapping[EngineKey, Target], manifests: Iterable[Manifest]
+) -> Iterator[str]:
+    """Say in one sentence which of the engines that *manifests* select hold them back."""
+    selections = [manifest.spec.selector.selection for manifest in manifests]
+    paused = [
+        str(key)
+        for key, target in sorted(known.items())
+        if agent.pauses.is_paused(key) and any(selection.matches(target) for selection in selections)
+    ]
+    if paused:
+        many = len(paused) > 1
+        subject = f"engines {', '.join(paused)} are" if many else f"engine {paused[0]} is"
+        yield f"{subject} paused: {'they hold' if many else 'it holds'} this back until 'agentctl resume'"
 
 
 def _warnings(

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert
 from penstock.agent.admin.counters import METRICS, engine_counters
+from penstock.agent.admin.effects import Merges
 from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
 from penstock.agent.admin.quarantines import ordered_states
-from penstock.agent.admin.targets import selected_views, selection_of, targets
+from penstock.agent.admin.targets import selected_views, selection_of, standing, targets
+from penstock.agent.model import engines_by_server
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.admin.context import AgentContext
     from penstock.agent.model import Source
+    from penstock.agent.policy.merge import Merged
     from penstock.agent.policy.subscriber import Subscriber
     from penstock.agent.registry import EngineView, LiveSource
     from penstock.agent.selector import Target
@@ -27,14 +30,21 @@ if TYPE_CHECKING:
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
     """Return the selected engines with what their sources hold now."""
     views = selected_views(agent, selection_of(request.selector))
-    all_targets = targets(agent)
+    all_targets, holding = targets(agent), standing(agent).in_force
+    merges = Merges((policy.manifest for policy in agent.store.policies()), agent.now)
     rows = {row.key: row for row in agent.fold.engines(METRICS)}
-    response = admin.ListEnginesResponse(
-        engines=[_engine(agent, view, all_targets[view.key]) for view in views]
-    )
-    for engine, view in zip(response.engines, views, strict=True):
+    servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
+    response = admin.ListEnginesResponse()
+    for view in views:
+        target = all_targets[view.key]
+        merged = merges.merged(merges.selected(target))
+        engine = _engine(agent, view, target, merged, in_sync=view.key in holding)
+        if view.facts is not None:
+            told = view.facts.data_parallel_size
+            engine.facts.data_parallel_size = max(told, servers.get(view.key.server, 0))
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
+        response.engines.append(engine)
     return response
 
 
@@ -53,12 +63,11 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures, ordered))
 
 
-def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engine:
+def _engine(
+    agent: AgentContext, view: EngineView, target: Target, merged: Merged, *, in_sync: bool
+) -> admin.Engine:
     subscriber = agent.feed.subscriber(view.key)
     wanted = agent.feed.wanted(view.key)
-    if wanted is None:
-        wanted = agent.schedule(target)[0].merged.hash
-    in_force = subscriber is not None and subscriber.in_force
     snapshots = [live.snapshot for live in view.sources if live.snapshot is not None]
     engine = admin.Engine(
         key=convert.key_message(view.key),
@@ -69,14 +78,16 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
         labels=dict(target.labels),
         facts=view.facts,
         policy=view.policy,
-        wanted_hash=wanted,
-        in_sync=in_force,
+        wanted_hash=merged.hash if wanted is None else wanted,
+        in_sync=in_sync,
         # An answer is newer than the last snapshot.
         paused=_paused(subscriber, view),
         sources=map(_source, view.sources),
+        wanted_kv_action=_action(merged, "kvLoadFailure"),
+        wanted_ec_action=_action(merged, "ecLoadFailure"),
     )
     if view.policy is not None and subscriber is not None and subscriber.connected:
-        engine.policy.hash = subscriber.hash_in_force
+        _set_present(engine, "" if engine.paused else subscriber.hash_in_force)
     refusal = _refusal(subscriber)
     if refusal:
         engine.policy.last_error = refusal
@@ -87,6 +98,23 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
             engine.eplb.CopyFrom(snapshot.eplb)
     _add_leases(engine, [snapshot.leases for snapshot in snapshots if snapshot.HasField("leases")])
     return engine
+
+
+def _set_present(engine: admin.Engine, hash_in_force: str) -> None:
+    """Put what is in force by the engine's answer; its snapshot may be older, and so may what that says is done."""
+    status, facts = engine.policy, engine.facts
+    if hash_in_force != status.hash and hash_in_force in ("", engine.wanted_hash):
+        of_policy = hash_in_force != ""
+        own = facts.kv_load_failure_policy
+        status.kv_action = (engine.wanted_kv_action if of_policy else "") or own
+        status.ec_action = engine.wanted_ec_action if of_policy else ""
+    status.hash = hash_in_force
+
+
+def _action(merged: Merged, section: str) -> str:
+    """Return what a policy says about a failed load; empty if it leaves that alone."""
+    given = merged.body.get(f"{section}.action")
+    return "" if given is None else str(given.value)
 
 
 def _refusal(subscriber: Subscriber | None) -> str:

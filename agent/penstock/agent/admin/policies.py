@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin import convert
 from penstock.agent.admin.effects import confirm, engine_changes, warnings
-from penstock.agent.admin.targets import find_target, key_of, targets
+from penstock.agent.admin.targets import find_target, key_of, standing, targets
 from penstock.agent.errors import NotFoundError
 from penstock.agent.policy.model import parse_manifest
 from penstock.agent.selector import select
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from penstock.agent.admin.context import AgentContext
+    from penstock.agent.admin.targets import Standing
     from penstock.agent.model import EngineKey
     from penstock.agent.policy.model import Manifest
     from penstock.agent.policy.store import Applied, StoredPolicy
@@ -70,9 +71,10 @@ async def list_policies(
 ) -> admin.ListPoliciesResponse:
     """Return all policies, or the one of a name."""
     known = targets(agent).values()
-    giving = _giving(agent, known)
+    stands = standing(agent)
+    giving = _giving(agent, known, stands.in_force | stands.paused)
     found = [
-        _policy(policy, known, giving)
+        _policy(policy, known, giving, stands)
         for policy in agent.store.policies()
         if request.name in {"", policy.manifest.name}
     ]
@@ -108,12 +110,13 @@ def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) 
     )
 
 
-def _giving(agent: AgentContext, known: Iterable[Target]) -> dict[EngineKey, frozenset[str]]:
-    """Return by engine that has what it is to have: the policies that give a field of it."""
+def _giving(
+    agent: AgentContext, known: Iterable[Target], holding: Collection[EngineKey]
+) -> dict[EngineKey, frozenset[str]]:
+    """Return by engine that is among those *holding* what they are to have: the policies that give a field of it."""
     found = {}
     for target in known:
-        subscriber = agent.feed.subscriber(target.key)
-        if subscriber is not None and subscriber.in_force:
+        if target.key in holding:
             merged = agent.schedule(target)[0].merged
             given = (*merged.body.values(), *(merged.observed or {}).values())
             found[target.key] = frozenset(item.policy for item in given)
@@ -121,10 +124,15 @@ def _giving(agent: AgentContext, known: Iterable[Target]) -> dict[EngineKey, fro
 
 
 def _policy(
-    stored: StoredPolicy, known: Iterable[Target], giving: Mapping[EngineKey, Collection[str]]
+    stored: StoredPolicy,
+    known: Iterable[Target],
+    giving: Mapping[EngineKey, Collection[str]],
+    stands: Standing,
 ) -> admin.Policy:
     name = stored.manifest.name
     selected = select(known, stored.manifest.spec.selector.selection)
+    # One that has expired, or that others outrank in each of its fields, is in force nowhere.
+    given = {target.key for target in selected if name in giving.get(target.key, ())}
     return admin.Policy(
         name=name,
         generation=stored.generation,
@@ -133,6 +141,6 @@ def _policy(
         author=stored.author,
         changed=convert.timestamp(stored.changed_unix_nano),
         engines_selected=len(selected),
-        # One that has expired, or that others outrank in each of its fields, is in force nowhere.
-        engines_in_force=sum(name in giving.get(target.key, ()) for target in selected),
+        engines_in_force=len(given & stands.in_force),
+        engines_paused=len(given & stands.paused),
     )

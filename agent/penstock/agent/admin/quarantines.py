@@ -51,8 +51,7 @@ async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineReques
         peer=selecting.checked_peer(request.peer),
         quarantined=adds,
     )
-    if adds:
-        _check_engines(agent, selection)
+    _check_engines(agent, selection, adds=adds)
     await agent.orders.set_quarantine(order)
     return _ordered(order, request.state)
 
@@ -62,6 +61,7 @@ async def list_quarantines(
 ) -> admin.ListQuarantinesResponse:
     """Return the peers that are cut off, or kept out of quarantine, in each selected engine."""
     selection = selection_of(request.selector)
+    selecting.check_names(agent, selection)
     reported = _reported(agent, selection)
     ordered = _orders(agent, selection)
     reasons = await with_reader(agent, _reasons)
@@ -74,11 +74,11 @@ async def list_quarantines(
     return admin.ListQuarantinesResponse(quarantines=found)
 
 
-def _check_engines(agent: AgentContext, selection: Selection) -> None:
+def _check_engines(agent: AgentContext, selection: Selection, *, adds: bool) -> None:
     everything = selection.everything
     found = list(targets(agent).values()) if everything else selecting.selected_targets(agent, selection)
     for subscriber in selecting.subscribed(agent, found):
-        if not subscriber.takes_quarantines:
+        if adds and not subscriber.takes_quarantines:
             raise ImpossibleError(
                 f"engine {subscriber.target.key} cannot quarantine peers: its connector or its version of Penstock "
                 "does not know how; leave it out with --selector"
@@ -148,7 +148,7 @@ def ordered_states(agent: AgentContext, selection: Selection) -> dict[PeerKey, i
 def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> int:
     """Return what an order means in an engine; unspecified while the engine has not acknowledged it."""
     subscriber = agent.feed.subscriber(place[0])
-    if subscriber is None or subscriber.order_error(order.id) != "":
+    if subscriber is None or subscriber.paused or subscriber.order_error(order.id) != "":
         return QUARANTINE_STATE_UNSPECIFIED
     return QUARANTINE_STATE_OPEN if order.quarantined else QUARANTINE_STATE_CLOSED
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.convert import rollout_message
+from penstock.agent.admin.selecting import selected_targets
 from penstock.agent.admin.targets import known, selection_of, targets
-from penstock.agent.errors import ContractError, NotFoundError
+from penstock.agent.errors import ContractError
 from penstock.agent.policy.pauses import with_front_ends
 from penstock.agent.policy.rollout import rollout
-from penstock.agent.selector import Selection, select
+from penstock.agent.selector import Selection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,12 +44,9 @@ async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> As
             None, request.paused, author=request.author, which="all engines", reason=request.reason
         )
     else:
-        known_targets = targets(agent)
-        selected = [target.key for target in select(known_targets.values(), selection)]
-        if not selected:
-            raise NotFoundError("no engine fits the selector; 'agentctl get engines -o wide' shows labels")
+        selected = [target.key for target in selected_targets(agent, selection)]
         selection = Selection(keys=frozenset(selected))
-        keys = with_front_ends(selected, known_targets, request.paused, agent.pauses.is_paused)
+        keys = with_front_ends(selected, targets(agent), request.paused, agent.pauses.is_paused)
         which = "engine " + ", ".join(str(key) for key in sorted(selected))
         await agent.pauses.set(
             keys, request.paused, author=request.author, which=which, reason=request.reason

@@ -11,13 +11,14 @@ from penstock.agent.admin.targets import targets
 from penstock.agent.durations import format_duration
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.policy.audit import MAX_WORDS
-from penstock.agent.selector import select
+from penstock.agent.selector import no_engine, select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from google.protobuf.duration_pb2 import Duration
     from penstock.agent.admin.context import AgentContext
+    from penstock.agent.model import EngineKey
     from penstock.agent.policy.subscriber import Subscriber
     from penstock.agent.selector import Selection, Target
 
@@ -73,14 +74,28 @@ def checked_ttl(ttl: Duration, most: timedelta, what: str) -> int:
     return ttl.ToNanoseconds()
 
 
+def check_names(agent: AgentContext, selection: Selection) -> Mapping[EngineKey, Target]:
+    """Return all engines, by name.
+
+    Raises:
+        NotFoundError: there is none of a name that *selection* gives.
+
+    """
+    known = targets(agent)
+    for key in sorted(selection.keys - known.keys()):
+        raise NotFoundError(no_engine(key, known))
+    return known
+
+
 def selected_targets(agent: AgentContext, selection: Selection) -> list[Target]:
     """Return the engines that *selection* means now.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is none, or not one of those that it names.
 
     """
-    found = select(targets(agent).values(), selection)
+    known = check_names(agent, selection)
+    found = select(known.values(), selection)
     if not found:
         raise NotFoundError("no engine fits the selector; 'agentctl get engines -o wide' shows labels")
     return found

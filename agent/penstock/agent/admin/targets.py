@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.rollout import Known
-from penstock.agent.selector import MAX_GLOB, MAX_GLOBS, Selection, Target, parse_labels
+from penstock.agent.policy.rollout import Known, progress
+from penstock.agent.selector import MAX_GLOB, MAX_GLOBS, Selection, Target, no_engine, parse_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from penstock.agent.registry import EngineView
     from penstock.proto.v1.admin_pb2 import EngineSelector
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
+
+
+class Standing(NamedTuple):
+    """Engines by how they stand to what they are to have."""
+
+    in_force: frozenset[EngineKey]
+    paused: frozenset[EngineKey]
 
 
 def key_of(message: EngineKeyMessage) -> EngineKey:
@@ -50,7 +57,7 @@ def source_target(source: Source) -> Target:
 def known(agent: AgentContext) -> list[Known]:
     """Return all engines of the registry, ordered by key."""
     return [
-        Known(Target(view.key, view.model, _with_role(view.labels, view.role)), view.connected)
+        Known(Target(view.key, view.model, _with_role(view.labels, view.role)), view.connected, view.cores)
         for view in agent.registry.engines()
     ]
 
@@ -62,6 +69,15 @@ def targets(agent: AgentContext) -> dict[EngineKey, Target]:
     return found
 
 
+def standing(agent: AgentContext) -> Standing:
+    """Return where what engines are to have is in force, and where a pause holds it back, by their own word."""
+    engines = progress(agent.feed, known(agent), Selection(), agent.clock())
+    return Standing(
+        frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
+        frozenset(engine.key for engine in engines if engine.state == "paused"),
+    )
+
+
 def find_target(agent: AgentContext, key: EngineKey) -> Target:
     """Return the engine of that key.
 
@@ -69,10 +85,10 @@ def find_target(agent: AgentContext, key: EngineKey) -> Target:
         NotFoundError: there is none.
 
     """
-    target = targets(agent).get(key)
-    if target is None:
-        raise NotFoundError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
-    return target
+    known_targets = targets(agent)
+    if key not in known_targets:
+        raise NotFoundError(no_engine(key, known_targets))
+    return known_targets[key]
 
 
 def selected_views(agent: AgentContext, selection: Selection) -> list[EngineView]:

@@ -6,12 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.change import changed_engines, follow_change, with_all, with_change
+from penstock.agent.ctl.change import selector_of, with_all, with_change
 from penstock.agent.ctl.files import read_paths
 from penstock.agent.ctl.options import author, with_client, with_paths
 from penstock.agent.ctl.output import say_document
-from penstock.agent.ctl.progress import conclude, show_fields, show_warnings
+from penstock.agent.ctl.plain import plain
+from penstock.agent.ctl.progress import show_fields, show_warnings
 from penstock.agent.ctl.say import say
+from penstock.agent.ctl.waiting import Followed, conclude, wait_for
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -50,11 +52,13 @@ def import_(
     everywhere: bool,
     dry_run: bool,
     wait: bool,
+    allow_none: bool,
     timeout: timedelta,
     output: str,
 ) -> None:
     """Create or replace many policies in one change: all of them, or none. Policies that are not named stay."""
-    document = {"kind": "List", "items": [json.loads(item.text) for item in read_paths(paths)]}
+    manifests = read_paths(paths)
+    document = {"kind": "List", "items": [json.loads(item.text) for item in manifests]}
     request = admin.ImportPoliciesRequest(
         manifests_json=json.dumps(document), author=author(), dry_run=dry_run, reason=reason, all=everywhere
     )
@@ -66,13 +70,16 @@ def import_(
             say(f"policy {policy.name} {policy.result}, generation {policy.generation}{tail}")
         if dry_run:
             show_fields(response)
-    selector = changed_engines(response)
-    followed = follow_change(
-        client,
-        response,
-        selector or admin.EngineSelector(),
-        wait=wait and not dry_run and selector is not None,
-        timeout=timeout,
-        output=output,
-    )
+    followed = Followed(plain(response))
+    if wait and not dry_run:
+        # What has expired is left out.
+        taken = {policy.name for policy in response.policies}
+        followed = wait_for(
+            client,
+            response,
+            {f"policy {item.name}": selector_of(item.text) for item in manifests if item.name in taken},
+            timeout=timeout,
+            output=output,
+            allow_none=allow_none,
+        )
     conclude([followed], output)

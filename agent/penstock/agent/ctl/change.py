@@ -12,14 +12,8 @@ from penstock.agent.ctl.files import Written, read_paths
 from penstock.agent.ctl.named import POLICY
 from penstock.agent.ctl.options import DURATION, author, with_client, with_output, with_paths
 from penstock.agent.ctl.plain import plain
-from penstock.agent.ctl.progress import (
-    DEFAULT_TIMEOUT,
-    Followed,
-    conclude,
-    show_change,
-    time_left,
-    wait_for,
-)
+from penstock.agent.ctl.progress import DEFAULT_TIMEOUT, show_change
+from penstock.agent.ctl.waiting import Followed, conclude, name_of, time_left, wait_for
 from penstock.agent.selector import Requirement, format_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -33,10 +27,19 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def with_change(function: F) -> F:
-    """Add ``--dry-run``, ``--wait``, ``--timeout`` and ``-o``."""
+    """Add ``--dry-run``, ``--wait``, ``--allow-none``, ``--timeout`` and ``-o``."""
     options = (
         click.option("--dry-run", is_flag=True, help="Only show what would change, in which engine."),
-        click.option("--wait", is_flag=True, help="Wait until every engine concerned has it in force."),
+        click.option(
+            "--wait",
+            is_flag=True,
+            help="Wait until every engine concerned says that it is in force; exit with 1 if one does not.",
+        ),
+        click.option(
+            "--allow-none",
+            is_flag=True,
+            help="Let --wait succeed although no connected engine fits the selector.",
+        ),
         click.option(
             "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long --wait waits.  [default: 30s]"
         ),
@@ -48,7 +51,7 @@ def with_change(function: F) -> F:
 
 
 with_all = click.option(
-    "--all", "everywhere", is_flag=True, help="Confirm action fail with an empty selector."
+    "--all", "everywhere", is_flag=True, help="Confirm that an empty selector means all engines."
 )
 
 
@@ -68,14 +71,14 @@ def finish(
     *,
     dry_run: bool,
     wait: bool,
-    timeout: timedelta,
     output: str,
+    **how: Any,
 ) -> None:
     """Print what a change did, and wait for it if that was asked."""
     if output == "table":
         show_change(response, dry_run=dry_run)
     wait = wait and not dry_run
-    conclude([follow_change(client, response, selector, wait=wait, timeout=timeout, output=output)], output)
+    conclude([follow_change(client, response, selector, wait=wait, output=output, **how)], output)
 
 
 def follow_change(
@@ -84,12 +87,11 @@ def follow_change(
     selector: admin.EngineSelector,
     *,
     wait: bool,
-    timeout: timedelta,
-    output: str,
+    **how: Any,
 ) -> Followed:
     """Wait for a change if that was asked."""
     if wait:
-        return wait_for(client, response, selector, timeout, output)
+        return wait_for(client, response, {name_of(response): selector}, **how)
     return Followed(plain(response))
 
 
@@ -122,6 +124,7 @@ def apply_files(
     wait: bool,
     timeout: timedelta,
     output: str,
+    allow_none: bool,
 ) -> None:
     """Apply all manifests of files and directories, in their order, after the agent has found all of them right."""
     manifests = read_paths(paths)
@@ -150,6 +153,7 @@ def apply_files(
             wait=wait and not dry_run,
             timeout=time_left(end),
             output=output,
+            allow_none=allow_none,
         )
         for manifest, response in zip(manifests, responses, strict=True)
     ]
@@ -212,6 +216,8 @@ def rollback(
         name=name, to_generation=to_generation or 0, author=author(), reason=reason, dry_run=dry_run
     )
     response = client.call("RollbackPolicy", request)
-    selector = changed_engines(response)
-    how["wait"] = how["wait"] and selector is not None
-    finish(client, response, selector or admin.EngineSelector(), dry_run=dry_run, **how)
+    selector = admin.EngineSelector()
+    if how["wait"] and not dry_run:
+        (present,) = client.call("ListPolicies", admin.ListPoliciesRequest(name=name)).policies
+        selector = selector_of(present.manifest_json)
+    finish(client, response, selector, dry_run=dry_run, **how)

@@ -104,10 +104,10 @@ def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) ->
         yield from _in_force(item, now)
     else:
         yield f"Wanted: {item.wanted_hash or words.short_hash('')}; what is in force is not told yet"
-    # What is not in force must not read as if it were.
-    prefix = "" if item.in_sync else "wanted: "
     for field in effective.fields:
-        yield f"{prefix}{field.field} = {field.new_value}, by policy {field.new_policy}"
+        text = f"{field.field} = {field.new_value}, by policy {field.new_policy}"
+        # What is not in force must not read as if it were.
+        yield text if item.in_sync else words.paused(text) if item.paused else f"wanted: {text}"
     for step in effective.schedule[1:]:
         fields = ", ".join(f"{path}={value}" for path, value in leaves(json.loads(step.spec_json or "{}")))
         yield f"{words.ago_of(step.begins, now)}: {fields or words.short_hash('')}"
@@ -115,18 +115,24 @@ def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) ->
 
 def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
     status = item.policy
-    yield f"In force: {status.hash or words.short_hash('')}"
-    if item.wanted_hash != status.hash:
+    held = item.paused and item.wanted_hash
+    yield f"In force: {status.hash or words.short_hash('')}{_but_for(item, item.wanted_hash)}"
+    if item.wanted_hash != status.hash and not held:
         yield words.style(f"Wanted: {item.wanted_hash or words.short_hash('')}", "yellow")
     yield f"In sync: {'yes' if item.in_sync else 'no'}"
     if status.kv_action:
-        yield f"On a failed KV load: {status.kv_action}"
+        yield f"On a failed KV load: {status.kv_action}{_but_for(item, item.wanted_kv_action)}"
     if status.ec_action:
-        yield f"On a failed EC load: {status.ec_action}"
+        yield f"On a failed EC load: {status.ec_action}{_but_for(item, item.wanted_ec_action)}"
     if status.expires_time_unix_nano:
         yield f"Moves on: {words.ago(status.expires_time_unix_nano, now)}"
     if status.last_error:
         yield words.style(f"Last error: {words.one_line(status.last_error, _LONGEST_ERROR)}", "red")
+
+
+def _but_for(item: admin.Engine, wanted: str) -> str:
+    """Say what it would be without a pause."""
+    return f", {words.style(words.paused(wanted), 'yellow')}" if item.paused and wanted else ""
 
 
 def _waiting(item: admin.Engine, now: float) -> Iterator[str]:

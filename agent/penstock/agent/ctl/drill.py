@@ -59,7 +59,9 @@ def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timede
         if not quiet:
             say(f"drill {item.id} stopped")
         what = f"the end of drill {item.id}"
-        last = follow_order(client, item.spec.selector, timeout, what, "it has ended", quiet=quiet)
+        last = follow_order(
+            client, item.spec.selector, timeout, what, "no longer rehearsing", quiet=quiet, ends=True
+        )
         del item.engines[:]
         item.engines.extend(last.engines)
     if quiet:

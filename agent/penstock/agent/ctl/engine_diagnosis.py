@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl import words
+from penstock.agent.ctl import rows, words
 from penstock.agent.ctl.findings import NOTE, OK, WRONG, Finding
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 # Seconds by which an engine's clock may differ from the agent's: spans of both are put in one order.
 _CLOCKS = 1.0
-_CORE = "engine-core"
 # An engine holds at most 32 MiB; half of it is a sign.
 _UNACKNOWLEDGED = 16 << 20
 _CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
@@ -67,7 +66,7 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             subject,
-            "is paused: vLLM's own configuration, no telemetry",
+            f"is paused: vLLM's own configuration, no telemetry{_held_back(engine)}",
             f"agentctl resume {words.engine(engine.key)}; 'agentctl get audit' says who paused it and why",
         )
     if engine.role_guessed:
@@ -79,8 +78,12 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
         )
 
 
+def _held_back(engine: admin.Engine) -> str:
+    return f" (its policy would be {words.short_hash(engine.wanted_hash)})" if engine.wanted_hash else ""
+
+
 def _name(engine: admin.Engine, subject: str) -> Iterator[Finding]:
-    cores = [source for source in engine.sources if source.connected and source.hello.process == _CORE]
+    cores = rows.cores(engine)
     if len(cores) > 1:
         pids = ", ".join(str(source.hello.pid) for source in cores)
         yield Finding(
@@ -93,7 +96,8 @@ def _name(engine: admin.Engine, subject: str) -> Iterator[Finding]:
 
 
 def _policy(engine: admin.Engine, subject: str) -> Iterator[Finding]:
-    if engine.in_sync or engine.paused:
+    # Why it is not is said already.
+    if engine.in_sync or engine.paused or len(rows.cores(engine)) > 1:
         return
     wanted = words.short_hash(engine.wanted_hash)
     if engine.policy.last_error:

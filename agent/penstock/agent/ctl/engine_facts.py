@@ -7,15 +7,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.ctl import words
 from penstock.agent.ctl.failure import FailedError, WrongUseError
 from penstock.agent.ctl.options import engine_selector
 from penstock.agent.ctl.plain import plain
+from penstock.agent.model import EngineKey
+from penstock.agent.selector import no_engine
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
 if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
-    from penstock.agent.model import EngineKey
 
 _MAX_CHARACTERS = 4 * 1024 * 1024
 # Facts that are never the same in two engines, or that stand elsewhere.
@@ -37,7 +39,10 @@ def find_engine(client: Client, key: EngineKey) -> admin.Engine:
     request = admin.ListEnginesRequest(selector=engine_selector(engines=[key]))
     engines = client.call("ListEngines", request).engines
     if not engines:
-        raise FailedError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
+        everything = client.call("ListEngines", admin.ListEnginesRequest()).engines
+        raise FailedError(
+            no_engine(key, [EngineKey(item.key.server, item.key.engine) for item in everything])
+        )
     found: admin.Engine = engines[0]
     return found
 
@@ -112,11 +117,18 @@ def comparable(engine: dict[str, Any]) -> dict[str, Any]:
             "kvAction": status.get("kvAction", ""),
             "ecAction": status.get("ecAction", ""),
             **{
-                field["field"]: f"{field['newValue']} ({field['newPolicy']})"
+                field["field"]: _standing(engine, f"{field['newValue']} ({field['newPolicy']})")
                 for field in effective.get("fields", ())
             },
         },
     }
+
+
+def _standing(engine: dict[str, Any], value: str) -> str:
+    """Return what is wanted as it stands: in force, held back, or not yet."""
+    if engine.get("inSync"):
+        return value
+    return words.paused(value) if engine.get("paused") else f"wanted: {value}"
 
 
 def _of_sources(engine: dict[str, Any], name: str) -> str:

@@ -13,7 +13,7 @@ from penstock.agent.ctl.change import selector_of
 from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.get import show_table
 from penstock.agent.ctl.named import ENGINE, POLICY
-from penstock.agent.ctl.options import with_client, with_output
+from penstock.agent.ctl.options import engine_selector, with_client, with_output
 from penstock.agent.ctl.output import say_document, say_documents, say_table, show
 from penstock.agent.ctl.plain import plain
 from penstock.agent.ctl.rows import Table
@@ -64,7 +64,7 @@ def policies(items: list[admin.Policy], now: float) -> Table:
                 spec.get("mode", "enforce"),
                 _selector_words(item.manifest_json),
                 ",".join(f"{path}={value}" for path, value in _leaves(spec, "")),
-                f"{item.engines_in_force}/{item.engines_selected}",
+                _in_force(item),
                 _expiry(expires, now),
                 words.ago_of(item.changed, now).removesuffix(" ago"),
                 str(item.generation),
@@ -91,9 +91,25 @@ def _show_effective(client: Client, engine: EngineKey, output: str) -> None:
     else:
         rows = [(field.field, field.new_value, field.new_policy) for field in effective.fields]
         say_table(("FIELD", "VALUE", "POLICY"), rows)
+    _show_standing(client, engine)
     now = time.time()
     for step in effective.schedule[1:]:
         say(f"{words.ago_of(step.begins, now)}: {words.short_hash(step.hash)} {step.spec_json}")
+
+
+def _show_standing(client: Client, engine: EngineKey) -> None:
+    """Say on the error stream if what is shown is not in force in the engine."""
+    request = admin.ListEnginesRequest(selector=engine_selector(engines=[engine]))
+    for item in client.call("ListEngines", request).engines:
+        if item.in_sync or not item.connected:
+            continue
+        text = (
+            f"engine {engine} is {words.paused(words.short_hash(item.wanted_hash))}; "
+            f"'agentctl resume {engine}' puts this in force"
+            if item.paused
+            else f"this is not in force in engine {engine} now; 'agentctl describe engine {engine}' says more"
+        )
+        say(words.style(text, "yellow"), err=True)
 
 
 def _manifest(item: admin.Policy) -> dict[str, Any]:
@@ -112,6 +128,11 @@ def _show_manifests(manifests: list[dict[str, Any]], output: str, *, single: boo
 
 def _list(manifests: list[dict[str, Any]]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "items": manifests}
+
+
+def _in_force(item: admin.Policy) -> str:
+    paused = f" ({item.engines_paused} paused)" if item.engines_paused else ""
+    return f"{item.engines_in_force}/{item.engines_selected}{paused}"
 
 
 def _selector_words(manifest_json: str) -> str:

@@ -9,10 +9,11 @@ import click
 from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.named import PEER
 from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
-from penstock.agent.ctl.order_rows import SLOW, drill_words
+from penstock.agent.ctl.order_rows import drill_words
 from penstock.agent.ctl.output import show
 from penstock.agent.ctl.say import say
 from penstock.agent.ctl.targeting import follow_order, with_order
+from penstock.agent.drill_modes import DRILL_MODES, SLOW
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import FAILURE_MODE_UNSPECIFIED, Channel, FailureMode
@@ -21,18 +22,21 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey
 
-_MODES = ("handshake", "setup", "transfer", "exception", "notification", "load", SLOW)
+_MODES = tuple(mode for modes in DRILL_MODES.values() for mode in modes)
+_BY_CHANNEL = "; ".join(f"{channel}: {', '.join(modes)}" for channel, modes in DRILL_MODES.items())
 _TTL = timedelta(seconds=60)
 
 
 @click.command("inject-fault")
-@click.option("--mode", type=click.Choice(_MODES), required=True, help="What goes wrong.")
 @click.option(
-    "--channel",
-    type=click.Choice(("kv", "ec")),
-    default="kv",
-    show_default=True,
-    help="What is loaded; of ec only --mode load can be rehearsed.",
+    "--mode",
+    type=click.Choice(_MODES),
+    required=True,
+    metavar="MODE",
+    help=f"What goes wrong. {_BY_CHANNEL}.",
+)
+@click.option(
+    "--channel", type=click.Choice(tuple(DRILL_MODES)), help="What is loaded.  [default: that of the mode]"
 )
 @click.option(
     "--rate", type=float, default=0.2, show_default=True, help="Share of the attempts that are hit, up to 1."
@@ -46,7 +50,7 @@ _TTL = timedelta(seconds=60)
 def inject_fault(
     client: Client,
     mode: str,
-    channel: str,
+    channel: str | None,
     rate: float,
     peer: str,
     delay: timedelta | None,
@@ -64,6 +68,11 @@ def inject_fault(
     """
     if not (engines or selector or everywhere):
         raise WrongUseError("which engines? name them, give --selector, or confirm with --all")
+    channel = channel or next(name for name, modes in DRILL_MODES.items() if mode in modes)
+    if mode not in DRILL_MODES[channel]:
+        raise WrongUseError(
+            f"mode {mode} cannot be rehearsed in channel {channel}; use one of {', '.join(DRILL_MODES[channel])}"
+        )
     if (mode == SLOW) != (delay is not None):
         raise WrongUseError("--mode slow needs a --delay such as 2s, and no other mode takes one")
     request = admin.StartDrillRequest(

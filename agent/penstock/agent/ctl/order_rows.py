@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.ctl import words
 from penstock.agent.ctl.rows import Table
+from penstock.agent.drill_modes import SLOW
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1 import admin_pb2 as admin
 
-SLOW = "slow"
 _STATES = {
     events.QUARANTINE_STATE_UNSPECIFIED: words.style("ordered, not in force", "yellow"),
     events.QUARANTINE_STATE_CLOSED: words.style("let in", "green"),

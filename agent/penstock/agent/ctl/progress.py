@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.failure import FailedError
-from penstock.agent.ctl.options import duration_message
-from penstock.agent.ctl.output import say_document, say_table
-from penstock.agent.ctl.plain import plain
+from penstock.agent.ctl.output import say_table
 from penstock.agent.ctl.say import say
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from penstock.agent.ctl.client import Client
+    from collections.abc import Iterable
 
 # Seconds beyond its own time that a stream may take to end.
 GRACE = 5.0
 DEFAULT_TIMEOUT = timedelta(seconds=30)
-_LEAST = timedelta(milliseconds=100)
 
 
 def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
@@ -60,14 +52,20 @@ def show_fields(response: admin.ApplyPolicyResponse) -> None:
         say("no engine that is known now would change")
 
 
-def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: str = "") -> admin.Rollout:
+def follow(
+    rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: str = "", ends: bool = False
+) -> admin.Rollout:
     """Print a rollout's progress as it comes, and return its last word.
 
-    *done* says what an engine that has acknowledged does now; the default is
-    the hash of the policy in force.
+    Args:
+        rollouts: as they come.
+        what: is followed, for a person.
+        quiet: print nothing.
+        done: what an engine that has acknowledged does now; the default is the hash of the policy in force.
+        ends: it ends something, so that a paused engine does not do it either.
 
     Raises:
-        FailedError: an engine refused, or has not answered in time.
+        FailedError: an engine refused, is paused, goes by the name of another, or has not answered in time.
 
     """
     shown: dict[str, str] = {}
@@ -88,94 +86,8 @@ def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: s
         raise
     if not quiet and not last.engines:
         say("no engine is known that it concerns")
-    _judge(last, what)
+    _judge(last, what, done, ends=ends)
     return last
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """What a change came to: how a program reads it, and why it is not in force everywhere."""
-
-    document: dict[str, Any]
-    failure: click.ClickException | None = None
-
-
-def wait_for(
-    client: Client,
-    response: admin.ApplyPolicyResponse,
-    selector: admin.EngineSelector,
-    timeout: timedelta,
-    output: str,
-) -> Followed:
-    """Wait until a change is in force, and print the progress unless the *output* is for a program.
-
-    It is once those that *selector* selects have it, and those that it has let go are rid of it.
-    """
-    what = f"policy {response.name}" if response.name else "the import"
-    last: admin.Rollout | None = None
-
-    def remembered() -> Iterator[admin.Rollout]:
-        nonlocal last
-        for last in _rollouts(client, response, selector, timeout):  # noqa: UP028  (the last one is kept)
-            yield last
-
-    failure: click.ClickException | None = None
-    try:
-        follow(remembered(), what, quiet=output != "table")
-    except click.ClickException as error:
-        failure = error
-    document = {"change": plain(response), "rollout": None if last is None else plain(last)}
-    return Followed(document, failure)
-
-
-def conclude(followed: Sequence[Followed], output: str) -> None:
-    """Print as JSON or YAML what changes came to: one as it is, several as ``items``.
-
-    Raises:
-        ClickException: one is not in force everywhere.
-
-    """
-    if output != "table":
-        documents = [item.document for item in followed]
-        say_document(documents[0] if len(documents) == 1 else {"items": documents}, output)
-    failures = [item.failure for item in followed if item.failure is not None]
-    if len(failures) > 1:
-        raise FailedError("; ".join(failure.message for failure in failures))
-    if failures:
-        raise failures[0]
-
-
-def time_left(end: float) -> timedelta:
-    """Return the time until *end* (monotonic seconds); when it is over, enough to ask once how things are."""
-    return max(timedelta(seconds=end - time.monotonic()), _LEAST)
-
-
-def _rollouts(
-    client: Client, response: admin.ApplyPolicyResponse, selector: admin.EngineSelector, timeout: timedelta
-) -> Iterator[admin.Rollout]:
-    end = time.monotonic() + timeout.total_seconds()
-    selected = admin.Rollout(done=True)
-    for selected in _rollout(client, response, selector, timeout):
-        yield selected
-    seen = [engine.key for engine in selected.engines]
-    let_go = [engine.key for engine in response.engines if engine.key not in seen]
-    if let_go:
-        left = time_left(end)
-        for rest in _rollout(client, response, admin.EngineSelector(engines=let_go), left):
-            yield admin.Rollout(
-                store_generation=rest.store_generation,
-                engines=[*selected.engines, *rest.engines],
-                done=selected.done and rest.done,
-            )
-
-
-def _rollout(
-    client: Client, response: admin.ApplyPolicyResponse, selector: admin.EngineSelector, timeout: timedelta
-) -> Iterator[admin.Rollout]:
-    request = admin.WatchRolloutRequest(
-        store_generation=response.store_generation, selector=selector, timeout=duration_message(timeout)
-    )
-    return client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
 
 
 def _given(value: str, policy: str) -> str:
@@ -192,6 +104,8 @@ def _line(engine: admin.EngineRollout, done: str) -> str:
         return words.style(f"refused: {_reason(engine)}", "red")
     if engine.state == "disconnected":
         return "disconnected: it gets this when it comes back"
+    if engine.state == "paused":
+        return words.style(words.paused(done or words.short_hash(engine.wanted_hash)), "yellow")
     return f"{engine.state}{': ' if engine.error else ''}{engine.error}"
 
 
@@ -199,19 +113,31 @@ def _reason(engine: admin.EngineRollout) -> str:
     return f"{engine.field}: {engine.error}" if engine.field else engine.error
 
 
-def _judge(last: admin.Rollout, what: str) -> None:
+def _judge(last: admin.Rollout, what: str, done: str, *, ends: bool) -> None:
     bad = [
-        f"{words.engine(engine.key)} refused it ({_reason(engine)})"
-        for engine in last.engines
-        if engine.state == "refused"
+        text for engine in last.engines if (text := _trouble(engine, done, last_word=last.done, ends=ends))
     ]
-    if not last.done:
-        bad += [
-            f"{words.engine(engine.key)} is still {engine.state}"
-            for engine in last.engines
-            if engine.state in {"waiting", "disconnected"}
-        ]
-    if bad:
-        raise FailedError(
-            f"{what} is not in force in {len(bad)} of {len(last.engines)} engines: {', '.join(bad)}"
-        )
+    if not bad:
+        return
+    paused = (
+        "; 'agentctl resume' ends a pause"
+        if not ends and any(engine.state == "paused" for engine in last.engines)
+        else ""
+    )
+    raise FailedError(
+        f"{what} is not in force in {len(bad)} of {len(last.engines)} engines: {', '.join(bad)}{paused}"
+    )
+
+
+def _trouble(engine: admin.EngineRollout, done: str, *, last_word: bool, ends: bool) -> str:
+    """Say why an engine does not have what was ordered; empty if it has."""
+    name = words.engine(engine.key)
+    if engine.state == "refused":
+        return f"{name} refused it ({_reason(engine)})"
+    if engine.state == "paused" and not ends:
+        return f"{name} is {words.paused(done or words.short_hash(engine.wanted_hash))}"
+    if engine.state == "contested":
+        return f"{name} is contested ({engine.error})"
+    if engine.state in {"waiting", "disconnected"} and not last_word:
+        return f"{name} is still {engine.state}"
+    return ""

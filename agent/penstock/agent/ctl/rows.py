@@ -19,6 +19,9 @@ _WHOLE = 4096
 """Characters of an event's words under ``-o wide``; what engines send is bounded anyway."""
 
 
+_CORE = "engine-core"
+
+
 class Table(NamedTuple):
     """Headers and rows; the last *wide* columns are for ``-o wide`` only."""
 
@@ -43,8 +46,8 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
                 words.engine(item.key),
                 role_words(item),
                 status_words(item),
-                item.policy.kv_action or words.NONE,
-                words.short_hash(item.policy.hash) if item.HasField("policy") else words.NONE,
+                action_words(item),
+                _policy(item),
                 _yes(item.in_sync),
                 str(sum(entry.count for entry in item.deferred)),
                 str(sum(entry.count for entry in item.in_flight)),
@@ -137,10 +140,36 @@ def role_words(item: admin.Engine) -> str:
     return f"{role}?" if item.role_guessed and item.role else role
 
 
+def cores(item: admin.Engine) -> list[admin.Source]:
+    """Return the EngineCores that are connected under an engine's name; several are a mistake in the pod."""
+    # One that begins a new epoch may have two sources for a moment.
+    found = {
+        (source.hello.pid, source.hello.start_time_unix_nano): source
+        for source in item.sources
+        if source.connected and source.hello.process == _CORE
+    }
+    return list(found.values())
+
+
+def action_words(item: admin.Engine) -> str:
+    """Say what is done about a failed KV load, or would be but for a pause."""
+    if item.paused and item.wanted_kv_action:
+        return words.paused(item.wanted_kv_action)
+    return item.policy.kv_action or words.NONE
+
+
+def _policy(item: admin.Engine) -> str:
+    if item.paused and item.wanted_hash:
+        return words.paused(words.short_hash(item.wanted_hash))
+    return words.short_hash(item.policy.hash) if item.HasField("policy") else words.NONE
+
+
 def status_words(item: admin.Engine) -> str:
-    """Say whether an engine is there and whether it is paused."""
+    """Say whether an engine is there, whether it is one, and whether it is paused."""
     if not item.connected:
         return words.style("disconnected", "red")
+    if (number := len(cores(item))) > 1:
+        return words.style(f"{number} under one name", "red")
     return words.style("paused", "yellow") if item.paused else words.style("connected", "green")
 
 

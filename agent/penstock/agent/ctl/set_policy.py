@@ -61,12 +61,15 @@ def set_policy(
     everywhere: bool,
     dry_run: bool,
     wait: bool,
+    allow_none: bool,
     timeout: timedelta,
     output: str,
     **fields: Any,
 ) -> None:
     """Set fields of policy NAME; creates it if there is none. What no flag names stays as it is."""
-    how: dict[str, Any] = {"dry_run": dry_run, "wait": wait, "timeout": timeout, "output": output}
+    how: dict[str, Any] = {
+        "dry_run": dry_run, "wait": wait, "allow_none": allow_none, "timeout": timeout, "output": output,
+    }  # fmt: skip
     given = [option for option, value in fields.items() if value not in (None, ())]
     if paths:
         if name or given:

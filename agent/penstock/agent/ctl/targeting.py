@@ -39,14 +39,23 @@ def with_order(function: F) -> F:
 
 
 def follow_order(
-    client: Client, selector: admin.EngineSelector, timeout: timedelta, what: str, done: str, *, quiet: bool
+    client: Client,
+    selector: admin.EngineSelector,
+    timeout: timedelta,
+    what: str,
+    done: str,
+    *,
+    quiet: bool,
+    ends: bool = False,
 ) -> admin.Rollout:
     """Wait until the engines have what was ordered, and say so for each unless *quiet*.
 
+    With *ends* the order ends something, which a paused engine does not do either.
+
     Raises:
-        FailedError: an engine refused, or has not answered in time.
+        FailedError: an engine refused, is paused, or has not answered in time.
 
     """
     request = admin.WatchRolloutRequest(selector=selector, timeout=duration_message(timeout))
     stream = client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
-    return follow(stream, what, quiet=quiet, done=done)
+    return follow(stream, what, quiet=quiet, done=done, ends=ends)

@@ -63,6 +63,11 @@ def short_hash(text: str) -> str:
     return text[:_HASH_SHOWN] if text else "vllm's own"
 
 
+def paused(what: str) -> str:
+    """Say what a pause holds back."""
+    return f"paused (would be {what})"
+
+
 def engine(key: EngineKey) -> str:
     """Say which engine: ``decode/0``, or ``0`` in a pod with one server."""
     return f"{key.server}/{key.engine}" if key.server else key.engine or NONE

@@ -296,7 +296,7 @@ POLICY_ACTION: Final = Metric(
 POLICY_IN_SYNC: Final = Metric(
     "penstock_policy_in_sync",
     Kind.GAUGE,
-    "1 if the policy in force is the one that the agent wants.",
+    "1 if the policy in force is the one that the agent wants; 0 also while a pause holds it back.",
 )
 POLICY_LAST_CHANGE: Final = Metric(
     "penstock_policy_last_change_timestamp_seconds",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.mapping import boolean
-from penstock.agent.metrics.sheet import MAX
+from penstock.agent.metrics.sheet import MAX, MIN
 from penstock.agent.metrics.spec import NANO
 from penstock.proto.names import label, words
 from penstock.proto.v1 import common_pb2 as common
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _ACTIONS = tuple(words(policy.FailureAction))
 
 
-def add_facts(sheet: Sheet, key: EngineKey, source: Source, snapshot: Snapshot) -> None:
-    """Put what the engine is; only EngineCore tells."""
+def add_facts(sheet: Sheet, key: EngineKey, source: Source, snapshot: Snapshot, engines: int) -> None:
+    """Put what the engine is, one of so many *engines* of its server at least; only EngineCore tells."""
     if key.engine:
         sheet.merge(MAX, c.ENGINE_PAUSED, key, snapshot.paused)
     if not snapshot.HasField("engine"):
@@ -32,14 +32,14 @@ def add_facts(sheet: Sheet, key: EngineKey, source: Source, snapshot: Snapshot) 
     start = facts.start_time_unix_nano or source.start_time_unix_nano
     if start:
         sheet.set(c.ENGINE_START, key, start / NANO)
-    sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts))
+    sheet.set(c.ENGINE_INFO, key, 1, *_info(source, facts, engines))
     if facts.compatibility_hash:
         rows = {"": "", **facts.compatibility_factors}
         for factor, value in rows.items():
             sheet.set(c.ENGINE_COMPATIBILITY, key, 1, facts.compatibility_hash, factor, value)
 
 
-def _info(source: Source, facts: EngineFacts) -> tuple[str, ...]:
+def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
     """Return the values of the labels of `c.ENGINE_INFO`."""
     told = facts.role != common.ROLE_UNSPECIFIED
     values = {
@@ -56,7 +56,7 @@ def _info(source: Source, facts: EngineFacts) -> tuple[str, ...]:
         "scheduler_class": facts.scheduler_class,
         "side_channel": facts.side_channel,
         "tensor_parallel_size": str(facts.tensor_parallel_size),
-        "data_parallel_size": str(facts.data_parallel_size),
+        "data_parallel_size": str(max(engines, facts.data_parallel_size)),
     }
     return tuple(values[name] for name in c.ENGINE_INFO.labels)
 
@@ -71,19 +71,21 @@ def add_hooks(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
 def add_policy(
     sheet: Sheet, key: EngineKey, snapshot: Snapshot, wanted: Callable[[EngineKey], str | None] | None
 ) -> None:
-    """Put the policy in force; only EngineCore tells."""
+    """Put the policy in force; only EngineCore tells. What several under one name say is not made one."""
     if not snapshot.HasField("policy"):
         return
     status = snapshot.policy
-    sheet.set(c.POLICY_INFO, key, 1, status.hash or "none")
+    # A pause holds back what a snapshot may still name.
+    in_force = "" if snapshot.paused else status.hash
+    sheet.set(c.POLICY_INFO, key, 1, in_force or "none")
     for channel, chosen in (("kv", status.kv_action), ("ec", status.ec_action)):
         if chosen:
             for action in _ACTIONS:
-                sheet.set(c.POLICY_ACTION, key, action == chosen, channel, action)
+                sheet.merge(MAX, c.POLICY_ACTION, key, action == chosen, channel, action)
     goal = wanted(key) if wanted is not None else None
     if goal is not None:
-        sheet.set(c.POLICY_IN_SYNC, key, status.hash == goal)
+        sheet.merge(MIN, c.POLICY_IN_SYNC, key, in_force == goal)
     if status.changed_time_unix_nano:
         sheet.set(c.POLICY_LAST_CHANGE, key, status.changed_time_unix_nano / NANO)
-    if status.expires_time_unix_nano:
+    if status.expires_time_unix_nano and not snapshot.paused:
         sheet.set(c.POLICY_EXPIRY, key, status.expires_time_unix_nano / NANO)

@@ -19,6 +19,7 @@ from penstock.agent.metrics.facts import add_facts, add_hooks, add_policy
 from penstock.agent.metrics.mapping import peer_of
 from penstock.agent.metrics.sheet import MAX, MIN, add
 from penstock.agent.metrics.spec import NANO
+from penstock.agent.model import engines_by_server
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -50,13 +51,17 @@ def add_snapshots(sheet: Sheet, sources: Iterable[LiveSource], wanted: Wanted | 
             for such an engine, there is no `c.POLICY_IN_SYNC`.
 
     """
-    for key, lives in by_engine(sources).items():
+    engines = by_engine(sources)
+    servers = engines_by_server(
+        key for key, lives in engines.items() if any(live.connected for live in lives)
+    )
+    for key, lives in engines.items():
         snapshots = [
             (live.source, live.snapshot) for live in lives if live.connected and live.snapshot is not None
         ]
         for source, snapshot in snapshots:
             _add_flows(sheet, key, snapshot)
-            add_facts(sheet, key, source, snapshot)
+            add_facts(sheet, key, source, snapshot, servers.get(key.server, 0))
             add_hooks(sheet, key, snapshot)
             add_policy(sheet, key, snapshot, wanted)
         _add_peers(sheet, key, [snapshot for _, snapshot in snapshots])

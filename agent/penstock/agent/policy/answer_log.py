@@ -26,9 +26,9 @@ class AnswerLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, subscriber: Subscriber) -> None:
-        """Take the last answer of an engine that has what it is to have."""
+        """Take the last answer of an engine; one that refuses is logged where it came."""
         answer = subscriber.answer
-        if answer is None:
+        if answer is None or answer.error:
             return
         self._engines.setdefault((answer.hash, answer.paused), {})[str(subscriber.target.key)] = None
         if self._timer is None:
@@ -43,4 +43,5 @@ class AnswerLog:
         for (hash_, paused), keys in engines.items():
             names = list(keys)
             more = {"more": len(names) - _NAMED} if len(names) > _NAMED else {}
-            _log.info("policy acknowledged", engines=names[:_NAMED], hash=hash_, paused=paused, **more)
+            what = "pause acknowledged, which holds the policy back" if paused else "policy acknowledged"
+            _log.info(what, engines=names[:_NAMED], hash=hash_, paused=paused, **more)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from penstock.agent.policy.store import Clock
     from penstock.agent.policy.subscriber import Subscriber
 
-State = Literal["acknowledged", "refused", "waiting", "disconnected"]
+State = Literal["acknowledged", "refused", "waiting", "disconnected", "paused", "contested"]
+# What nothing but a change or another engine makes another state.
+_FINAL = frozenset({"acknowledged", "refused", "paused", "contested"})
 
 # An engine that came or went without the feed's knowledge is seen this late, in seconds.
 _LOOK_AGAIN = 1.0
@@ -28,10 +30,16 @@ _PACE = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An engine that the registry knows, whether or not it has subscribed."""
+    """An engine that the registry knows, whether or not it has subscribed.
+
+    Attributes:
+        cores: how many EngineCores go by its name now.
+
+    """
 
     target: Target
     connected: bool
+    cores: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,7 @@ class EngineProgress:
         hash: in force by the engine's own word; empty for vLLM's own configuration.
         error: why it refused (while it pauses: the policy), or what it is that keeps it waiting.
         took: seconds from when that was wanted to the answer; None without one.
+        wanted: hash that the engine is to have, in force only if it has acknowledged that and is not paused.
 
     """
 
@@ -51,6 +60,7 @@ class EngineProgress:
     error: str = ""
     field: str = ""
     took: float | None = None
+    wanted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +121,12 @@ def progress(
     found = []
     for target in select(targets.values(), selection):
         subscriber = feed.subscriber(target.key)
-        if subscriber is not None and subscriber.connected:
+        item = connected.get(target.key)
+        if item is not None and item.cores > 1:
+            found.append(EngineProgress(target.key, "contested", error=_contested(item.cores)))
+        elif subscriber is not None and subscriber.connected:
             found.append(_of_subscriber(subscriber, now, pausing=pausing))
-        elif target.key in connected and connected[target.key].connected:
+        elif item is not None and item.connected:
             found.append(EngineProgress(target.key, "waiting", error="it has not subscribed to policies"))
         else:
             found.append(EngineProgress(target.key, "disconnected"))
@@ -121,14 +134,24 @@ def progress(
 
 
 def _of_subscriber(subscriber: Subscriber, now: float, *, pausing: bool) -> EngineProgress:
-    key, answer = subscriber.target.key, subscriber.answer
-    if answer is not None and subscriber.settled:
-        done = not answer.error or (pausing and answer.paused)
-        state: State = "acknowledged" if done else "refused"
-        return EngineProgress(key, state, subscriber.hash_in_force, answer.error, answer.field, answer.took)
-    since = subscriber.waiting_since()
-    error = "" if since is None or now - since < 1 else "it has not answered the push"
-    return EngineProgress(key, "waiting", subscriber.hash_in_force, error)
+    key, answer, wanted = subscriber.target.key, subscriber.answer, subscriber.wanted.hash_at(now)
+    if answer is None or not subscriber.settled:
+        since = subscriber.waiting_since()
+        error = "" if since is None or now - since < 1 else "it has not answered the push"
+        return EngineProgress(key, "waiting", subscriber.hash_in_force, error, wanted=wanted)
+    state: State = "acknowledged"
+    if not (pausing and answer.paused):
+        state = "refused" if answer.error else "paused" if subscriber.held_back else state
+    return EngineProgress(
+        key, state, subscriber.hash_in_force, answer.error, answer.field, answer.took, wanted
+    )
+
+
+def _contested(cores: int) -> str:
+    return (
+        f"{cores} EngineCores go by this name, and a policy reaches one of them at a time; "
+        "set PENSTOCK_SERVER in the environment of each vLLM server of the pod"
+    )
 
 
 def _has_answered(feed: PolicyFeed, key: EngineKey) -> bool:
@@ -137,4 +160,4 @@ def _has_answered(feed: PolicyFeed, key: EngineKey) -> bool:
 
 
 def _answered(engine: EngineProgress) -> bool:
-    return engine.state in {"acknowledged", "refused"}
+    return engine.state in _FINAL

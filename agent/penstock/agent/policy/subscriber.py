@@ -42,6 +42,11 @@ class Wanted:
     quarantines: tuple[str, ...] = ()
 
     @property
+    def anything(self) -> bool:
+        """True if there is something that a pause holds back."""
+        return any(self.hashes) or bool(self.drills or self.quarantines)
+
+    @property
     def hash(self) -> str:
         """Hash of the first step, which held when this was computed."""
         return self.hashes[0]
@@ -95,9 +100,10 @@ class Subscriber:
 
     Attributes:
         supported: top-level fields of a policy that the engine knows; empty if it did not say.
-        hash_in_force: by the engine's own word.
+        hash_taken: of the policy that the engine has, by its own word: in force, or held back while it is paused.
         wanted: what it is to have; set by :meth:`want`.
         faults_allowed: the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
+        paused_before: it was paused when the stream began.
         wake: tells the stream's task that there may be something to push.
 
     """
@@ -105,8 +111,9 @@ class Subscriber:
     target: Target
     epoch: int
     supported: frozenset[str]
-    hash_in_force: str
+    hash_taken: str
     faults_allowed: bool = False
+    paused_before: bool = False
     connected: bool = True
     wanted: Wanted = field(default_factory=Wanted)
     answer: Answer | None = None
@@ -125,6 +132,7 @@ class Subscriber:
             frozenset(subscribe.supported_fields),
             _cut(subscribe.hash_in_force),
             subscribe.faults_allowed,
+            subscribe.paused,
         )
 
     @property
@@ -138,10 +146,26 @@ class Subscriber:
         return self._last_answer is not None and self._last_answer.wanted == self.wanted
 
     @property
+    def paused(self) -> bool:
+        """True if the engine has said last that it is passive."""
+        return self.paused_before if self.answer is None else self.answer.paused
+
+    @property
+    def hash_in_force(self) -> str:
+        """Hash of the policy in force by the engine's own word; empty for vLLM's own configuration."""
+        return "" if self.paused else self.hash_taken
+
+    @property
+    def held_back(self) -> bool:
+        """True if the kill switch keeps something that the engine is to have from being in force."""
+        return self.paused and self.wanted.anything
+
+    @property
     def in_force(self) -> bool:
         """True if the engine, now connected, has said that what it is to have is in force."""
+        answer = self._last_answer
         return (
-            self.connected and self.settled and self._last_answer is not None and not self._last_answer.error
+            self.connected and self.settled and answer is not None and not answer.error and not self.held_back
         )
 
     def want(self, wanted: Wanted, now: float) -> bool:
@@ -173,7 +197,7 @@ class Subscriber:
             return None
         if self._last_answer is None:
             return self._pushed.time + patience
-        strayed = self._moved_at is not None and self.hash_in_force != self.wanted.hash_at(now)
+        strayed = self._moved_at is not None and self.hash_taken != self.wanted.hash_at(now)
         return self._moved_at + patience if strayed and self._moved_at is not None else None
 
     def due(self, now: float, patience: float) -> bool:
@@ -225,7 +249,7 @@ class Subscriber:
 
     def moved(self, moved: PolicyMoved, now: float) -> None:
         """Note that the engine's schedule has moved on by itself."""
-        self.hash_in_force, self._moved_at = _cut(moved.hash), now
+        self.hash_taken, self._moved_at = _cut(moved.hash), now
 
     @property
     def _last_answer(self) -> Answer | None:
@@ -238,7 +262,7 @@ class Subscriber:
     def _answered(
         self,
         pushed: _Pushed,
-        in_force: str,
+        taken: str,
         error: str,
         field_: str,
         now: float,
@@ -246,12 +270,12 @@ class Subscriber:
         *,
         paused: bool,
     ) -> None:
-        self.hash_in_force, self._moved_at = _cut(in_force), None
+        self.hash_taken, self._moved_at = _cut(taken), None
         ordered = {*pushed.wanted.drills, *pushed.wanted.quarantines}
         self.answer = Answer(
             pushed.nonce,
             pushed.wanted,
-            self.hash_in_force,
+            self.hash_taken,
             paused,
             _cut(error),
             _cut(field_),

@@ -98,7 +98,7 @@ class PolicyFeedService:
             while isinstance(body := await context.read(), bytes):
                 report = _parse(body)
                 self._feed.take(subscriber, report)
-                if report.HasField("ack") and subscriber.in_force:
+                if report.HasField("ack") and subscriber.settled:
                     self._answers.note(subscriber)
                 if (pause := pace.owe(1)) > 0:
                     await asyncio.sleep(pause)

@@ -180,7 +180,7 @@ class ListPoliciesResponse(_message.Message):
     def __init__(self, policies: _Optional[_Iterable[_Union[Policy, _Mapping]]] = ...) -> None: ...
 
 class Policy(_message.Message):
-    __slots__ = ("name", "generation", "manifest_json", "owner", "author", "changed", "engines_selected", "engines_in_force")
+    __slots__ = ("name", "generation", "manifest_json", "owner", "author", "changed", "engines_selected", "engines_in_force", "engines_paused")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +189,7 @@ class Policy(_message.Message):
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     ENGINES_SELECTED_FIELD_NUMBER: _ClassVar[int]
     ENGINES_IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_PAUSED_FIELD_NUMBER: _ClassVar[int]
     name: str
     generation: int
     manifest_json: str
@@ -197,7 +198,8 @@ class Policy(_message.Message):
     changed: _timestamp_pb2.Timestamp
     engines_selected: int
     engines_in_force: int
-    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., manifest_json: _Optional[str] = ..., owner: _Optional[str] = ..., author: _Optional[str] = ..., changed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engines_selected: _Optional[int] = ..., engines_in_force: _Optional[int] = ...) -> None: ...
+    engines_paused: int
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., manifest_json: _Optional[str] = ..., owner: _Optional[str] = ..., author: _Optional[str] = ..., changed: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., engines_selected: _Optional[int] = ..., engines_in_force: _Optional[int] = ..., engines_paused: _Optional[int] = ...) -> None: ...
 
 class GetEffectivePolicyRequest(_message.Message):
     __slots__ = ("key",)
@@ -293,20 +295,22 @@ class Rollout(_message.Message):
     def __init__(self, store_generation: _Optional[int] = ..., engines: _Optional[_Iterable[_Union[EngineRollout, _Mapping]]] = ..., done: bool = ...) -> None: ...
 
 class EngineRollout(_message.Message):
-    __slots__ = ("key", "state", "hash", "error", "field", "took")
+    __slots__ = ("key", "state", "hash", "error", "field", "took", "wanted_hash")
     KEY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
     TOOK_FIELD_NUMBER: _ClassVar[int]
+    WANTED_HASH_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     state: str
     hash: str
     error: str
     field: str
     took: _duration_pb2.Duration
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., state: _Optional[str] = ..., hash: _Optional[str] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., took: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    wanted_hash: str
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., state: _Optional[str] = ..., hash: _Optional[str] = ..., error: _Optional[str] = ..., field: _Optional[str] = ..., took: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wanted_hash: _Optional[str] = ...) -> None: ...
 
 class ExportPoliciesRequest(_message.Message):
     __slots__ = ()
@@ -345,7 +349,7 @@ class ListEnginesResponse(_message.Message):
     def __init__(self, engines: _Optional[_Iterable[_Union[Engine, _Mapping]]] = ...) -> None: ...
 
 class Engine(_message.Message):
-    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters")
+    __slots__ = ("key", "connected", "last_seen", "role", "role_guessed", "labels", "facts", "policy", "wanted_hash", "in_sync", "paused", "sources", "deferred", "in_flight", "leases", "eplb", "counters", "wanted_kv_action", "wanted_ec_action")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -370,6 +374,8 @@ class Engine(_message.Message):
     LEASES_FIELD_NUMBER: _ClassVar[int]
     EPLB_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    WANTED_KV_ACTION_FIELD_NUMBER: _ClassVar[int]
+    WANTED_EC_ACTION_FIELD_NUMBER: _ClassVar[int]
     key: _common_pb2.EngineKey
     connected: bool
     last_seen: _timestamp_pb2.Timestamp
@@ -387,7 +393,9 @@ class Engine(_message.Message):
     leases: _snapshot_pb2.Leases
     eplb: _snapshot_pb2.EplbFacts
     counters: EngineCounters
-    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ...) -> None: ...
+    wanted_kv_action: str
+    wanted_ec_action: str
+    def __init__(self, key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., connected: bool = ..., last_seen: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., labels: _Optional[_Mapping[str, str]] = ..., facts: _Optional[_Union[_snapshot_pb2.EngineFacts, _Mapping]] = ..., policy: _Optional[_Union[_snapshot_pb2.PolicyStatus, _Mapping]] = ..., wanted_hash: _Optional[str] = ..., in_sync: bool = ..., paused: bool = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., deferred: _Optional[_Iterable[_Union[_snapshot_pb2.Deferred, _Mapping]]] = ..., in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.InFlight, _Mapping]]] = ..., leases: _Optional[_Union[_snapshot_pb2.Leases, _Mapping]] = ..., eplb: _Optional[_Union[_snapshot_pb2.EplbFacts, _Mapping]] = ..., counters: _Optional[_Union[EngineCounters, _Mapping]] = ..., wanted_kv_action: _Optional[str] = ..., wanted_ec_action: _Optional[str] = ...) -> None: ...
 
 class EngineCounters(_message.Message):
     __slots__ = ("transfers_ok", "transfers_failed", "bytes", "failures", "recomputed_tokens", "requests_failed")

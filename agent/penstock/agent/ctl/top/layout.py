@@ -127,12 +127,14 @@ def _trouble(history: History, sample: Sample, now: float) -> Line:
 
 
 def _engine_cells(row: EngineRow, now: float) -> list[Piece]:
-    status = Piece("away", BAD) if not row.connected else Piece("paused", WARN) if row.paused else Piece("up")
-    policy = Piece(row.action) if row.in_sync or not row.connected else Piece(f"{row.action} (late)", WARN)
+    if row.in_sync or not row.connected:
+        policy = Piece(row.action)
+    else:
+        policy = Piece(row.action if row.paused else f"{row.action} (late)", WARN)
     return [
         Piece(row.name),
         Piece(row.role),
-        status,
+        _status(row),
         policy,
         Piece(_rate(row.transfers)),
         Piece(_bytes(row.bytes)),
@@ -142,6 +144,14 @@ def _engine_cells(row: EngineRow, now: float) -> list[Piece]:
         Piece(str(row.deferred), WARN if row.deferred else PLAIN),
         Piece(_age(row.oldest_unix_nano, now)),
     ]
+
+
+def _status(row: EngineRow) -> Piece:
+    if not row.connected:
+        return Piece("away", BAD)
+    if row.cores > 1:
+        return Piece(f"{row.cores} under one name", BAD)
+    return Piece("paused", WARN) if row.paused else Piece("up")
 
 
 def _peer_cells(row: PeerRow, now: float) -> list[Piece]:

@@ -47,6 +47,7 @@ class EngineRow:
     role: str
     connected: bool
     paused: bool
+    cores: int
     in_sync: bool
     action: str
     transfers: float | None
@@ -144,8 +145,9 @@ class History:
             role=rows.role_words(item),
             connected=item.connected,
             paused=item.paused,
+            cores=len(rows.cores(item)),
             in_sync=item.in_sync,
-            action=item.policy.kv_action or words.NONE,
+            action=rows.action_words(item),
             transfers=self._rate(_transfers(now), None if before is None else _transfers(before)),
             bytes=self._rate(now.bytes, None if before is None else before.bytes),
             failures=self._rate(now.failures, None if before is None else before.failures),

@@ -1,0 +1,16 @@
+"""What can be rehearsed, by channel, in the words of the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SLOW: Final = "slow"
+"""The wire's unspecified mode, with a delay: the transfer succeeds later."""
+
+DRILL_MODES: Final[Mapping[str, tuple[str, ...]]] = {
+    "kv": ("handshake", "setup", "transfer", "exception", "notification", SLOW),
+    "ec": ("load",),
+}

@@ -1,0 +1,221 @@
+"""A policy is in force only when the engine says so: what agentctl says while an engine holds one back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from penstock.agent.model import EngineKey
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.policies import action, document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+_SET = ("set-policy", "p", "-l", "role=decode", "--kv-load-failure")
+
+
+def _engine(harness: AdminHarness, engine: str = "0") -> None:
+    """Bring in an engine whose snapshot says what vLLM itself does about a failed load."""
+    harness.snapshot(harness.source(engine), Snapshot(engine={"model": "tiny"}, policy={"kv_action": "fail"}))
+    harness.engine(engine)
+
+
+def _wanted(harness: AdminHarness, engine: str = "0") -> str:
+    return str(harness.feed.wanted(EngineKey("", engine)))[:12]
+
+
+def test_a_wait_for_a_paused_engine_fails_with_a_sentence(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """The engine has the policy and holds it back; the way out is in the sentence."""
+    _engine(harness)
+    agentctl("pause")
+    result = agentctl(*_SET, "recompute", "--wait")
+    assert result.exit_code == 1
+    wanted = _wanted(harness)
+    assert f"engine 0 paused (would be {wanted})\n" in result.stdout
+    assert result.stderr == (
+        "warning: engine 0 is paused: it holds this back until 'agentctl resume'\n"
+        f"agentctl: policy p is not in force in 1 of 1 engines: 0 is paused (would be {wanted}); "
+        "'agentctl resume' ends a pause\n"
+    )
+    document = json.loads(agentctl(*_SET, "auto", "--wait", "-o", "json").stdout)
+    (engine,) = document["rollout"]["engines"]
+    assert (engine["state"], engine["hash"], engine["wantedHash"][:12]) == ("paused", "", _wanted(harness))
+
+
+@pytest.mark.parametrize("command", ["apply", "import", "rollback", "delete"])
+def test_no_change_is_in_force_in_a_paused_engine(
+    harness: AdminHarness, agentctl: Agentctl, tmp_path: Path, command: str
+) -> None:
+    """Whatever command makes it."""
+    _engine(harness)
+    agentctl("set-policy", "base", "-l", "role=decode", "--ec-load-failure", "recompute")
+    agentctl(*_SET, "recompute")
+    agentctl(*_SET, "fail")
+    agentctl("pause")
+    path = tmp_path / "p.yaml"
+    selector = {"matchLabels": {"role": "decode"}}
+    path.write_text(yaml.safe_dump(document("p", selector=selector, kvLoadFailure=action("auto"))))
+    arguments = {
+        "apply": ("apply", "-f", str(path)),
+        "import": ("import", "-f", str(path)),
+        "rollback": ("rollback", "p"),
+        "delete": ("delete", "policy", "p"),
+    }[command]
+    result = agentctl(*arguments, "--wait")
+    assert result.exit_code == 1
+    assert f"0 is paused (would be {_wanted(harness)})" in result.stderr
+    assert "in force: " not in result.stdout
+
+
+def test_nothing_is_held_back_where_nothing_is_wanted(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """The last policy is deleted: vLLM's own configuration holds, paused or not."""
+    _engine(harness)
+    agentctl(*_SET, "recompute")
+    agentctl("pause")
+    result = agentctl("delete", "policy", "p", "--wait")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[-1].endswith("in force: vllm's own")
+
+
+def test_what_a_paused_engine_would_do_is_shown_as_such(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """In lists and descriptions; afterwards it is in force again."""
+    _engine(harness)
+    agentctl(*_SET, "recompute", "--wait")
+    agentctl("pause")
+    wanted = _wanted(harness)
+    (engine,) = json.loads(agentctl("get", "engines", "-o", "json").stdout)["engines"]
+    assert (engine["inSync"], engine["policy"]["hash"], engine["wantedKvAction"]) == (False, "", "recompute")
+    header, row = agentctl("get", "engines").stdout.splitlines()
+    assert row[header.index("KV-ACTION") :].startswith("paused (would be recompute) ")
+    assert row[header.index("POLICY") :].startswith(f"paused (would be {wanted}) ")
+    assert row[header.index("IN-SYNC") :].startswith("no ")
+    assert " 0/1 (1 paused) " in agentctl("get", "policy").stdout
+    lines = [line.strip() for line in agentctl("describe", "engine", "0").stdout.splitlines()]
+    full = str(harness.feed.wanted(EngineKey("", "0")))
+    assert f"In force: vllm's own, paused (would be {full})" in lines
+    assert "In sync: no" in lines
+    assert "On a failed KV load: fail, paused (would be recompute)" in lines
+    assert "paused (would be kvLoadFailure.action = recompute, by policy p)" in lines
+    effective = agentctl("get", "policy", "--effective", "0")
+    assert "engine 0 is paused" in effective.stderr
+    doctor = agentctl("doctor").stdout
+    assert "is paused: vLLM's own configuration, no telemetry" in doctor
+    assert f"(its policy would be {wanted})" in doctor
+    assert "policy in force" not in doctor
+    agentctl("resume")
+    header, row = agentctl("get", "engines").stdout.splitlines()
+    assert row[header.index("IN-SYNC") :].startswith("yes ")
+    assert "1/1" in agentctl("get", "policy").stdout.splitlines()[1].split()
+
+
+def test_orders_are_held_back_as_well(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """A paused engine cuts no peer off and rehearses nothing."""
+    harness.source("0")
+    harness.engine("0", supported=("peer_quarantine",), faults_allowed=True)
+    agentctl("pause")
+    cut = agentctl("quarantine", "add", "10.0.0.7:5600")
+    assert cut.exit_code == 1
+    assert "engine 0 paused (would be cutting off 10.0.0.7:5600)" in cut.stdout
+    assert "ordered, not in force" in agentctl("quarantine", "list").stdout
+    drill = agentctl("inject-fault", "--mode", "transfer", "--all")
+    assert drill.exit_code == 1
+    assert "engine 0 paused (would be rehearsing)" in drill.stdout
+    assert "0 paused" in agentctl("drill", "list").stdout
+    stopped = agentctl("drill", "stop", "--all")
+    assert stopped.exit_code == 0, stopped.stderr
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_wait_that_no_connected_engine_ends_fails(
+    harness: AdminHarness, agentctl: Agentctl, connected: bool
+) -> None:
+    """A slip in the selector must not pass; --allow-none says that it is meant."""
+    _engine(harness)
+    if not connected:
+        harness.hang_up(harness.engine("7", tier="gone"))
+    where = "role=decod" if connected else "tier=gone"
+    arguments = ("set-policy", "p", "-l", where, "--kv-load-failure", "recompute", "--wait")
+    result = agentctl(*arguments)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == (
+        f"agentctl: policy p is in force nowhere: no connected engine fits {where}; "
+        "'agentctl get engines -o wide' shows labels, --allow-none waits for none"
+    )
+    assert agentctl(*arguments, "--allow-none").exit_code == 0
+
+
+def test_an_import_names_the_policies_that_no_connected_engine_has(
+    harness: AdminHarness, agentctl: Agentctl
+) -> None:
+    """Each for itself: one that holds does not hide one that does not."""
+    _engine(harness)
+    good = document("good", selector={"matchLabels": {"role": "decode"}})
+    typo = document("typo", selector={"matchLabels": {"role": "decod"}})
+    text = yaml.safe_dump_all([good, typo])
+    result = agentctl("import", "-f", "-", "--wait", stdin=text)
+    assert result.exit_code == 1
+    assert "policy typo is in force nowhere: no connected engine fits role=decod" in result.stderr
+    assert "policy good" not in result.stderr
+    again = agentctl("import", "-f", "-", "--wait", stdin=text)
+    assert again.exit_code == 1
+    assert agentctl("import", "-f", "-", "--wait", "--allow-none", stdin=text).exit_code == 0
+
+
+def test_a_rollback_waits_for_the_engines_of_what_it_brings_back(
+    harness: AdminHarness, agentctl: Agentctl
+) -> None:
+    """Also if none of them changes, and none is there."""
+    _engine(harness)
+    agentctl("set-policy", "p", "-l", "role=decod", "--kv-load-failure", "recompute")
+    agentctl("set-policy", "p", "--kv-load-failure", "auto")
+    result = agentctl("rollback", "p", "--wait")
+    assert result.exit_code == 1
+    assert "no connected engine fits role=decod" in result.stderr
+
+
+@pytest.mark.parametrize("fields", [("--kv-load-failure", "recompute"), ("--trace-sample-ratio", "0.5")])
+def test_an_empty_selector_asks_for_all(
+    harness: AdminHarness, agentctl: Agentctl, fields: tuple[str, str]
+) -> None:
+    """Whatever is set, and by whatever command; nothing is changed before that."""
+    refused = agentctl("set-policy", "p", *fields)
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        "agentctl: spec.selector is empty, so the policy would hold in every engine, those that come later included; "
+        "give a selector (--selector, --model), or confirm with --all\n"
+    )
+    text = yaml.safe_dump(document("p", selector={}))
+    for command in ("apply", "import"):
+        assert agentctl(command, "-f", "-", stdin=text).exit_code == 2
+    assert harness.store.policies() == ()
+    assert agentctl("set-policy", "p", *fields, "--all").exit_code == 0
+
+
+def test_two_servers_under_one_name_are_never_in_force(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """Each push reaches one of them: said by --wait, the list, the description and doctor; over when one has gone."""
+    _engine(harness)
+    twin = harness.source("0", epoch=99, pid=43)
+    result = agentctl(*_SET, "recompute", "--wait")
+    assert result.exit_code == 1
+    assert "engine 0 contested: 2 EngineCores go by this name" in result.stdout
+    assert "0 is contested (2 EngineCores go by this name" in result.stderr
+    assert "PENSTOCK_SERVER" in result.stderr
+    header, row = agentctl("get", "engines").stdout.splitlines()
+    assert row[header.index("STATUS") :].startswith("2 under one name ")
+    assert row[header.index("IN-SYNC") :].startswith("no ")
+    assert "Status: 2 under one name" in agentctl("describe", "engine", "0").stdout
+    assert "0/1" in agentctl("get", "policy").stdout.splitlines()[1].split()
+    assert "2 EngineCores go by this name (pid 42, 43)" in agentctl("doctor").stdout
+    harness.disconnect(twin)
+    assert agentctl(*_SET, "auto", "--wait").exit_code == 0
