@@ -55,6 +55,7 @@ class Config:
         on_fatal: ``exit`` or ``idle``: what to do when the agent cannot start or go on.
         drain_deadline: seconds from SIGTERM to the end, at most.
         source_grace: seconds that a source may be away without a goodbye before it counts as lost.
+        retire_after: seconds that an engine may be away before it is forgotten.
         engines_expected: how many engines the pod has; 0 if not told.
         export: where spans go: the ``OTEL_*`` variables.
         pod_uid: ``POD_UID`` of the downward API; empty outside Kubernetes.
@@ -73,6 +74,7 @@ class Config:
     audit_bytes: int
     drain_deadline: float
     source_grace: float
+    retire_after: float
     log_format: str
     log_level: str
     engines_expected: int
@@ -229,6 +231,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
     Option("source-grace", "10s", parse_duration, "How long a source may be away before it counts as lost."),
+    Option(
+        "retire-after",
+        "15m",
+        parse_duration,
+        "How long an engine may be away before the agent forgets it: its metrics, its rows, its alerts.",
+    ),
     Option("log-format", "json", one_of("json", "console"), "json or console."),
     Option(
         "log-level", "info", one_of("debug", "info", "warning", "error"), "debug, info, warning or error."

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.pauses import Pauses
     from penstock.agent.policy.store import Store
     from penstock.agent.registry import Registry
+    from penstock.agent.retirement import Retirement
     from penstock.agent.selector import Target
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
@@ -58,6 +59,7 @@ class AgentContext:
     pauses: Pauses
     orders: OrderBook
     feed: PolicyFeed
+    retirement: Retirement
     state_dir: Path
     statuses: tuple[StatusSource, ...] = ()
     clock: Callable[[], float] = time.time

@@ -9,6 +9,7 @@ from penstock.agent.admin.counters import METRICS, engine_counters
 from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
 from penstock.agent.admin.targets import selected_views, selection_of, targets
+from penstock.agent.errors import ContractError
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 
@@ -23,9 +24,18 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Leases
 
 
+_ENGINE_STATES = {"": {True, False}, "connected": {True}, "disconnected": {False}}
+_PEER_STATES = ("", "active", "retired", "all")
+
+
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
     """Return the selected engines with what their sources hold now."""
-    views = selected_views(agent, selection_of(request.selector))
+    wanted = _ENGINE_STATES.get(request.state)
+    if wanted is None:
+        raise ContractError(f"state is {request.state!r}; give connected, disconnected, or nothing for both")
+    views = [
+        view for view in selected_views(agent, selection_of(request.selector)) if view.connected in wanted
+    ]
     all_targets = targets(agent)
     rows = {row.key: row for row in agent.fold.engines(METRICS)}
     response = admin.ListEnginesResponse(
@@ -39,6 +49,8 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
 
 async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:
     """Return the peers of the selected engines."""
+    if request.state not in _PEER_STATES:
+        raise ContractError(f"state is {request.state!r}; give active, retired or all, or nothing for active")
     selection = selection_of(request.selector)
     all_targets = targets(agent)
     views = selected_views(agent, selection)
@@ -48,7 +60,11 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
         if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
     ]
     failures = await with_reader(agent, last_failures)
-    return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures))
+    since = int((agent.clock() - agent.retirement.after) * 1e9)
+    peers = peer_summaries(rows, views, failures, since)
+    if request.state != "all":
+        peers = [peer for peer in peers if peer.retired == (request.state == "retired")]
+    return admin.ListPeersResponse(peers=peers)
 
 
 def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engine:
@@ -72,7 +88,11 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
         # An answer is newer than the last snapshot.
         paused=_paused(subscriber, view),
         sources=map(_source, view.sources),
+        said_goodbye=view.said_goodbye,
     )
+    if not view.connected:
+        retires = agent.clock() + agent.retirement.left(view.key)
+        engine.retires.CopyFrom(convert.timestamp(int(retires * 1e9)))
     if view.policy is not None and subscriber is not None and subscriber.connected:
         engine.policy.hash = subscriber.hash_in_force
     refusal = _refusal(subscriber)

@@ -11,6 +11,7 @@ from penstock.agent.admin.scanning import Scan
 from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
 from penstock.agent.metrics import catalogue
 from penstock.agent.model import EngineKey
+from penstock.agent.retirement import peers_in_use
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ErrorType, FailureMode, Peer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Reader
     from penstock.agent.metrics.fold import EngineRows
+    from penstock.agent.metrics.series import Row
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.registry import EngineView
     from penstock.proto.v1.snapshot_pb2 import InFlight
@@ -44,6 +46,9 @@ class _Account:
     engine_id: str = ""
     in_flight: int = 0
     oldest_unix_nano: int = 0
+    # Of its newest entry, by the engine's clock; 0 if nothing was counted.
+    last_unix_nano: int = 0
+    in_use: bool = False
 
 
 def last_failures(reader: Reader) -> dict[PeerKey, int]:
@@ -58,25 +63,36 @@ def last_failures(reader: Reader) -> dict[PeerKey, int]:
 
 
 def peer_summaries(
-    rows: Iterable[EngineRows], views: Iterable[EngineView], failures: Mapping[PeerKey, int]
+    rows: Iterable[EngineRows],
+    views: Iterable[EngineView],
+    failures: Mapping[PeerKey, int],
+    since_unix_nano: int = 0,
 ) -> list[admin.PeerSummary]:
-    """Return one summary for each engine and peer, ordered by both."""
+    """Return one summary for each engine and peer, ordered by both.
+
+    A peer is retired if its engine does not use it now and has counted nothing with it after *since_unix_nano*.
+    """
     accounts: dict[PeerKey, _Account] = {}
     for engine in rows:
         for metric, series in engine.rows.items():
             for row in series:
-                _count(accounts, engine.key, metric, row.labels, row.total, row.counts)
+                _count(accounts, engine.key, metric, row)
+    ahead: dict[EngineKey, int] = {}
     for view in views:
         for live in view.sources:
+            ahead[view.key] = live.clock_offset_nano or ahead.get(view.key, 0)
             if live.snapshot is None:
                 continue
+            for address in peers_in_use(live.snapshot):
+                _account(accounts, view.key, Peer(address=address)).in_use = True
             for status in live.snapshot.peers:
                 # A worker knows whether it is connected, the scheduler whether it is in quarantine.
                 _account(accounts, view.key, status.peer).status.MergeFrom(status)
             for item in live.snapshot.in_flight:
                 _fly(_account(accounts, view.key, item.peer), item)
     return [
-        _summary(key, account, failures.get(key, 0)) for key, account in sorted(accounts.items(), key=_order)
+        _summary(key, account, failures.get(key, 0), since_unix_nano + ahead.get(key[0], 0))
+        for key, account in sorted(accounts.items(), key=_order)
     ]
 
 
@@ -94,21 +110,21 @@ def _count(
     accounts: dict[PeerKey, _Account],
     key: EngineKey,
     metric: Metric,
-    labels: tuple[str, ...],
-    total: int,
-    counts: tuple[int, ...],
+    row: Row,
 ) -> None:
     if metric not in COUNTED:
         return
-    named = dict(zip(metric.labels, labels, strict=True))
+    total = row.total
+    named = dict(zip(metric.labels, row.labels, strict=True))
     account = accounts.setdefault((key, named["peer"]), _Account())
+    account.last_unix_nano = max(account.last_unix_nano, row.touched)
     if metric is catalogue.TRANSFERS:
         if named["result"] == "ok":
             account.ok += total
         else:
             account.failed += total
     elif metric is catalogue.TRANSFER_DURATION:
-        account.timed += sum(counts)
+        account.timed += sum(row.counts)
         account.duration_nano += total
     else:
         account.failures[named["mode"], named["error_type"]] += total
@@ -121,8 +137,11 @@ def _fly(account: _Account, item: InFlight) -> None:
         account.oldest_unix_nano = start
 
 
-def _summary(peer: PeerKey, account: _Account, last_failure: int) -> admin.PeerSummary:
+def _summary(peer: PeerKey, account: _Account, last_failure: int, since: int) -> admin.PeerSummary:
     key, address = peer
+    newest = max(account.last_unix_nano, account.status.last_active_unix_nano)
+    # One about which nothing was counted yet is there because its engine reports it now.
+    active = account.in_use or not newest or newest >= since
     return admin.PeerSummary(
         key=key_message(key),
         peer=Peer(address=address, engine_id=account.engine_id),
@@ -141,6 +160,7 @@ def _summary(peer: PeerKey, account: _Account, last_failure: int) -> admin.PeerS
             for (mode, error_type), count in sorted(account.failures.items())
         ],
         last_failure=timestamp(last_failure),
+        retired=not active,
     )
 
 
