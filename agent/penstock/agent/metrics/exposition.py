@@ -91,7 +91,7 @@ class Exposition:
     def _counters(self, key: EngineKey, metric: Metric, rows: list[Row]) -> list[Sample]:
         prefix = (key.engine, key.server)
         samples = []
-        for labels, total, _ in sorted(rows):
+        for labels, total, *_ in sorted(rows):
             exemplar = self._exemplars.get(key, metric, labels) if metric.exemplars else None
             mark = _mark(exemplar, metric) if exemplar else None
             samples.append(Sample((*prefix, *labels), total, mark))
@@ -99,7 +99,7 @@ class Exposition:
 
     def _distributions(self, key: EngineKey, metric: Metric, rows: list[Row]) -> list[Distribution]:
         distributions = []
-        for labels, total, counts in sorted(rows):
+        for labels, total, counts, _ in sorted(rows):
             marks = {}
             if metric.exemplars:
                 for bucket in range(len(counts)):
