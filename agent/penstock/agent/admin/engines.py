@@ -62,9 +62,10 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     failures = await with_reader(agent, last_failures)
     since = int((agent.clock() - agent.retirement.after) * 1e9)
     peers = peer_summaries(rows, views, failures, since)
+    shown = peers
     if request.state != "all":
-        peers = [peer for peer in peers if peer.retired == (request.state == "retired")]
-    return admin.ListPeersResponse(peers=peers)
+        shown = [peer for peer in peers if peer.retired == (request.state == "retired")]
+    return admin.ListPeersResponse(peers=shown, left_out=len(peers) - len(shown))
 
 
 def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engine:

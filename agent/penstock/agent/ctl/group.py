@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from penstock.agent.ctl.hints import hinted_here
 from penstock.agent.ctl.words import printable
 
 _HELP_WIDTH = 80
@@ -113,6 +114,14 @@ class RootGroup(LazyGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; its errors tell people to type what reaches the same agent."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = hinted_here(error.message, ctx)
+            raise
 
 
 def _sentence(error: click.ClickException) -> str:

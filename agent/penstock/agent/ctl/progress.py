@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.failure import FailedError
+from penstock.agent.ctl.hints import hinted_here
 from penstock.agent.ctl.options import duration_message
 from penstock.agent.ctl.output import dump, plain, table
 from penstock.proto.v1 import admin_pb2 as admin
@@ -80,10 +81,10 @@ def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: s
                     if not quiet:
                         click.echo(words.printable(f"engine {name} {line}"))
     except KeyboardInterrupt:
-        click.echo(
-            f"no longer waiting for {what}: it stays as ordered; 'agentctl get engines' shows how far it is",
-            err=True,
+        text = (
+            f"no longer waiting for {what}: it stays as ordered; 'agentctl get engines' shows how far it is"
         )
+        click.echo(hinted_here(text, click.get_current_context()), err=True)
         raise
     if not quiet and not last.engines:
         click.echo("no engine is known that it concerns")

@@ -452,10 +452,12 @@ class ListPeersRequest(_message.Message):
     def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., state: _Optional[str] = ...) -> None: ...
 
 class ListPeersResponse(_message.Message):
-    __slots__ = ("peers",)
+    __slots__ = ("peers", "left_out")
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     peers: _containers.RepeatedCompositeFieldContainer[PeerSummary]
-    def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ...) -> None: ...
+    left_out: int
+    def __init__(self, peers: _Optional[_Iterable[_Union[PeerSummary, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
 
 class PeerSummary(_message.Message):
     __slots__ = ("key", "peer", "status", "transfers_ok", "transfers_failed", "mean_duration_seconds", "in_flight", "oldest_in_flight", "failures", "last_failure", "retired")
