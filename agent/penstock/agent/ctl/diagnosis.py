@@ -133,7 +133,8 @@ def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> It
         )
     else:
         of = f" of {expected}" if expected else ""
-        yield Finding(OK if connected else NOTE, AGENT, f"{connected}{of} engines are connected")
+        stopped = all(engine.said_goodbye for engine in engines)
+        yield Finding(NOTE if stopped else OK, AGENT, f"{connected}{of} engines are connected")
     versions = Counter(
         source.hello.penstock_version
         for engine in engines

@@ -45,6 +45,6 @@ def hinted(text: str, program: str) -> str:
     return _TYPED.sub(lambda _: f"{program} ", text)
 
 
-def hinted_here(text: str, context: click.Context) -> str:
+def hinted_here(text: str, context: click.Context | None) -> str:
     """Return *text* as :func:`hinted`, for the command line that is being run."""
-    return hinted(text, context.meta.get(_META, PROGRAM))
+    return text if context is None else hinted(text, context.meta.get(_META, PROGRAM))

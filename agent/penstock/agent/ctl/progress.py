@@ -84,7 +84,7 @@ def follow(rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: s
         text = (
             f"no longer waiting for {what}: it stays as ordered; 'agentctl get engines' shows how far it is"
         )
-        click.echo(hinted_here(text, click.get_current_context()), err=True)
+        click.echo(hinted_here(text, click.get_current_context(silent=True)), err=True)
         raise
     if not quiet and not last.engines:
         click.echo("no engine is known that it concerns")
