@@ -41,6 +41,7 @@ from penstock.agent.retirement import Retirement
 from penstock.agent.statedir import StateDirectory
 from penstock.agent.tls import Certificates
 from penstock.agent.traces.export import TraceExporter
+from penstock.agent.traces.reach import unreachable
 from penstock.agent.traces.state import ExportStatus
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
@@ -183,6 +184,7 @@ class Daemon:
                 retirement=retirement,
                 state_dir=place.path,
                 stopping=self._stopping,
+                try_backend=lambda: unreachable(self._config.export),
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )

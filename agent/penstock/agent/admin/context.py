@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.agent.policy.merge import effective
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from penstock.agent.journal import Journal
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _QUESTIONS = 2
 
 
+async def _no_backend() -> str:
+    return ""
+
+
 class StatusSource(Protocol):
     """A part of the agent that has something to say in ``GetStatus``."""
 
@@ -45,6 +49,7 @@ class AgentContext:
 
     Attributes:
         fold: the fold that the metrics are made of; read on the loop only.
+        try_backend: connects to the trace backend; returns why that failed.
         statuses: parts that fill in their fields of ``GetStatus`` (addresses, trace export).
         clock: seconds since the epoch.
         stopping: set when the agent begins to stop, for what runs on a thread.
@@ -62,6 +67,7 @@ class AgentContext:
     retirement: Retirement
     state_dir: Path
     statuses: tuple[StatusSource, ...] = ()
+    try_backend: Callable[[], Awaitable[str]] = _no_backend
     clock: Callable[[], float] = time.time
     stopping: threading.Event = field(default_factory=threading.Event)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_QUESTIONS))
