@@ -116,6 +116,14 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def parse_positive(text: str) -> float:
+    """Parse a duration that is more than nothing."""
+    seconds = parse_duration(text)
+    if not seconds:
+        raise ValueError("expected more than nothing; for a very long time write 8760h")
+    return seconds
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """Return a parser of sizes (``512MiB``, ``1GiB``, ``1.5TiB``) that takes *least* bytes or more."""
 
@@ -234,7 +242,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "retire-after",
         "15m",
-        parse_duration,
+        parse_positive,
         "How long an engine may be away before the agent forgets it: its metrics, its rows, its alerts.",
     ),
     Option("log-format", "json", one_of("json", "console"), "json or console."),

@@ -93,7 +93,7 @@ def _engine(agent: AgentContext, view: EngineView, target: Target) -> admin.Engi
     )
     if not view.connected:
         retires = agent.clock() + agent.retirement.left(view.key)
-        engine.retires.CopyFrom(convert.timestamp(int(retires * 1e9)))
+        engine.retires.FromNanoseconds(int(retires * 1e9))
     if view.policy is not None and subscriber is not None and subscriber.connected:
         engine.policy.hash = subscriber.hash_in_force
     refusal = _refusal(subscriber)

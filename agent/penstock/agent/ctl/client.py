@@ -85,8 +85,7 @@ class Client:
             yield
         except grpc.RpcError as error:
             failure = self._failure(error.code(), error.details() or "")
-            failure.message = self.hinted(failure.message)
-            raise failure from error
+            raise type(failure)(self.hinted(failure.message)) from error
 
     def _failure(self, code: grpc.StatusCode, details: str) -> click.ClickException:
         if code is grpc.StatusCode.INVALID_ARGUMENT:

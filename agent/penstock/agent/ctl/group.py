@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from penstock.agent.ctl.failure import FailedError, WrongUseError
 from penstock.agent.ctl.hints import hinted_here
 from penstock.agent.ctl.words import printable
 
@@ -119,9 +120,8 @@ class RootGroup(LazyGroup):
         """Run the command; its errors tell people to type what reaches the same agent."""
         try:
             return super().invoke(ctx)
-        except click.ClickException as error:
-            error.message = hinted_here(error.message, ctx)
-            raise
+        except (FailedError, WrongUseError) as error:
+            raise type(error)(hinted_here(error.message, ctx)) from error
 
 
 def _sentence(error: click.ClickException) -> str:
