@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.agent.ingest.limits import AGENT_KINDS
 from penstock.instrumentation.encode import frame, seal
 from penstock.instrumentation.hello import hello
 from penstock.instrumentation.identity import Identity
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 CORPUS = Path(__file__).parent / "corpus"
 TIME = 1_750_000_000_000_000_000
 EPOCH = 0x5EED
-_KINDS = [each for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name != "source_lost"]
+_KINDS = [each for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name not in AGENT_KINDS]
 
 
 def filled(descriptor: Descriptor, depth: int = 0) -> dict[str, object]:

@@ -119,9 +119,7 @@ class Target:
 
 def render(fold: Fold, registry: Registry) -> None:
     """Scrape; a part that fails would be left out of the text, so it is looked at."""
-    exposition = Exposition(
-        fold, registry.sources, Exemplars(), AgentMetrics(TIME), now_unix_nano=lambda: TIME
-    )
+    exposition = Exposition(fold, registry.sources, Exemplars(), AgentMetrics(TIME))
     body, _ = exposition.render(OPENMETRICS)
     assert b'collector_success{collector="log"} 1' in body
     assert b'collector_success{collector="snapshots"} 1' in body

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.agent.ingest.limits import AGENT_KINDS
 from penstock.proto.v1.common_pb2 import EngineKey
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Hello
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-KINDS = [each.name for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name != "source_lost"]
+KINDS = [each.name for each in Event.DESCRIPTOR.oneofs_by_name["body"].fields if each.name not in AGENT_KINDS]
 _BITS = {"INT32": 31, "INT64": 63, "UINT32": 32, "UINT64": 64}
 EXTREMES = {
     "most": (lambda bits, signed: (1 << bits) - 1, math.inf, "\U0010ffff" * 40),

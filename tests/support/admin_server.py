@@ -25,6 +25,7 @@ from penstock.agent.policy import (
     PolicyStore,
 )
 from penstock.agent.registry import Registry
+from penstock.agent.retirement import Retirement
 from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.policy_pb2 import OrderRefusal
@@ -159,6 +160,8 @@ class AdminHarness:
         self.run(end())
 
     async def _start(self) -> None:
+        # The clock that engines are retired by.
+        self.now = 0.0
         self.journal = Journal.open(self._directory)
         self.registry = Registry(time.time_ns)
         self.fold = Fold()
@@ -170,6 +173,9 @@ class AdminHarness:
         self.store, self.pauses = PolicyStore(self._database), Pauses(self._database)
         self.orders = OrderBook(self._database)
         self.feed = PolicyFeed(self.store, self.pauses, self.orders)
+        self.retirement = Retirement(
+            self.journal, self.registry, self.fold, self.feed, self._database, clock=lambda: self.now
+        )
         self.service = AdminService(
             AgentContext(
                 journal=self.journal,
@@ -179,6 +185,7 @@ class AdminHarness:
                 pauses=self.pauses,
                 orders=self.orders,
                 feed=self.feed,
+                retirement=self.retirement,
                 state_dir=self._directory,
                 statuses=(_describe,),
             )

@@ -47,11 +47,10 @@ def exposition(
     sources: Sequence[LiveSource] = (),
     exemplars: Exemplars | None = None,
     *,
-    now: int = TIME,
     engines_expected: int = 0,
     wanted: Any = None,
 ) -> Exposition:
-    """Build an exposition whose clock stands still."""
+    """Build an exposition."""
     agent = AgentMetrics(TIME - 3600 * SECOND, engines_expected)
     return Exposition(
         fold,
@@ -59,7 +58,6 @@ def exposition(
         exemplars or Exemplars(),
         agent,
         wanted=wanted,
-        now_unix_nano=lambda: now,
     )
 
 

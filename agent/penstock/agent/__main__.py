@@ -1,5 +1,5 @@
 """``python -m penstock.agent``: the same as ``penstock-agent``."""
 
-from penstock.agent.main import main
+from penstock.agent.entry import agent
 
-main()
+agent()

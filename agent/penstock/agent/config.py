@@ -55,6 +55,7 @@ class Config:
         on_fatal: ``exit`` or ``idle``: what to do when the agent cannot start or go on.
         drain_deadline: seconds from SIGTERM to the end, at most.
         source_grace: seconds that a source may be away without a goodbye before it counts as lost.
+        retire_after: seconds that an engine may be away before it is forgotten.
         engines_expected: how many engines the pod has; 0 if not told.
         export: where spans go: the ``OTEL_*`` variables.
         pod_uid: ``POD_UID`` of the downward API; empty outside Kubernetes.
@@ -73,6 +74,7 @@ class Config:
     audit_bytes: int
     drain_deadline: float
     source_grace: float
+    retire_after: float
     log_format: str
     log_level: str
     engines_expected: int
@@ -112,6 +114,14 @@ def parse_duration(text: str) -> float:
     if match is None:
         raise ValueError("expected a number with ms, s, m or h, like 10s")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_positive(text: str) -> float:
+    """Parse a duration that is more than nothing."""
+    seconds = parse_duration(text)
+    if not seconds:
+        raise ValueError("expected more than nothing; for a very long time write 8760h")
+    return seconds
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -233,6 +243,12 @@ OPTIONS: tuple[Option, ...] = (
         "10s",
         parse_duration,
         "How long a source may be away before it counts as lost; 5 s more after a restart of the agent.",
+    ),
+    Option(
+        "retire-after",
+        "15m",
+        parse_positive,
+        "How long an engine may be away before the agent forgets it: its metrics, its rows, its alerts.",
     ),
     Option("log-format", "json", one_of("json", "console"), "json or console."),
     Option(

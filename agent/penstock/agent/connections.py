@@ -12,60 +12,70 @@ if TYPE_CHECKING:
 class Connections:
     """A protocol factory for ``loop.create_server``.
 
-    Connections above *most* are closed at once, and each is cut off *lifetime* seconds after it began, whatever it
-    does: a client that sends a byte now and then holds nothing for long.
+    Each connection is cut off *lifetime* seconds after it began, whatever it does: a client that sends a byte now and
+    then holds nothing for long. A new one always gets in. Where there are *most* already, it takes the place of the
+    oldest that has not sent its request, or, if all have, of the oldest: a request that is sent and read at once is
+    served beside any number of slow ones.
     """
 
     def __init__(self, make: Callable[[], asyncio.Protocol], most: int, lifetime: float) -> None:
         self._make = make
         self._most = most
         self._lifetime = lifetime
-        self._open = 0
+        # Both in the order of age.
+        self._waiting: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+        self._asked: dict[asyncio.Transport, asyncio.TimerHandle] = {}
 
     def __call__(self) -> asyncio.Protocol:
         """Return the protocol of a new connection."""
         return _Connection(self, self._make())
 
-    def begin(self, transport: asyncio.Transport) -> asyncio.TimerHandle | None:
-        """Note a connection; returns the timer of its end, None if it is one too many."""
-        if self._open >= self._most:
-            return None
-        self._open += 1
-        return asyncio.get_running_loop().call_later(self._lifetime, transport.abort)
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Note a connection; another ends if it is one too many."""
+        if len(self._waiting) + len(self._asked) >= self._most:
+            oldest = next(iter(self._waiting or self._asked))
+            self.end(oldest)
+            oldest.abort()
+        timer = asyncio.get_running_loop().call_later(self._lifetime, transport.abort)
+        self._waiting[transport] = timer
 
-    def end(self, timer: asyncio.TimerHandle) -> None:
-        """Note that it has ended."""
-        timer.cancel()
-        self._open -= 1
+    def asked(self, transport: asyncio.BaseTransport | None) -> None:
+        """Note that a connection has sent its request."""
+        timer = self._waiting.pop(transport, None)  # type: ignore[call-overload]
+        if timer is not None:
+            self._asked[transport] = timer  # type: ignore[index]
+
+    def end(self, transport: asyncio.Transport) -> None:
+        """Note that a connection has ended. Idempotent."""
+        timer = self._waiting.pop(transport, None) or self._asked.pop(transport, None)
+        if timer is not None:
+            timer.cancel()
 
 
 class _Connection(asyncio.Protocol):
-    """Hands everything on to *inner*, unless the connection is one too many."""
+    """Hands everything on to *inner*."""
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
         self._connections = connections
         self._inner = inner
-        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  (of a stream)
-        self._timer = self._connections.begin(transport)
-        if self._timer is None:
-            transport.abort()
-        else:
-            self._inner.connection_made(transport)
+        self._transport = transport
+        self._connections.begin(transport)
+        self._inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._connections.end(self._timer)
-            self._inner.connection_lost(exc)
+        if self._transport is not None:
+            self._connections.end(self._transport)
+        self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is not None:
-            self._inner.data_received(data)
+        self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return self._inner.eof_received() if self._timer is not None else None
+        return self._inner.eof_received()
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()

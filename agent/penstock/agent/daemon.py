@@ -37,18 +37,21 @@ from penstock.agent.policy import (
 from penstock.agent.policy.trimming import AuditLimit
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
+from penstock.agent.retirement import Retirement
 from penstock.agent.statedir import StateDirectory
 from penstock.agent.tls import Certificates
 from penstock.agent.traces.export import TraceExporter
+from penstock.agent.traces.reach import unreachable
 from penstock.agent.traces.state import ExportStatus
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from penstock.agent.config import Config
+    from penstock.agent.model import EngineKey
     from penstock.agent.policy.files import FileSource
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
@@ -158,8 +161,16 @@ class Daemon:
         self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
         self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
 
-        ingest = self._take_in(
-            journal, registry, policies, own, Admission(fold.known(), self._config.memory_limit)
+        admission = Admission(known := fold.known(), self._config.memory_limit)
+        ingest = self._take_in(journal, registry, policies, own, known, admission)
+        retirement = Retirement(
+            journal,
+            registry,
+            fold,
+            policies.feed,
+            policies.database,
+            after=self._config.retire_after,
+            forgotten=admission.forget,
         )
         admin = await self._serve_admin(
             AgentContext(
@@ -170,12 +181,16 @@ class Daemon:
                 pauses=policies.pauses,
                 orders=policies.orders,
                 feed=policies.feed,
+                retirement=retirement,
                 state_dir=place.path,
                 stopping=self._stopping,
+                try_backend=lambda: unreachable(self._config.export),
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
         engines = await self._serve_engines(ingest, policies.feed)
+        retiring = asyncio.ensure_future(retirement.keep_retiring())
+        self._parts.callback(retiring.cancel)
         house = Housekeeper(place, policies.database, self._condition, self.fatal)
         self._parts.push_async_callback(house.stop)
         self._listen_address = str(engines.address)
@@ -290,14 +305,15 @@ class Daemon:
         registry: Registry,
         policies: _Policies,
         own: AgentMetrics,
+        known: Sequence[EngineKey],
         admission: Admission,
     ) -> IngestService:
-        """Return what engines will be served with."""
+        """Return what engines will be served with; *known* are those that the log has not forgotten."""
         ingest = IngestService(
             journal,
             registry,
             policies.pauses,
-            self._watch_losses(journal, registry),
+            self._watch_losses(journal, registry, known),
             own.ack.observe,
             admission=admission,
             count_refused=own.refused.count,
@@ -322,16 +338,26 @@ class Daemon:
         )
         return exporter
 
-    def _watch_losses(self, journal: Journal, registry: Registry) -> LossWatch:
-        """Wait for the sources that an earlier life left open too; who does not come back is lost."""
+    def _watch_losses(self, journal: Journal, registry: Registry, known: Collection[EngineKey]) -> LossWatch:
+        """Wait for the sources that an earlier life left open too; those that do not come back are lost."""
         losses = LossWatch(journal, self._config.source_grace)
         self._parts.push_async_callback(losses.stop)
         with journal.reader() as reader:
-            rows = reader.source_rows()
-        for row in rows:
-            if not row.closed and row.source.process != AGENT_PROCESS:
-                registry.restore(row.source, row.watermark, row.last_seen_unix_nano)
-                losses.away(row.source, row.last_seen_unix_nano, more=_BACK_OFF_SECONDS)
+            closed = {}
+            for row in reader.source_rows():
+                if row.source.process == AGENT_PROCESS:
+                    continue
+                if row.closed:
+                    closed[row.source.key, row.source.process, row.source.rank] = row
+                else:
+                    registry.restore(row.source, row.watermark, row.last_seen_unix_nano)
+                    losses.away(row.source, row.last_seen_unix_nano, more=_BACK_OFF_SECONDS)
+            # They are shown until they are retired; a successor that is open stands in their place already.
+            taken = {(live.source.key, live.source.process, live.source.rank) for live in registry.sources()}
+            for place, row in closed.items():
+                if row.source.key in known and place not in taken:
+                    goodbye = reader.ends_with_goodbye(row)
+                    registry.restore(row.source, row.watermark, row.last_seen_unix_nano, said_goodbye=goodbye)
         return losses
 
     async def _serve_admin(self, context: AgentContext) -> dict[str, str]:

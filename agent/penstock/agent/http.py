@@ -1,7 +1,8 @@
 """The HTTP port: metrics and health.
 
-One request a connection, which ends after 15 seconds in any case: whoever scrapes comes four times a minute, and a
-client that dawdles holds nothing for long.
+One request a connection, which ends after 15 seconds in any case: Prometheus scrapes four times a minute, and a client
+that dawdles holds nothing for long. Where there is no room left, the slowest client makes it: health is answered
+beside any number of them.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class HttpServer:
         self._turn = asyncio.Lock()
         # Not one of the loop's, which questions and backups may all have: a scrape then would wait for those.
         self._thread = ThreadPoolExecutor(1, "penstock-metrics")
-        application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_one_request])
+        application = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._one_request])
         application.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -85,6 +86,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             application, access_log=None, shutdown_timeout=1.0, logger=_logger, lingering_time=0.0
         )
+        self._connections: Connections | None = None
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -97,9 +99,10 @@ class HttpServer:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None  # noqa: S101  (after the set-up there is one)
+        self._connections = Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS)
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                Connections(server, _MAX_CONNECTIONS, _CONNECTION_SECONDS),
+                self._connections,
                 self.address.host,
                 self.address.port,
                 backlog=_MAX_CONNECTIONS,
@@ -116,6 +119,14 @@ class HttpServer:
             self._server.close()
         await self._runner.cleanup()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    @web.middleware
+    async def _one_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._connections is not None:
+            self._connections.asked(request.transport)
+        response = await handler(request)
+        response.force_close()
+        return response
 
     async def _metrics(self, request: web.Request) -> web.Response:
         accept = request.headers.get("Accept", "")
@@ -149,13 +160,6 @@ class HttpServer:
         if not reason and degraded:
             return web.Response(text=f"degraded: {degraded}\n")
         return _answer(reason)
-
-
-@web.middleware
-async def _one_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    response = await handler(request)
-    response.force_close()
-    return response
 
 
 def _answer(reason: str) -> web.Response:

@@ -40,6 +40,7 @@ class LiveSource:
         account: its entries in the log; None if they are not known from its first batch on.
         unaccounted: entries that its last snapshot speaks of, and that are neither in the log, nor lost, nor pending;
             negative if the log has more than it emitted. None before a snapshot has told.
+        said_goodbye: it is away, and said so.
 
     """
 
@@ -53,6 +54,7 @@ class LiveSource:
     guard_errors: Counter[tuple[str, str]] = field(default_factory=Counter)
     account: Account | None = None
     unaccounted: int | None = None
+    said_goodbye: bool = False
 
     @property
     def clock_offset_nano(self) -> int | None:
@@ -70,6 +72,7 @@ class EngineView:
     Attributes:
         connected: whether its EngineCore is (any of its workers, where no EngineCore was ever seen).
         cores: how many EngineCores are connected under this name; more than one is a mistake in the pod.
+        said_goodbye: it is not connected, and its EngineCore said goodbye.
         facts: None until the EngineCore's first snapshot.
         policy: likewise.
         paused: the EngineCore says that it is passive.
@@ -80,6 +83,7 @@ class EngineView:
     key: EngineKey
     connected: bool
     cores: int
+    said_goodbye: bool
     last_seen_unix_nano: int
     role: str
     role_guessed: bool
@@ -119,11 +123,18 @@ class Registry:
         for callback in tuple(self._changed):
             callback()
 
-    def restore(self, source: Source, watermark: int, last_seen_unix_nano: int) -> None:
-        """Add a source that an earlier life of the agent left open; it is away until it connects."""
+    def restore(
+        self, source: Source, watermark: int, last_seen_unix_nano: int, *, said_goodbye: bool = False
+    ) -> None:
+        """Add a source of an earlier life of the agent; it is away until it connects."""
         self._add(
             LiveSource(
-                source, False, last_seen_unix_nano, watermark, account=self._opening(source.epoch, watermark)
+                source,
+                False,
+                last_seen_unix_nano,
+                watermark,
+                account=self._opening(source.epoch, watermark),
+                said_goodbye=said_goodbye,
             )
         )
 
@@ -136,6 +147,7 @@ class Registry:
         if live is None:
             live = self._add(LiveSource(source, account=self._opening(source.epoch, watermark)))
         live.source, live.connected, live.snapshot, live.unaccounted = source, True, None, None
+        live.said_goodbye = False
         live.watermark, live.last_seen_unix_nano = watermark, self._clock()
         self._notify()
 
@@ -154,11 +166,24 @@ class Registry:
         self._sources[live.source.epoch] = live
         return live
 
-    def disconnect(self, epoch: int) -> None:
+    def disconnect(self, epoch: int, *, said_goodbye: bool = False) -> None:
         """Let go of a source whose stream has ended, one way or another."""
         live = self._sources.get(epoch)
         if live is not None:
             live.connected, live.snapshot, live.unaccounted = False, None, None
+            live.said_goodbye = said_goodbye
+            self._notify()
+
+    def forget(self, key: EngineKey) -> None:
+        """Let go of the sources of *key*; those that are connected stay."""
+        gone = [
+            live.source.epoch
+            for live in self._sources.values()
+            if live.source.key == key and not live.connected
+        ]
+        for epoch in gone:
+            del self._sources[epoch]
+        if gone:
             self._notify()
 
     def snapshot(self, epoch: int, snapshot: Snapshot) -> None:
@@ -226,11 +251,13 @@ def _view(key: EngineKey, own: list[LiveSource], shared: list[LiveSource]) -> En
     snapshot = core.snapshot if cores else None
     facts = snapshot.engine if snapshot is not None and snapshot.HasField("engine") else None
     source = core.source
+    connected = any(live.connected for live in cores or own)
     return EngineView(
         key=key,
-        connected=any(live.connected for live in cores or own),
+        connected=connected,
         # One that begins a new epoch may have two for a moment.
         cores=len({(live.source.pid, live.source.start_time_unix_nano) for live in cores if live.connected}),
+        said_goodbye=not connected and core.said_goodbye,
         last_seen_unix_nano=max(live.last_seen_unix_nano for live in own),
         role=source.role,
         role_guessed=source.role_guessed,

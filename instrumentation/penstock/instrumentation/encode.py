@@ -43,8 +43,11 @@ ENCODE_ERROR: Final = "encode_error"
 OVERSIZE: Final = "oversize"
 UNKNOWN_KIND: Final = "unknown"
 
-# The agent writes source_lost, into its own log.
-_KINDS: Final = {field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields} - {"source_lost"}
+# The agent writes these two, into its own log.
+_KINDS: Final = {field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields} - {
+    "source_lost",
+    "forgotten",
+}
 
 
 def seal(

@@ -178,7 +178,7 @@ class Exporter(Service):
         if now >= self._complain_at:
             self._complain_at = NEVER
             logger.warning(
-                "penstock has no agent at %s (%s); vLLM is not affected, and entries wait in at most 32 MiB",
+                "penstock has no agent at %s: %s; vLLM is not affected, up to 32 MiB of entries are buffered",
                 self._settings.endpoint,
                 reason,
             )
@@ -192,7 +192,7 @@ class Exporter(Service):
 
     def _take_end(self, ended: Ended) -> None:
         in_flight, greeted = self._in_flight, self._greeted
-        self._fail(repr(ended))
+        self._fail(ended.why)
         if self._stopping:
             self.finished = True
         if ended.code != "INVALID_ARGUMENT":

@@ -173,7 +173,7 @@ class PolicyClient(Service):
     def _set_back(self, ended: Ended, now: float) -> None:
         """Decide when to connect again."""
         hopeless = ended.code in _HOPELESS
-        self._refused_link = repr(ended) if hopeless else ""
+        self._refused_link = ended.why if hopeless else ""
         if hopeless:
             self._connect_at = now + self._backoff.longest()
         elif now >= self._connect_at:  # else the attempt was short, and has named the time of the next

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import grpc
+from penstock.instrumentation.endings import sentence
 from penstock.instrumentation.service import Message, Tag
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ class Ended:
 
     def __repr__(self) -> str:
         return f"{self.code}: {self.details}"
+
+    @property
+    def why(self) -> str:
+        """A sentence for an operator."""
+        return sentence(self.code, self.details)
 
 
 class Stream(Generic[T]):

@@ -136,6 +136,7 @@ def test_what_reads_is_what_it_says() -> None:
         "StartDrill",
         "StopDrill",
         "Backup",
+        "Forget",
     }
 
 

@@ -145,7 +145,7 @@ def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> No
     harness.append(core, transfer_failure("c", time_ns=TIME + 3), transfer_failure("d", time_ns=TIME + 1))
     harness.append(other, batch=add_transfers(Batch(), ["e"], peer=_OTHER))
     harness.snapshot(core, _snapshot())
-    first, second = harness.stub.ListPeers(admin.ListPeersRequest()).peers
+    first, second = harness.stub.ListPeers(admin.ListPeersRequest(state="all")).peers
     assert (first.key.engine, first.peer.address, first.peer.engine_id) == ("0", PEER, "uuid")
     assert (first.transfers_ok, first.transfers_failed, first.in_flight) == (2, 0, 3)
     assert first.mean_duration_seconds == pytest.approx(0.01)
@@ -157,8 +157,23 @@ def test_peers_come_from_counters_log_and_snapshots(harness: AdminHarness) -> No
     assert (first.deferred, first.oldest_deferred.ToNanoseconds()) == (2, TIME + 4)
     assert first.status.connected
     assert (second.key.engine, second.peer.address, second.transfers_ok) == ("1", _OTHER, 1)
-    only = harness.stub.ListPeers(admin.ListPeersRequest(selector={"labels": "role=prefill"})).peers
+    prefill = {"labels": "role=prefill"}
+    only = harness.stub.ListPeers(admin.ListPeersRequest(selector=prefill, state="all")).peers
     assert [peer.peer.address for peer in only] == [_OTHER]
+    # What was counted is old; the first engine reports its peer as connected.
+    active = harness.stub.ListPeers(admin.ListPeersRequest())
+    assert ([peer.peer.address for peer in active.peers], active.left_out) == ([PEER], 1)
+    retired = harness.stub.ListPeers(admin.ListPeersRequest(state="retired"))
+    assert ([peer.peer.address for peer in retired.peers], retired.left_out) == ([_OTHER], 1)
+
+
+@pytest.mark.parametrize("method", ["ListEngines", "ListPeers"])
+def test_a_state_that_is_none(harness: AdminHarness, method: str) -> None:
+    """It is refused, and the words that there are are named."""
+    request = getattr(admin, f"{method}Request")(state="gone")
+    with pytest.raises(grpc.RpcError, match="state is 'gone'; give ") as caught:
+        getattr(harness.stub, method)(request)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_events_of_a_channel_that_they_do_not_name(harness: AdminHarness) -> None:

@@ -64,6 +64,10 @@ def test_the_admin_service_over_tcp_has_certificates_and_a_list(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "environment", "file", "sentence"),
     [
+        (
+            {"retire-after": "0s"}, {}, "",
+            "--retire-after '0s' is wrong: expected more than nothing; for a very long time write 8760h",
+        ),
         ({"http": "nowhere"}, {}, "", "--http 'nowhere' is wrong: expected host:port, with a port from 0 to 65535"),
         ({"http": "h:65536"}, {}, "", "--http 'h:65536' is wrong: expected host:port, with a port from 0 to 65535"),
         ({}, {"PENSTOCK_AGENT_LISTEN": "unix:run/x"}, "", "PENSTOCK_AGENT_LISTEN 'unix:run/x' is wrong: expected unix:///path with an absolute path"),

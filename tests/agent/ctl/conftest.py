@@ -32,6 +32,6 @@ def agentctl(harness: AdminHarness) -> Agentctl:
     """Return what runs a command line against the service."""
 
     def run(*arguments: str, stdin: str | None = None) -> Result:
-        return CliRunner().invoke(cli, ["--address", harness.address, *arguments], input=stdin)
+        return CliRunner(env={"AGENTCTL_ADDRESS": harness.address}).invoke(cli, arguments, input=stdin)
 
     return run

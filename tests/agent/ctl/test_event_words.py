@@ -112,6 +112,20 @@ def test_one_line_says_it(item: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "words", "peer"),
+    [
+        ({}, "engine forgotten, it was gone for --retire-after", "-"),
+        ({"author": "me@here"}, "engine forgotten, by me@here", "-"),
+        ({"author": "me@here", "peer": {"address": PEER}}, "peer forgotten, by me@here", PEER),
+    ],
+)
+def test_what_was_forgotten(fields: dict[str, Any], words: str, peer: str) -> None:
+    """An engine or a peer, by its time or by somebody."""
+    item = event("forgotten", **fields)
+    assert (event_words(item), event_peer(item)) == (words, peer)
+
+
+@pytest.mark.parametrize(
     ("fields", "words"),
     [
         (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from penstock.agent.ctl.get import _NO_ENGINE
 
 from tests.support.agent import AgentProcess, running_agent
 from tests.support.policy_feed import Engine, eventually, hash_of
@@ -100,7 +101,7 @@ async def test_orders_outlive_the_agent(agent: AgentProcess) -> None:
 
 async def test_the_views_of_an_empty_agent(agent: AgentProcess) -> None:
     """Nothing there is no failure; a request that is not there is one."""
-    assert await _agentctl(agent, "get", "engines") == (0, "", "no engine has connected yet\n")
+    assert await _agentctl(agent, "get", "engines") == (0, "", f"{_NO_ENGINE}\n")
     assert await _agentctl(agent, "get", "events") == (0, "", "no such event is in the log\n")
     code, _, err = await _agentctl(agent, "explain", "nothing")
     assert code == 1

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _PUBLISHED = Path(__file__).parents[3] / "docs" / "reference" / "agentctl.schema.json"
 _PEER = "10.0.0.7:5600"
+_GONE = "10.0.0.8:5600", "10.0.0.9:5600"
 _EVIL = "e\n\x1b[2J\x85\x9b\u202e\u2028\u200b\ufeff\U000e0041 1e5"
 
 
@@ -95,13 +96,13 @@ def test_every_command_with_a_format_is_published() -> None:
 _TYPED: dict[str, list[list[str]]] = {
     "set-policy": [
         ["set-policy", "p", "--kv-load-failure", "recompute", "-l", "role=decode", "--reason", _EVIL],
-        ["set-policy", "p", "--kv-load-failure", "auto", "--wait"],
+        ["set-policy", "p", "--kv-load-failure", "auto", "--wait", "--allow-none"],
     ],
-    "apply": [["apply", "-f", "POLICIES"], ["apply", "-f", "POLICIES", "--wait"]],
+    "apply": [["apply", "-f", "POLICIES", "--all"], ["apply", "-f", "POLICIES", "--all", "--wait"]],
     "rollback": [["rollback", "p"]],
     "delete-policy": [["delete", "policy", "NAME"]],
     "export": [["export"]],
-    "import": [["import", "-f", "POLICIES"], ["import", "-f", "POLICIES", "--wait"]],
+    "import": [["import", "-f", "POLICIES", "--all"], ["import", "-f", "POLICIES", "--all", "--wait"]],
     "get-policy": [
         ["get", "policy"],
         ["get", "policy", "p"],
@@ -125,6 +126,8 @@ _TYPED: dict[str, list[list[str]]] = {
     "inject-fault": [["inject-fault", "0", "--mode", "slow", "--delay", "2s"]],
     "drill-list": [["drill", "list"]],
     "drill-stop": [["drill", "stop", "--all"]],
+    "forget-engine": [["forget", "engine", "ENGINE"]],
+    "forget-peer": [["forget", "peer", "PEER"]],
     "pause": [["pause", "0"]],
     "resume": [["resume"]],
 }
@@ -154,6 +157,11 @@ def filled(harness: AdminHarness) -> AdminHarness:
             deferral_start("req-2" + _EVIL, time_ns=now),
             batch=sample_batch(["req-1"]),
         )
+    for key, peer in zip(("7", "8"), _GONE, strict=True):
+        gone = harness.source(key)
+        harness.append(core, transfer_failure("req-3", peer=peer, time_ns=now))
+        harness.append(gone, transfer_failure("req-4", time_ns=now))
+        harness.disconnect(gone)
     return harness
 
 
@@ -166,7 +174,13 @@ def test_what_every_command_prints_is_valid(filled: AdminHarness, agentctl: Agen
         validator = _validator(name)
         for line in command_lines:
             for output in ("json", "yaml"):
-                known = {"POLICIES": str(tmp_path), "NAME": "a" if output == "json" else "b"}
+                first = output == "json"
+                known = {
+                    "POLICIES": str(tmp_path),
+                    "NAME": "a" if first else "b",
+                    "ENGINE": "7" if first else "8",
+                    "PEER": _GONE[not first],
+                }
                 result = agentctl(*(known.get(word, word) for word in line), "-o", output)
                 assert result.exit_code == 0, (line, result.output)
                 for value in _read(result.stdout, output):
@@ -180,7 +194,7 @@ def test_what_every_command_prints_is_seen(filled: AdminHarness, agentctl: Agent
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(made))
     for name, command_lines in _TYPED.items():
         for line in command_lines:
-            known = {"POLICIES": str(tmp_path), "NAME": "a"}
+            known = {"POLICIES": str(tmp_path), "NAME": "a", "ENGINE": "7", "PEER": _GONE[0]}
             arguments = [known.get(word, word) for word in line]
             for more in [()] if name == "export" else [("-o", "wide"), ()]:
                 _is_seen(agentctl(*arguments, *more).output)

@@ -20,7 +20,7 @@ _NOWHERE = "unix:///nowhere/admin.sock"
 
 
 def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> Result:
-    return CliRunner().invoke(cli, ["--address", address, *arguments], input=stdin)
+    return CliRunner(env={"AGENTCTL_ADDRESS": address}).invoke(cli, arguments, input=stdin)
 
 
 @pytest.mark.parametrize(

@@ -189,19 +189,66 @@ async def test_a_connection_that_dawdles_is_cut_off(monkeypatch):
     assert good.startswith(b"HTTP/1.1 200")
 
 
-async def test_connections_are_counted(monkeypatch):
-    """One too many is closed at once; when another has ended there is room again."""
-    monkeypatch.setattr("penstock.agent.http._MAX_CONNECTIONS", 1)
-    server = HttpServer(TcpAddress("127.0.0.1", 0), Agent().render, lambda: "", lambda: "")
+SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def crowded(count, data):
+    """Serve large metrics beside *count* clients that send *data* and read nothing; yields the address."""
+    server = HttpServer(TcpAddress("127.0.0.1", 0), lambda _: (b"x" * (8 << 20), "text/plain"), str, str)
+    await server.start()
+    writers = []
+    try:
+        for _ in range(count):
+            _, writer = await asyncio.open_connection(server.address.host, server.address.port, limit=1024)
+            writers.append(writer)
+            with contextlib.suppress(ConnectionError):
+                writer.write(data)
+                await writer.drain()
+        yield server.address
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "data"),
+    [(300, 128, b""), (300, 128, GET), (40, 8, SCRAPE)],
+    ids=["silent", "half a request", "reads nothing"],
+)
+async def test_health_has_room_beside_slow_clients(monkeypatch, count, most, data):
+    """They are more than there is room for: both probes are answered, and so is a scrape that reads."""
+    monkeypatch.setattr("penstock.agent.http._MAX_CONNECTIONS", most)
+    async with crowded(count, data) as address:
+        for path in (b"/healthz", b"/readyz", b"/healthz"):
+            answer = await exchange(address, GET.replace(b"/healthz", path) + b"\r\n")
+            assert answer.endswith(b"\r\n\r\nok\n")
+        assert len(await exchange(address, SCRAPE)) > 8 << 20
+
+
+async def test_a_request_that_was_sent_outlives_those_that_were_not(monkeypatch):
+    """Connections that have asked nothing end first, whatever their age."""
+    monkeypatch.setattr("penstock.agent.http._MAX_CONNECTIONS", 2)
+    go_on = threading.Event()
+    started = threading.Event()
+
+    def render(accept):
+        started.set()
+        assert go_on.wait(60)
+        return b"done", "text/plain"
+
+    server = HttpServer(TcpAddress("127.0.0.1", 0), render, str, str)
     await server.start()
     try:
-        reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
-        writer.write(GET)
-        await writer.drain()
-        assert await exchange(server.address, GET + b"\r\n") == b""
-        writer.write(b"\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 200")
-        writer.close()
+        scrape = asyncio.ensure_future(exchange(server.address, SCRAPE))
+        assert await asyncio.to_thread(started.wait, 60)
+        silent = [asyncio.ensure_future(exchange(server.address, GET)) for _ in range(3)]
+        assert await asyncio.wait_for(asyncio.gather(*silent[:2]), 60) == [b"", b""]
+        go_on.set()
+        assert (await scrape).endswith(b"done")
         assert (await exchange(server.address, GET + b"\r\n")).startswith(b"HTTP/1.1 200")
+        silent[2].cancel()
     finally:
+        go_on.set()
         await server.stop()

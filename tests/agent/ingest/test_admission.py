@@ -44,6 +44,8 @@ def test_engines_that_are_known_always_come_in():
     assert limit_of(door.check_source, EngineKey("", "newer"), new=True) == "engines"
     assert limit_of(door.check_source, known[0], new=True) == ""
     assert limit_of(door.check_source, EngineKey("", "new"), new=True) == ""
+    door.forget(known[0])
+    assert limit_of(door.check_source, EngineKey("", "newer"), new=True) == ""
 
 
 def test_new_sources_have_a_rate():

@@ -15,7 +15,7 @@ from penstock.agent.ingest import limits
 from penstock.agent.ingest.limits import check_batch, check_hello, parse
 from penstock.agent.ingest.scan import count_entries
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
-from penstock.proto.v1.events_pb2 import Event, SourceLost
+from penstock.proto.v1.events_pb2 import Event, Forgotten, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Hello, Tombstone
 from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 from penstock.proto.v1.snapshot_pb2 import EngineFacts, Hook, Snapshot
@@ -60,6 +60,7 @@ REFUSED = [
     (Batch(epoch=1, seq=1, events=[transfer_failure("r", peer="x" * 5000)]), "events.transfer_failure.peer.address has a text"),
     (Batch(epoch=1, seq=1, events=[Event(handshake={"waiting_request_ids": ["a", "x" * 5000]})]), "events.handshake.waiting_request_ids has a text"),
     (Batch(epoch=1, seq=1, events=[Event(source_lost=SourceLost())]), "events.source_lost is the agent's own"),
+    (Batch(epoch=1, seq=1, events=[Event(forgotten=Forgotten())]), "events.forgotten is the agent's own"),
     (Batch(epoch=1, seq=1, events=[deferral_end("r", ending=DEFERRAL_ENDING_ENGINE_LOST)]), "engine_lost is the agent's own word"),
     (samples(2, bytes=[1]), "transfers.bytes has 1 entries, transfers.end_time_unix_nano 2; all columns are equally long"),
     (samples(1, end_time_unix_nano=[]), "transfers.duration_nano has 1 entries, transfers.end_time_unix_nano 0"),

@@ -11,8 +11,9 @@ import pytest
 from penstock.agent.contents import Contents
 from penstock.agent.errors import FullError
 from penstock.agent.ingest import LossWatch, losses
-from penstock.agent.ingest.losses import agent_source, loss_batch
+from penstock.agent.ingest.losses import loss_batch
 from penstock.agent.journal import Reader
+from penstock.agent.journal.own import agent_source
 from penstock.agent.metrics import Fold
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST

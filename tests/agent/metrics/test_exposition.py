@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from penstock.agent.contents import Contents
+from penstock.agent.journal import AGENT_PROCESS
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.own import BUILD
@@ -27,8 +28,8 @@ from tests.support.batches import PEER, TIME, deferral_end, event, transfer_fail
 from tests.support.metrics import SECOND, exposition, live, probes, source, transfers
 
 GOLDEN = Path(__file__).parent / "golden"
-TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 MINUTE = 60 * SECOND
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 DECODE = source(server="decode", epoch=1)
 WORKER = source(server="decode", process="worker", rank=1, epoch=2)
 FRONT = source(server="decode", engine="", process="api", epoch=3)
@@ -177,7 +178,6 @@ def golden_exposition() -> Exposition:
         exemplars,
         agent,
         wanted={EngineKey("decode", "0"): "5e1"}.__getitem__,
-        now_unix_nano=lambda: TIME,
     )
 
 
@@ -238,24 +238,6 @@ def test_both_formats_parse_and_say_the_same() -> None:
     assert "trace_id" not in plain
 
 
-def scrape(fold: Fold, *, connected: bool, now: int = TIME, seen: int = TIME) -> str:
-    """Render with one source of engine 0; the exposition begins long before."""
-    clock = [TIME - 60 * MINUTE]
-    rendered = Exposition(
-        fold,
-        lambda: [
-            live(
-                source(), Snapshot(leases={"count": 1}) if connected else None, connected=connected, seen=seen
-            )
-        ],
-        Exemplars(),
-        AgentMetrics(TIME),
-        now_unix_nano=lambda: clock[0],
-    )
-    clock[0] = now
-    return rendered.render("")[0].decode()
-
-
 def one_failure() -> Fold:
     """Fold one failure of engine 0."""
     fold = Fold()
@@ -263,19 +245,26 @@ def one_failure() -> Fold:
     return fold
 
 
-def test_gauges_go_at_once_and_counters_15_minutes_after_an_engine_disconnects() -> None:
-    """Only engine_connected 0 stays."""
-    here = scrape(one_failure(), connected=True, now=TIME + 60 * MINUTE)
+def test_gauges_go_at_once_and_the_rest_when_an_engine_is_forgotten() -> None:
+    """While it is away its counters stay, and engine_connected is 0; then there is nothing of it."""
+    fold, sources = one_failure(), [live(source(), Snapshot(leases={"count": 1}))]
+    rendered = exposition(fold, sources)
+    here = rendered.render("")[0].decode()
     assert 'penstock_engine_connected{engine="0",server=""} 1.0' in here
     assert "penstock_send_leases{" in here
     assert "penstock_transfer_failures_total{" in here
-    for minutes, counters in ((15, True), (16, False)):
-        gone = scrape(one_failure(), connected=False, now=TIME + minutes * MINUTE)
-        assert "penstock_send_leases{" not in gone
-        assert ("penstock_transfer_failures_total{" in gone) == counters
-        assert 'penstock_engine_connected{engine="0",server=""} 0.0' in gone
-        assert "penstock_engines_connected 0.0" in gone
-        assert "penstock_engines_expected 1.0" in gone
+    sources[0] = live(source(), connected=False)
+    away = rendered.render("")[0].decode()
+    assert "penstock_send_leases{" not in away
+    assert "penstock_transfer_failures_total{" in away
+    assert 'penstock_engine_connected{engine="0",server=""} 0.0' in away
+    assert "penstock_engines_connected 0.0" in away
+    assert "penstock_engines_expected 1.0" in away
+    sources.clear()
+    fold.apply(source(process=AGENT_PROCESS), Contents(Batch(events=[event("forgotten")])))
+    gone = rendered.render("")[0].decode()
+    assert 'engine="0"' not in gone
+    assert "penstock_engines_expected 0.0" in gone
 
 
 def test_after_a_restart_the_counters_are_there_before_their_engine() -> None:

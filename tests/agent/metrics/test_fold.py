@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.contents import Contents
 from penstock.agent.errors import StateError
+from penstock.agent.journal import AGENT_PROCESS
 from penstock.agent.metrics import Fold
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics import ended as ended_module
@@ -133,7 +134,7 @@ def test_failed_transfers_have_no_duration() -> None:
     rows = [(5_000_000, 1 << 20, "p:1", TRANSFER_RESULT_OK), (9, 9, "p:1", TRANSFER_RESULT_ERROR)]
     (engine,) = folded([(source(), transfers(rows))]).engines()
     assert {row.labels[-1]: row.total for row in engine.rows[c.TRANSFERS]} == {"ok": 1, "error": 1}
-    ((_, total, counts),) = engine.rows[c.TRANSFER_DURATION]
+    ((_, total, counts, _),) = engine.rows[c.TRANSFER_DURATION]
     assert (total, sum(counts), counts[2]) == (5_000_000, 1, 1)
     assert engine.last_entry_unix_nano == TIME
 
@@ -205,7 +206,8 @@ def ended(request_id: str, start_ns: int = TIME, ending: int = DEFERRAL_ENDING_E
 def test_a_deferral_that_ended_with_its_engine_does_not_end_again(*, restart: bool) -> None:
     """The engine was away only; what has begun since then, and what others do, is counted as ever."""
     agent, core = source(process="agent", epoch=9), source(epoch=1)
-    fold = folded([(agent, lost(1, ended("a"), ended("b")))])
+    began = Batch(events=[transfer_failure("x")])
+    fold = folded([(core, began), (agent, lost(1, ended("a"), ended("b")))])
     if restart:
         fold, blob = Fold(), fold.dump()
         fold.load(blob)
@@ -247,3 +249,50 @@ def test_a_duration_that_exceeds_its_end_is_not_known(others: int) -> None:
         timed = engine.rows[c.TRANSFER_DURATION]
         assert sum(row.total for row in timed) == 7 + 9 * others
         assert sum(sum(row.counts) for row in timed) == 1 + others
+
+
+def forgotten(**body: object) -> Batch:
+    """Build what the agent writes when it forgets something."""
+    return Batch(events=[event("forgotten", **body)])
+
+
+def test_what_is_forgotten_begins_at_zero() -> None:
+    """The engine with all its series, or one peer's; others stay, and the room of what has gone is free again."""
+    agent, engine, other = source(process=AGENT_PROCESS, epoch=9), source(), source("1", epoch=3)
+    fold = folded(
+        [
+            (engine, Batch(events=[transfer_failure("r", peer="a"), transfer_failure("r", peer="b")])),
+            (other, Batch(events=[transfer_failure("r", peer="a")])),
+        ],
+    )
+    assert fold.counting_peer("a") == [engine.key, other.key]
+    room = fold._room.left
+    fold.apply(agent, Contents(forgotten(peer={"address": "a"})))
+    assert fold.counting_peer("a") == [other.key]
+    assert fold.counting_peer("b") == [engine.key]
+    assert fold._room.left == room  # One series less, and one of this event's kind.
+    fold.apply(agent, Contents(forgotten(author="me")))
+    assert fold.known() == [other.key]
+    fold.apply(agent, Contents(Batch(events=[event("source_lost", epoch=2)])))
+    assert fold.known() == [other.key]
+    fold.apply(engine, Contents(Batch(events=[transfer_failure("r", peer="b")])))
+    fold.apply(engine, Contents(Batch(events=[transfer_failure("r", peer="b")])))
+    back = next(item for item in fold.engines() if item.key == engine.key)
+    assert [row.total for row in back.rows[c.TRANSFER_FAILURES]] == [2]
+
+
+@given(cut=st.integers(0, 4))
+def test_a_replay_forgets_at_the_same_place(cut: int) -> None:
+    """However much of the log a saved state holds."""
+    log = [
+        (source(), Batch(events=[transfer_failure("r", peer="a")])),
+        (source(process=AGENT_PROCESS, epoch=9), forgotten(peer={"address": "a"})),
+        (source(), Batch(events=[transfer_failure("r", peer="b")])),
+        (source(process=AGENT_PROCESS, epoch=9), forgotten()),
+        (source(), Batch(events=[transfer_failure("r", peer="a")])),
+    ]
+    whole, saved = folded(log), Fold()
+    saved.load(folded(log[:cut]).dump())
+    for of, batch in log[cut:]:
+        saved.apply(of, Contents(batch))
+    assert saved.dump() == whole.dump()

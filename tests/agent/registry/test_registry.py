@@ -166,3 +166,31 @@ def test_a_snapshot_that_came_late_says_nothing_about_clocks(registry, clock):
         clock[0] += 1_000
         registry.snapshot(1, Snapshot(time_unix_nano=clock[0] - 100))
     assert registry.get(1).clock_offset_nano == -100
+
+
+def test_who_said_goodbye_is_remembered_until_it_is_back(registry):
+    """An engine's word is its EngineCore's; while that is connected it has said none."""
+    registry.connect(source(1), 0)
+    registry.connect(source(2, process="worker"), 0)
+    registry.disconnect(2, said_goodbye=True)
+    assert not registry.engines()[0].said_goodbye
+    registry.disconnect(1, said_goodbye=True)
+    assert registry.engines()[0].said_goodbye
+    registry.connect(source(1), 0)
+    registry.disconnect(1)
+    assert not registry.engines()[0].said_goodbye
+
+
+def test_what_is_forgotten_is_not_connected(registry):
+    """Sources of that engine that are away; who listens hears of it once."""
+    heard = []
+    for epoch, process in ((1, "engine-core"), (2, "worker")):
+        registry.connect(source(epoch, process=process), 0)
+    registry.connect(source(3, key=EngineKey("", "1")), 0)
+    registry.disconnect(2)
+    registry.disconnect(3)
+    registry.subscribe(lambda: heard.append(True))
+    registry.forget(KEY)
+    assert [live.source.epoch for live in registry.sources()] == [1, 3]
+    registry.forget(KEY)
+    assert len(heard) == 1

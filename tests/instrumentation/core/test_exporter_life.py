@@ -222,9 +222,11 @@ def test_long_absence_is_one_line(
     monkeypatch.setattr(exporter, "PATIENCE", 0.0)
     runtime.start()
     wait_until(lambda: runtime._exporter._connections >= 4, "four attempts")
-    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
-        f"penstock has no agent at {runtime.settings.endpoint}"
-    ]
+    line = (
+        f"penstock has no agent at {runtime.settings.endpoint}: there is no such socket; start penstock-agent, and mount "
+        "the directory of its socket here; vLLM is not affected, up to 32 MiB of entries are buffered"
+    )
+    assert [record.getMessage() for record in caplog.records] == [line]
 
 
 def test_stopping_thread_sleeps_too(agent: FakeAgent, runtime: Runtime) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.agent.policy.merge import effective
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from penstock.agent.journal import Journal
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from penstock.agent.policy.pauses import Pauses
     from penstock.agent.policy.store import Store
     from penstock.agent.registry import Registry
+    from penstock.agent.retirement import Retirement
     from penstock.agent.selector import Target
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 
 # At a time; the others wait their turn.
 _QUESTIONS = 2
+
+
+async def _no_backend() -> str:
+    return ""
 
 
 class StatusSource(Protocol):
@@ -44,6 +49,7 @@ class AgentContext:
 
     Attributes:
         fold: the fold that the metrics are made of; read on the loop only.
+        try_backend: connects to the trace backend; returns why that failed.
         statuses: parts that fill in their fields of ``GetStatus`` (addresses, trace export).
         clock: seconds since the epoch.
         stopping: set when the agent begins to stop, for what runs on a thread.
@@ -58,8 +64,10 @@ class AgentContext:
     pauses: Pauses
     orders: OrderBook
     feed: PolicyFeed
+    retirement: Retirement
     state_dir: Path
     statuses: tuple[StatusSource, ...] = ()
+    try_backend: Callable[[], Awaitable[str]] = _no_backend
     clock: Callable[[], float] = time.time
     stopping: threading.Event = field(default_factory=threading.Event)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_QUESTIONS))

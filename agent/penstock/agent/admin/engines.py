@@ -11,6 +11,7 @@ from penstock.agent.admin.events import with_reader
 from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
 from penstock.agent.admin.quarantines import ordered_states
 from penstock.agent.admin.targets import selected_views, selection_of, standing, targets
+from penstock.agent.errors import ContractError
 from penstock.agent.model import engines_by_server
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
@@ -27,9 +28,18 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Leases
 
 
+_ENGINE_STATES = {"": {True, False}, "connected": {True}, "disconnected": {False}}
+_PEER_STATES = ("", "active", "retired", "all")
+
+
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
     """Return the selected engines with what their sources hold now."""
-    views = selected_views(agent, selection_of(request.selector))
+    wanted = _ENGINE_STATES.get(request.state)
+    if wanted is None:
+        raise ContractError(f"state is {request.state!r}; give connected, disconnected, or nothing for both")
+    views = [
+        view for view in selected_views(agent, selection_of(request.selector)) if view.connected in wanted
+    ]
     all_targets, holding = targets(agent), standing(agent).in_force
     merges = Merges((policy.manifest for policy in agent.store.policies()), agent.now)
     rows = {row.key: row for row in agent.fold.engines(METRICS)}
@@ -50,6 +60,8 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
 
 async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:
     """Return the peers of the selected engines."""
+    if request.state not in _PEER_STATES:
+        raise ContractError(f"state is {request.state!r}; give active, retired or all, or nothing for active")
     selection = selection_of(request.selector)
     all_targets = targets(agent)
     views = selected_views(agent, selection)
@@ -60,7 +72,12 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     ]
     failures = await with_reader(agent, last_failures)
     ordered = ordered_states(agent, selection)
-    return admin.ListPeersResponse(peers=peer_summaries(rows, views, failures, ordered))
+    since = int((agent.clock() - agent.retirement.after) * 1e9)
+    peers = peer_summaries(rows, views, failures, ordered, since)
+    shown = peers
+    if request.state != "all":
+        shown = [peer for peer in peers if peer.retired == (request.state == "retired")]
+    return admin.ListPeersResponse(peers=shown, left_out=len(peers) - len(shown))
 
 
 def _engine(
@@ -85,7 +102,11 @@ def _engine(
         sources=map(_source, view.sources),
         wanted_kv_action=_action(merged, "kvLoadFailure"),
         wanted_ec_action=_action(merged, "ecLoadFailure"),
+        said_goodbye=view.said_goodbye,
     )
+    if not view.connected:
+        retires = agent.clock() + agent.retirement.left(view.key)
+        engine.retires.FromNanoseconds(int(retires * 1e9))
     if view.policy is not None and subscriber is not None and subscriber.connected:
         _set_present(engine, "" if engine.paused else subscriber.hash_in_force)
     refusal = _refusal(subscriber)

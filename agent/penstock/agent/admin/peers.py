@@ -11,6 +11,7 @@ from penstock.agent.admin.scanning import Scan
 from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
 from penstock.agent.metrics import catalogue
 from penstock.agent.model import EngineKey
+from penstock.agent.retirement import peers_in_use
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ErrorType, FailureMode, Peer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Reader
     from penstock.agent.metrics.fold import EngineRows
+    from penstock.agent.metrics.series import Row
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.registry import EngineView
     from penstock.proto.v1.snapshot_pb2 import Deferred, InFlight, Snapshot
@@ -46,6 +48,9 @@ class _Account:
     oldest_unix_nano: int = 0
     deferred: int = 0
     oldest_deferred_unix_nano: int = 0
+    # Of its newest entry, by the engine's clock; 0 if nothing was counted.
+    last_unix_nano: int = 0
+    in_use: bool = False
 
 
 def last_failures(reader: Reader) -> dict[PeerKey, int]:
@@ -64,32 +69,41 @@ def peer_summaries(
     views: Iterable[EngineView],
     failures: Mapping[PeerKey, int],
     ordered: Mapping[PeerKey, int],
+    since_unix_nano: int = 0,
 ) -> list[admin.PeerSummary]:
     """Return one summary for each engine and peer, ordered by both.
+
+    A peer is retired if its engine does not use it now and has counted nothing with it after *since_unix_nano*.
 
     Args:
         rows: the counters.
         views: the engines, whose snapshots are up to a second old.
         failures: when each peer last failed, nanoseconds.
         ordered: ``QuarantineState`` of the peers that engines have acknowledged an order about: newer than the snapshots.
+        since_unix_nano: by the agent's clock.
 
     """
     accounts: dict[PeerKey, _Account] = {}
     for engine in rows:
         for metric, series in engine.rows.items():
             for row in series:
-                _count(accounts, engine.key, metric, row.labels, row.total, row.counts)
+                _count(accounts, engine.key, metric, row)
+    ahead: dict[EngineKey, int] = {}
     for view in views:
         for live in view.sources:
+            ahead[view.key] = live.clock_offset_nano or ahead.get(view.key, 0)
             if live.snapshot is not None:
                 _add_present(accounts, view.key, live.snapshot)
     _order_states(accounts, ordered)
     return [
-        _summary(key, account, failures.get(key, 0)) for key, account in sorted(accounts.items(), key=_order)
+        _summary(key, account, failures.get(key, 0), since_unix_nano + ahead.get(key[0], 0))
+        for key, account in sorted(accounts.items(), key=_order)
     ]
 
 
 def _add_present(accounts: dict[PeerKey, _Account], key: EngineKey, snapshot: Snapshot) -> None:
+    for address in peers_in_use(snapshot):
+        _account(accounts, key, Peer(address=address)).in_use = True
     for status in snapshot.peers:
         # A worker knows whether it is connected, the scheduler whether it is in quarantine.
         _account(accounts, key, status.peer).status.MergeFrom(status)
@@ -121,21 +135,21 @@ def _count(
     accounts: dict[PeerKey, _Account],
     key: EngineKey,
     metric: Metric,
-    labels: tuple[str, ...],
-    total: int,
-    counts: tuple[int, ...],
+    row: Row,
 ) -> None:
     if metric not in COUNTED:
         return
-    named = dict(zip(metric.labels, labels, strict=True))
+    total = row.total
+    named = dict(zip(metric.labels, row.labels, strict=True))
     account = accounts.setdefault((key, named["peer"]), _Account())
+    account.last_unix_nano = max(account.last_unix_nano, row.touched)
     if metric is catalogue.TRANSFERS:
         if named["result"] == "ok":
             account.ok += total
         else:
             account.failed += total
     elif metric is catalogue.TRANSFER_DURATION:
-        account.timed += sum(counts)
+        account.timed += sum(row.counts)
         account.duration_nano += total
     else:
         account.failures[named["mode"], named["error_type"]] += total
@@ -158,8 +172,11 @@ def _earlier(one: int, other: int) -> int:
     return min(one, other) if one and other else one or other
 
 
-def _summary(peer: PeerKey, account: _Account, last_failure: int) -> admin.PeerSummary:
+def _summary(peer: PeerKey, account: _Account, last_failure: int, since: int) -> admin.PeerSummary:
     key, address = peer
+    newest = max(account.last_unix_nano, account.status.last_active_unix_nano)
+    # One about which nothing was counted yet is there because its engine reports it now.
+    active = account.in_use or not newest or newest >= since
     return admin.PeerSummary(
         key=key_message(key),
         peer=Peer(address=address, engine_id=account.engine_id),
@@ -180,6 +197,7 @@ def _summary(peer: PeerKey, account: _Account, last_failure: int) -> admin.PeerS
             for (mode, error_type), count in sorted(account.failures.items())
         ],
         last_failure=timestamp(last_failure),
+        retired=not active,
     )
 
 

@@ -13,6 +13,7 @@ from penstock.agent.admin import (
     drills,
     engines,
     events,
+    forgetting,
     policies,
     quarantines,
     requests,
@@ -115,6 +116,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     Explain = _unary(events.explain_of)
 
     Backup = _unary(backup.backup)
+    Forget = _unary(forgetting.forget)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)
         self,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.agent.journal import Reader
 
 
-async def get_status(agent: AgentContext, _: admin.GetStatusRequest) -> admin.AgentStatus:
-    """Return version, state and trouble of the agent."""
+async def get_status(agent: AgentContext, request: admin.GetStatusRequest) -> admin.AgentStatus:
+    """Return version, state and trouble of the agent; with ``try_backend``, whether spans can get to the backend."""
 
     def read(reader: Reader) -> tuple[int, int, int, int]:
         return reader.first(), reader.last(), _bytes(agent.state_dir), disk_usage(agent.state_dir).free
@@ -37,6 +37,9 @@ async def get_status(agent: AgentContext, _: admin.GetStatusRequest) -> admin.Ag
     )
     for fill in agent.statuses:
         fill(status)
+    if request.try_backend and status.otlp_endpoint and not status.otlp_error:
+        # The export knows only once it has a span to send.
+        status.otlp_error = await agent.try_backend()
     return status
 
 

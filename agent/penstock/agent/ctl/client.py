@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.ctl.failure import AwayError, RefusedError, WrongUseError
+from penstock.agent.ctl.hints import PROGRAM, hinted
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ _OPTIONS = (
 class Client:
     """A connection to one agent."""
 
-    def __init__(self, address: str, tls: ClientTls) -> None:
-        """Prepare the connection; nothing is sent yet.
+    def __init__(self, address: str, tls: ClientTls, program: str = PROGRAM) -> None:
+        """Prepare the connection; nothing is sent yet. *program* is what people type to get here again.
 
         Raises:
             WrongUseError: the address cannot be read, or is TCP and *tls* is not complete.
@@ -50,6 +51,7 @@ class Client:
                 f"address {address!r} cannot be read; write unix:///path/of/the/socket or host:port"
             )
         self.address = f"unix://{address}" if address.startswith("/") else address
+        self._program = program
         self._channel = self._connect(tls)
         self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -73,12 +75,17 @@ class Client:
         """Hang up."""
         self._channel.close()
 
+    def hinted(self, text: str) -> str:
+        """Return *text*, its command lines with the options that lead to this agent."""
+        return hinted(text, self._program)
+
     @contextmanager
     def _sentences(self) -> Iterator[None]:
         try:
             yield
         except grpc.RpcError as error:
-            raise self._failure(error.code(), error.details() or "") from error
+            failure = self._failure(error.code(), error.details() or "")
+            raise type(failure)(self.hinted(failure.message)) from error
 
     def _failure(self, code: grpc.StatusCode, details: str) -> click.ClickException:
         if code is grpc.StatusCode.INVALID_ARGUMENT:

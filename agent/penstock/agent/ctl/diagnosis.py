@@ -119,7 +119,7 @@ def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> It
         yield Finding(
             WRONG,
             AGENT,
-            "no engine has connected yet",
+            "no engine is connected",
             f"in the engine's container: install penstock, set PENSTOCK_ENDPOINT={status.listen_address}, "
             "mount the socket's directory; 'penstock' in the engine's log says what it did",
         )
@@ -133,7 +133,8 @@ def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> It
         )
     else:
         of = f" of {expected}" if expected else ""
-        yield Finding(OK, AGENT, f"{connected}{of} engines are connected")
+        stopped = all(engine.said_goodbye for engine in engines)
+        yield Finding(NOTE if stopped else OK, AGENT, f"{connected}{of} engines are connected")
     versions = Counter(
         source.hello.penstock_version
         for engine in engines

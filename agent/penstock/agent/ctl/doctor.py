@@ -32,7 +32,7 @@ def doctor(client: Client, output: str) -> int:
 
     Exits with 1 if something is wrong.
     """
-    found = _look(client)
+    found = [item._replace(advice=client.hinted(item.advice)) for item in _look(client)]
     bad = wrong(found)
     if output == "table":
         # What is wrong stands last, above the prompt.
@@ -47,7 +47,7 @@ def doctor(client: Client, output: str) -> int:
 
 def _look(client: Client) -> list[Finding]:
     try:
-        status = client.call("GetStatus", admin.GetStatusRequest(), timeout=_PATIENCE)
+        status = client.call("GetStatus", admin.GetStatusRequest(try_backend=True), timeout=_PATIENCE)
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
     except AwayError as error:
         # What the system says about the way there is more than what the call can know.

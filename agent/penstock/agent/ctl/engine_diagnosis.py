@@ -35,14 +35,7 @@ def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Fi
     """
     subject = f"engine {words.engine(engine.key)}"
     if not engine.connected:
-        return [
-            Finding(
-                WRONG,
-                subject,
-                f"is not connected, last seen {words.ago_of(engine.last_seen, now)}",
-                "if it runs, look for 'penstock' in its log; if it has gone for good, nothing is to be done",
-            )
-        ]
+        return [_away(engine, subject, now)]
     found = [*_plugin(engine, subject), *_name(engine, subject), *_policy(engine, subject)]
     for source in engine.sources:
         if source.epoch not in seen:
@@ -52,6 +45,21 @@ def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Fi
         hooks = sum(hook.installed for source in engine.sources for hook in source.hooks)
         found.insert(0, Finding(OK, subject, f"connected, {hooks} hooks installed, policy in force"))
     return found
+
+
+def _away(engine: admin.Engine, subject: str, now: float) -> Finding:
+    last, retires = words.ago_of(engine.last_seen, now), words.ago_of(engine.retires, now)
+    forget = f"agentctl forget engine {words.engine(engine.key)}"
+    if engine.said_goodbye:
+        what = f"was stopped, last seen {last}; the agent forgets it {retires}"
+        return Finding(NOTE, subject, what, f"{forget} does so at once")
+    return Finding(
+        WRONG,
+        subject,
+        f"is not connected, last seen {last}",
+        f"if it runs, look for 'penstock' in its log; if it has gone for good, {forget} "
+        f"(the agent forgets it {retires} by itself)",
+    )
 
 
 def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:

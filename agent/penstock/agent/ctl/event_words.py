@@ -135,6 +135,11 @@ def _source_lost(body: events.SourceLost) -> str:
     return f"{body.process} vanished with {body.open_deferrals} open deferrals"
 
 
+def _forgotten(body: events.Forgotten) -> str:
+    what = "peer" if body.HasField("peer") else "engine"
+    return f"{what} forgotten, {f'by {body.author}' if body.author else 'it was gone for --retire-after'}"
+
+
 def _transfer_delayed(body: events.TransferDelayed) -> str:
     return (
         f"held up {words.span_of_time(body.delay_nano / 1e9)} by {body.caused_by_peer.address or 'unknown'}"
@@ -157,6 +162,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "quarantine_changed": _quarantine_changed,
     "eplb_rebalance": _eplb_rebalance,
     "source_lost": _source_lost,
+    "forgotten": _forgotten,
     "transfer_delayed": _transfer_delayed,
     "blocks_pinned": _blocks_pinned,
 }

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
 
 
+_NO_ENGINE = "no engine is known: none has connected, or all have been away for longer than --retire-after"
+
+
 def with_filters(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose events."""
     options = (
@@ -90,32 +93,56 @@ def nothing_fits(selector: str, text: str) -> str:
 
 @click.command()
 @with_selector
+@click.option(
+    "--state",
+    type=click.Choice(["connected", "disconnected", "all"]),
+    default="all",
+    show_default=True,
+    help="Only engines in this state.",
+)
 @with_output(wide=True)
 @with_client
-def engines(client: Client, selector: str, output: str) -> None:
+def engines(client: Client, selector: str, state: str, output: str) -> None:
     """List engines: connected, policy in force, what they wait for."""
-    response = client.call("ListEngines", admin.ListEnginesRequest(selector=engine_selector(selector)))
+    request = admin.ListEnginesRequest(
+        selector=engine_selector(selector), state="" if state == "all" else state
+    )
+    response = client.call("ListEngines", request)
     show_table(
         response,
         rows.engines(response.engines, time.time()),
         output,
-        nothing_fits(selector, "no engine has connected yet"),
+        nothing_fits(selector, _NO_ENGINE if state == "all" else f"no engine is {state}"),
     )
 
 
 @click.command()
 @with_selector
+@click.option(
+    "--state",
+    type=click.Choice(["active", "retired", "all"]),
+    default="active",
+    show_default=True,
+    help="Only peers in this state: retired ones have been neither used nor reported for --retire-after.",
+)
 @with_output(wide=True)
 @with_client
-def peers(client: Client, selector: str, output: str) -> None:
+def peers(client: Client, selector: str, state: str, output: str) -> None:
     """List peers: transfers, failures, in flight. Counted since the agent's state was created."""
-    response = client.call("ListPeers", admin.ListPeersRequest(selector=engine_selector(selector)))
+    request = admin.ListPeersRequest(selector=engine_selector(selector), state=state)
+    response = client.call("ListPeers", request)
     show_table(
         response,
         rows.peers(response.peers, time.time()),
         output,
-        nothing_fits(selector, "no peer has been seen yet"),
+        nothing_fits(selector, f"no peer is {state}" if response.left_out else "no peer has been seen yet"),
     )
+    if response.left_out and state == "active" and output in {"table", "wide"}:
+        count = response.left_out
+        say(
+            f"{count} retired peer{'s are' if count > 1 else ' is'} not shown; --state all lists them",
+            err=True,
+        )
 
 
 @click.command()

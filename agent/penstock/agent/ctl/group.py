@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from penstock.agent.ctl.failure import FailedError, WrongUseError
+from penstock.agent.ctl.hints import hinted_here
 from penstock.agent.ctl.say import say
 
 _HELP_WIDTH = 80
@@ -113,6 +115,13 @@ class RootGroup(LazyGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; its errors tell people to type what reaches the same agent."""
+        try:
+            return super().invoke(ctx)
+        except (FailedError, WrongUseError) as error:
+            raise type(error)(hinted_here(error.message, ctx)) from error
 
 
 def _sentence(error: click.ClickException) -> str:

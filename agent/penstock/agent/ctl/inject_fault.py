@@ -90,7 +90,8 @@ def inject_fault(
     drill = client.call("StartDrill", request)
     quiet = output != "table"
     if not quiet:
-        say(f"drill {drill.id} began: {drill_words(drill)}; 'agentctl drill stop {drill.id}' ends it")
+        ends = client.hinted(f"'agentctl drill stop {drill.id}' ends it")
+        say(f"drill {drill.id} began: {drill_words(drill)}; {ends}")
     last = follow_order(client, request.selector, timeout, f"drill {drill.id}", "rehearsing", quiet=quiet)
     if quiet:
         del drill.engines[:]

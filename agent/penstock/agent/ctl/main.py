@@ -34,6 +34,7 @@ _COMMANDS = {
     "pause": (f"{_HERE}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_HERE}.pause", "Undo a pause."),
     "doctor": (f"{_HERE}.doctor", "Look for what is wrong, and say what to do."),
+    "forget": (f"{_HERE}.forget", "Forget an engine that has gone, or a peer."),
     "completion": (f"{_HERE}.completion", "Make a shell complete commands and names."),
     "top": (f"{_HERE}.top.command", "A live screen of engines and peers."),
     "watch": (f"{_HERE}.watch", "Print events as they come."),
@@ -43,7 +44,7 @@ _SECTIONS = {
     "Look": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
     "Change policies": ("set-policy", "apply", "rollback", "delete", "export", "import"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
-    "Other": ("completion",),
+    "Other": ("forget", "completion"),
 }
 
 _GET = {

@@ -68,7 +68,7 @@ def _engines(client: Client) -> Iterable[str]:
 
 
 def _peers(client: Client) -> Iterable[str]:
-    response = client.call("ListPeers", admin.ListPeersRequest(), timeout=_DEADLINE)
+    response = client.call("ListPeers", admin.ListPeersRequest(state="all"), timeout=_DEADLINE)
     return [item.peer.address for item in response.peers]
 
 

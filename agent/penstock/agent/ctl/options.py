@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from google.protobuf.duration_pb2 import Duration
 from penstock.agent.ctl.client import Client
+from penstock.agent.ctl.hints import note_program
 from penstock.agent.durations import parse_duration
 from penstock.agent.selector import parse_labels
 from penstock.proto.v1.admin_pb2 import EngineSelector
@@ -102,7 +103,7 @@ def with_client(function: F) -> F:
     @functools.wraps(function)
     def command(context: click.Context, /, address: str | None, **arguments: Any) -> Any:
         default, tls = context.find_root().obj
-        client = Client(address or default, tls)
+        client = Client(address or default, tls, note_program(context, address))
         try:
             return function(client, **arguments)
         finally:

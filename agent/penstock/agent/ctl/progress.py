@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import click
 from penstock.agent.ctl import words
 from penstock.agent.ctl.failure import FailedError
+from penstock.agent.ctl.hints import hinted_here
 from penstock.agent.ctl.output import say_table
 from penstock.agent.ctl.say import say
 from penstock.proto.v1 import admin_pb2 as admin
@@ -79,10 +81,10 @@ def follow(
                     if not quiet:
                         say(f"engine {name} {line}")
     except KeyboardInterrupt:
-        say(
-            f"no longer waiting for {what}: it stays as ordered; 'agentctl get engines' shows how far it is",
-            err=True,
+        text = (
+            f"no longer waiting for {what}: it stays as ordered; 'agentctl get engines' shows how far it is"
         )
+        say(hinted_here(text, click.get_current_context(silent=True)), err=True)
         raise
     if not quiet and not last.engines:
         say("no engine is known that it concerns")

@@ -115,7 +115,7 @@ def _set(
 
 def _warn_of_a_stranger(client: Client, peer: str) -> None:
     """Say so if no engine has met *peer*: a slip of the pen would otherwise look like success."""
-    known = client.call("ListPeers", admin.ListPeersRequest()).peers
+    known = client.call("ListPeers", admin.ListPeersRequest(state="all")).peers
     if all(item.peer.address != peer for item in known):
         text = f"warning: no engine knows a peer {peer} yet; 'agentctl get peers' lists them"
-        say(words.style(text, "yellow"), err=True)
+        say(words.style(client.hinted(text), "yellow"), err=True)

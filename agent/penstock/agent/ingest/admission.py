@@ -22,7 +22,7 @@ MAX_STREAMS = 1_024
 """Sources that are connected. A pod has some hundred processes; each may have a message of 1 MiB in hand."""
 
 MAX_ENGINES = 256
-"""Engines that are told apart: each has series, and the log names it for good."""
+"""Engines that are told apart: each has series until it is retired."""
 
 NEW_SOURCES_PER_SECOND = 4.0
 NEW_SOURCES_BURST = 2_048
@@ -100,7 +100,8 @@ class Admission:
         """
         if key not in self._engines and len(self._engines) >= MAX_ENGINES:
             raise LimitError(
-                f"{MAX_ENGINES} engines are known and {str(key)!r} is none of them; run another agent",
+                f"{MAX_ENGINES} engines are known and {str(key)!r} is none of them; forget one that has gone "
+                "(agentctl forget engine), or run another agent",
                 "engines",
             )
         if new and not self._sources.try_take(1):
@@ -108,6 +109,10 @@ class Admission:
                 f"more than {NEW_SOURCES_PER_SECOND:g} new sources a second came; try again later", "sources"
             )
         self._engines.add(key)
+
+    def forget(self, key: EngineKey) -> None:
+        """Make room for another engine."""
+        self._engines.discard(key)
 
     def check_memory(self, size: int = 0) -> None:
         """Check the memory in use before a message of *size* bytes is parsed; it is looked at now and then.

@@ -45,6 +45,9 @@ MAX_TEXT = 4_096
 # KiB) would take as long as all else that is done with it.
 _SCAN_ABOVE_BYTES = 256 << 10
 
+# Events that the agent writes itself.
+AGENT_KINDS = frozenset({"source_lost", "forgotten"})
+
 _SCALARS = str | bytes | int | float
 _INDICES = frozenset({"connector", "peer", "peer_engine_id", "request_id"})
 
@@ -101,8 +104,8 @@ def _check_sequenced(contents: Contents, body: bytes) -> None:
     _at_most("drops", len(batch.drops), MAX_COUNTS)
     _at_most("guard_errors", len(batch.guard_errors), MAX_COUNTS)
     _at_most("tombstone.lost", len(batch.tombstone.lost), MAX_COUNTS)
-    if "source_lost" in contents.groups:
-        raise ContractError("events.source_lost is the agent's own; an engine must not send it")
+    for kind in AGENT_KINDS & contents.groups.keys():
+        raise ContractError(f"events.{kind} is the agent's own; an engine must not send it")
     waits = contents.groups.get("deferral_end")
     if waits is not None and DEFERRAL_ENDING_ENGINE_LOST in waits.column("ending"):
         raise ContractError("events.deferral_end.ending engine_lost is the agent's own word")

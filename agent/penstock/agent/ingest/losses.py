@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import PenstockError
-from penstock.agent.journal import AGENT_PROCESS
 from penstock.agent.journal.connect import describe
-from penstock.agent.model import EngineKey, Source
-from penstock.proto import SCHEMA_VERSION, __version__
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.events_pb2 import DeferralEnd, Event, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -21,27 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.journal import Journal
+    from penstock.agent.model import Source
 
 _log = structlog.get_logger(__name__)
 
 # When the disk is full, a loss is tried again after this.
 _RETRY_SECONDS = 5.0
-
-
-def agent_source(agent_epoch: int, key: EngineKey) -> Source:
-    """Return the source under which the agent writes about the engine *key*.
-
-    One for each engine, so that whatever counts or traces by a batch's source attributes it rightly.
-    """
-    text = f"{agent_epoch}\0{key.server}\0{key.engine}"
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return Source(
-        epoch=int.from_bytes(digest, "big") or 1,
-        key=key,
-        process=AGENT_PROCESS,
-        penstock_version=__version__,
-        schema_version=SCHEMA_VERSION,
-    )
 
 
 def loss_batch(
@@ -97,8 +78,6 @@ class LossWatch:
         self._journal = journal
         self._grace = grace
         self._waiting: dict[int, asyncio.Task[None]] = {}
-        # Numbers of the agent's own batches are given out one at a time.
-        self._turn = asyncio.Lock()
 
     def connected(self, epoch: int) -> None:
         """Call off the wait for a source that is here."""
@@ -133,9 +112,7 @@ class LossWatch:
         return True
 
     async def _lose(self, source: Source, last_seen: int) -> None:
-        own = agent_source(self._journal.agent_epoch, source.key)
-        async with self._turn:
-            watermark = await self._journal.open_source(own)
+        async with self._journal.own.next_batch(source.key) as (own, seq):
             with self._journal.reader() as reader:
                 if not reader.is_open(source.epoch):
                     # It said goodbye, and did not stay for the acknowledgement.
@@ -144,7 +121,7 @@ class LossWatch:
             batch = loss_batch(
                 source,
                 own.epoch,
-                watermark + 1,
+                seq,
                 [deferral.start for deferral in deferrals],
                 open_deferrals=count,
                 last_seen=last_seen,

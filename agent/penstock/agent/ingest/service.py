@@ -232,7 +232,7 @@ class IngestService:
         del self._streams[epoch]
         if not self._streams:
             self._idle.set()
-        self._registry.disconnect(epoch)
+        self._registry.disconnect(epoch, said_goodbye=stream.goodbye)
         if not stream.goodbye and not self._draining:
             self._losses.away(stream.source)
         _log.info("source disconnected", engine=str(stream.source.key), epoch=epoch, goodbye=stream.goodbye)

@@ -13,6 +13,7 @@ from penstock.agent.contents import Contents
 from penstock.agent.journal import schema
 from penstock.agent.journal.checkpoint import Checkpointer
 from penstock.agent.journal.connect import connect, describe, limit_to
+from penstock.agent.journal.own import OwnLog
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.requests import RequestIndex
 from penstock.agent.journal.reserve import FILE as RESERVE_FILE
@@ -73,6 +74,7 @@ class Journal:
         path: the database's file.
         created_unix_nano: when this state was created; counters count from there.
         agent_epoch: random identity of this state, for what the agent itself writes into the log.
+        own: for what the agent itself writes.
         damage: a sentence, once the database has turned out to be damaged: nothing is appended any more.
         whereabouts: whether its files are where they were.
 
@@ -81,6 +83,7 @@ class Journal:
     def __init__(self, path: Path, opened: schema.Opened, claim: Callable[[], None] = lambda: None) -> None:
         self.path = path
         self.damage = ""
+        self.own = OwnLog(self)
         database, self._budget = opened
         budget = self._budget
         meta = dict(database.execute("SELECT key, value FROM meta").fetchall())

@@ -161,6 +161,11 @@ class Reader:
             for epoch, hello, watermark, last_seen, closed, last_batch in rows
         ]
 
+    def ends_with_goodbye(self, row: SourceRow) -> bool:
+        """Tell whether a source's newest batch is its goodbye; False if that is gone from the log."""
+        logged = self.batch(row.last_batch)
+        return logged is not None and Batch.FromString(logged.body).HasField("goodbye")
+
     def is_open(self, epoch: int) -> bool:
         """Tell whether a source has connected, and since then neither said goodbye nor was found lost."""
         query = "SELECT count(*) FROM sources WHERE epoch = ? AND closed_unix_nano IS NULL"

@@ -383,7 +383,7 @@ HOOK_INSTALLED: Final = Metric(
 ENGINE_CONNECTED: Final = Metric(
     "penstock_engine_connected",
     Kind.GAUGE,
-    "1 if the engine is connected to the agent; 0 stays after the engine has gone.",
+    "1 if the engine is connected to the agent, 0 while it is away; it goes after --retire-after.",
 )
 
 PENDING_ENTRIES: Final = Metric(

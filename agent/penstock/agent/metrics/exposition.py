@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,7 +14,7 @@ from penstock.agent.metrics.text import negotiate, write
 from penstock.agent.registry import ENGINE_CORE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.agent.metrics.exemplars import Exemplar, Exemplars
     from penstock.agent.metrics.fold import Fold
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.spec import Metric
     from penstock.agent.model import EngineKey
     from penstock.agent.registry import LiveSource
-
-GONE_NANO = 15 * 60 * NANO
-"""The counters of an engine stay this long after it disconnected."""
 
 _ORDER = {metric: index for index, metric in enumerate(c.METRICS)}
 
@@ -40,7 +36,6 @@ class Exposition:
     Args:
         sources: returns the registry's sources, disconnected ones included.
         wanted: hash of the policy that an engine should have; None where that is not known yet.
-        now_unix_nano: the clock.
 
     """
 
@@ -52,15 +47,12 @@ class Exposition:
         agent: AgentMetrics,
         *,
         wanted: Wanted | None = None,
-        now_unix_nano: Callable[[], int] = time.time_ns,
     ) -> None:
         self._fold = fold
         self._sources = sources
         self._exemplars = exemplars
         self._agent = agent
         self._wanted = wanted
-        self._now = now_unix_nano
-        self._started = now_unix_nano()
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header. A part that fails does not take the rest along."""
@@ -85,12 +77,9 @@ class Exposition:
         return write(families, content_type), content_type
 
     def _log(self) -> list[Family]:
-        """Return the counters of all engines that have not been gone for long."""
+        """Return the counters of all engines that are not forgotten."""
         families: dict[Metric, Family] = {}
-        live = by_engine(self._sources())
         for engine in self._fold.engines():
-            if self._gone(live.get(engine.key, ())):
-                continue
             for metric, rows in engine.rows.items():
                 family = families.setdefault(metric, Family(metric))
                 if metric.kind is Kind.HISTOGRAM:
@@ -99,18 +88,10 @@ class Exposition:
                     family.samples += self._counters(engine.key, metric, rows)
         return list(families.values())
 
-    def _gone(self, sources: Iterable[LiveSource]) -> bool:
-        last = self._started
-        for live in sources:
-            if live.connected:
-                return False
-            last = max(last, live.last_seen_unix_nano)
-        return self._now() - last > GONE_NANO
-
     def _counters(self, key: EngineKey, metric: Metric, rows: list[Row]) -> list[Sample]:
         prefix = (key.engine, key.server)
         samples = []
-        for labels, total, _ in sorted(rows):
+        for labels, total, *_ in sorted(rows):
             exemplar = self._exemplars.get(key, metric, labels) if metric.exemplars else None
             mark = _mark(exemplar, metric) if exemplar else None
             samples.append(Sample((*prefix, *labels), total, mark))
@@ -118,7 +99,7 @@ class Exposition:
 
     def _distributions(self, key: EngineKey, metric: Metric, rows: list[Row]) -> list[Distribution]:
         distributions = []
-        for labels, total, counts in sorted(rows):
+        for labels, total, counts, _ in sorted(rows):
             marks = {}
             if metric.exemplars:
                 for bucket in range(len(counts)):
@@ -149,7 +130,7 @@ class Exposition:
         ]
 
     def _connected(self, sources: Sequence[LiveSource]) -> Mapping[EngineKey, bool]:
-        """Return all engines ever seen, and whether their EngineCore is connected (as in `EngineView`)."""
+        """Return all engines that are not forgotten, and whether their EngineCore is connected (as in `EngineView`)."""
         connected = {key: False for key in self._fold.known() if key.engine}
         for key, lives in by_engine(sources).items():
             if key.engine:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.accounts import Account, Accounts
 from penstock.agent.errors import StateError, UncountableError
+from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.columns import ended_bulks, probe_bulks, transfer_bulks
 from penstock.agent.metrics.ended import EndedByLoss
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 # What every request that has waited has one of.
 _ENDED = "deferral_end"
+_FORGOTTEN = "forgotten"
 
 
 class EngineRows(NamedTuple):
@@ -83,6 +85,9 @@ class _Engine:
             else:
                 self.of(metric).add(labels, amount, time)
 
+    def knows_peer(self, peer: str) -> bool:
+        return any(series.knows_peer(peer) for series in self.series.values())
+
     def rows_of(self, metrics: Collection[Metric]) -> dict[Metric, list[Row]]:
         return {metric: series.rows() for metric, series in self.series.items() if metric in metrics}
 
@@ -126,17 +131,36 @@ class Fold:
         troubles: list[tuple[str, Exception]] = []
         batch = contents.batch
         with self._lock:
-            engine = self._engines.get(source.key)
-            if engine is None:
-                engine = self._engines[source.key] = _Engine(self._cap, self._room)
             # What the log holds is stored, whether or not it can be counted.
             self._accounts.apply(source.epoch, batch)
-            _apply_events(engine, contents, self._ended.seconds(source, contents), troubles)
+            ended = self._ended.seconds(source, contents)
+            if source.process == AGENT_PROCESS and _FORGOTTEN in contents.groups:
+                self._forget(source.key, contents)
+            engine = self._engines.get(source.key)
+            if engine is None:
+                if source.process == AGENT_PROCESS:
+                    # The agent's own words about an engine that was forgotten do not bring it back.
+                    return
+                engine = self._engines[source.key] = _Engine(self._cap, self._room)
+            _apply_events(engine, contents, ended, troubles)
             _apply_samples(engine, contents, troubles)
             _apply_losses(engine, batch)
         if troubles:
             kinds = sorted({kind for kind, _ in troubles})
             raise UncountableError(f"{len(troubles)} of its entries: {', '.join(kinds)}") from troubles[0][1]
+
+    def _forget(self, key: EngineKey, contents: Contents) -> None:
+        for _, event in contents.in_order((_FORGOTTEN,)):
+            engine = self._engines.get(key)
+            if engine is None:
+                return
+            for series in engine.series.values():
+                if event.forgotten.HasField("peer"):
+                    series.forget_peer(event.forgotten.peer.address)
+                else:
+                    series.clear()
+            if not event.forgotten.HasField("peer"):
+                del self._engines[key]
 
     def account(self, epoch: int) -> Account | None:
         """Return how many entries of a source were counted; None if that is not known from its first batch on."""
@@ -152,9 +176,14 @@ class Fold:
             ]
 
     def known(self) -> list[EngineKey]:
-        """Return all engines that the log has named."""
+        """Return all engines that the log has named and not forgotten."""
         with self._lock:
             return sorted(self._engines)
+
+    def counting_peer(self, peer: str) -> list[EngineKey]:
+        """Return the engines that have counted something with *peer*."""
+        with self._lock:
+            return [key for key, engine in sorted(self._engines.items()) if engine.knows_peer(peer)]
 
     def dump(self) -> bytes:
         """Return the whole state: compressed JSON with a version. On a thread of its own it lets others run."""

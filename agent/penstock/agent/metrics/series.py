@@ -29,6 +29,7 @@ MAX_LABEL: Final = 260
 """Characters of a label: a host's name and its port have no more. Longer ones are somebody's mistake, or worse."""
 
 _PARKED_PER_LIVE = 4
+_PEER_LABELS = frozenset({"peer", "caused_by_peer"})
 
 
 class Room:
@@ -55,11 +56,12 @@ class Point:
 
 
 class Row(NamedTuple):
-    """A copy of one series; ``counts`` as in `Point`."""
+    """A copy of one series; ``counts`` and ``touched`` as in `Point`."""
 
     labels: tuple[str, ...]
     total: int
     counts: tuple[int, ...]
+    touched: int = 0
 
 
 class Series:
@@ -83,6 +85,7 @@ class Series:
         self._parked: dict[tuple[str, ...], Point] = {}
         # Nothing can be idle before this time: keeps a flood of new label sets from scanning each time.
         self._none_idle_before = 0
+        self._peers = tuple(index for index, name in enumerate(metric.labels) if name in _PEER_LABELS)
 
     def has(self, labels: tuple[str, ...]) -> bool:
         """Tell whether the label set has a series that is exposed under its own name: then additions to it commute."""
@@ -110,10 +113,31 @@ class Series:
     def rows(self) -> list[Row]:
         """Return copies of the exposed series."""
         return [
-            Row(labels, point.total, tuple(point.counts))
+            Row(labels, point.total, tuple(point.counts), point.touched)
             for series in (self._live, self._other)
             for labels, point in series.items()
         ]
+
+    def knows_peer(self, peer: str) -> bool:
+        """Tell whether an exposed series is about *peer*."""
+        return any(self._is_about(labels, peer) for series in (self._live, self._other) for labels in series)
+
+    def forget_peer(self, peer: str) -> None:
+        """Drop what is about *peer*; it begins at 0 if it returns."""
+        for series in (self._live, self._other, self._parked):
+            gone = [labels for labels in series if self._is_about(labels, peer)]
+            for labels in gone:
+                del series[labels]
+            self._room.left += len(gone)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        for series in (self._live, self._other, self._parked):
+            self._room.left += len(series)
+            series.clear()
+
+    def _is_about(self, labels: tuple[str, ...], peer: str) -> bool:
+        return any(labels[index] == peer for index in self._peers)
 
     def _point(self, labels: tuple[str, ...], time: int) -> Point:
         point = self._live.get(labels)

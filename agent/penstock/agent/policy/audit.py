@@ -32,8 +32,8 @@ class Change:
     Attributes:
         author: what agentctl says over the unix socket, ``tls:NAME (agentctl's word)`` over TCP, ``file:NAME``.
         action: ``apply``, ``delete``, ``rollback``, ``import``, ``release`` (a file gives up its name), ``pause``,
-            ``resume``, ``quarantine-add``, ``quarantine-lift``, ``drill-start``, ``drill-stop``, ``recover`` (of the
-            database) or ``trim`` (of the log itself).
+            ``resume``, ``quarantine-add``, ``quarantine-lift``, ``drill-start``, ``drill-stop``, ``forget-engine``,
+            ``forget-peer``, ``recover`` (of the database) or ``trim`` (of the log itself).
         name: of the policy; for a pause, which engines; for an order, which peer or drill.
         old_generation: 0 where there was none before.
         old_manifest: canonical JSON, also of an order; empty for none.

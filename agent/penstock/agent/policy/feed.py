@@ -129,6 +129,14 @@ class PolicyFeed:
         subscriber.connected = False
         self.changed.notify()
 
+    def forget(self, key: EngineKey) -> None:
+        """Let go of what is known of an engine that is not connected."""
+        subscriber = self._subscribers.get(key)
+        if subscriber is not None and not subscriber.connected:
+            del self._subscribers[key]
+            self._schedules.forget(key)
+            self.changed.notify()
+
     def holds(self, subscriber: Subscriber) -> bool:
         """Tell whether no newer stream of the same engine has taken over."""
         return self._subscribers.get(subscriber.target.key) is subscriber
@@ -193,8 +201,7 @@ class PolicyFeed:
         gone = next((key for key, item in self._subscribers.items() if not item.connected), None)
         if gone is None:
             raise FullError(f"{MAX_ENGINES} engines have subscribed already; run another agent")
-        del self._subscribers[gone]
-        self._schedules.forget(gone)
+        self.forget(gone)
 
     def _orders_for(
         self, subscriber: Subscriber

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.ingest_pb2 import Batch
 
 # Events that no span is made of.
-_WITHOUT_SPAN = frozenset(("", "source_lost", "quarantine_changed"))
+_WITHOUT_SPAN = frozenset(("", "source_lost", "forgotten", "quarantine_changed"))
 
 
 class RequestKey(NamedTuple):

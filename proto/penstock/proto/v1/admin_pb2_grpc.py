@@ -154,6 +154,11 @@ class AdminStub(object):
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.BackupResponse.FromString,
                 _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/penstock.v1.Admin/Forget',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -304,6 +309,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Forget(self, request, context):
+        """FAILED_PRECONDITION while it is connected.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -426,6 +438,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Backup,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.BackupRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.BackupResponse.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1076,6 +1093,33 @@ class Admin(object):
             '/penstock.v1.Admin/Backup',
             penstock_dot_proto_dot_v1_dot_admin__pb2.BackupRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.BackupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Admin/Forget',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.ForgetResponse.FromString,
             options,
             channel_credentials,
             insecure,

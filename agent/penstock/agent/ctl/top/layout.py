@@ -120,7 +120,7 @@ def _trouble(history: History, sample: Sample, now: float) -> Line:
         return [Piece(f"agent: {words.one_line(status.degraded)}", BAD)]
     late = sum(1 for item in sample.engines if item.connected and not item.in_sync)
     if late:
-        return [Piece(f"policy: not in force in {late} engines; 'agentctl doctor' says why", WARN)]
+        return [Piece(f"policy: not in force in {late} engines; doctor says why", WARN)]
     if status is not None and status.otlp_error:
         return [Piece(f"traces: {words.one_line(status.otlp_error)}", WARN)]
     return []

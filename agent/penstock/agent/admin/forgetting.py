@@ -1,0 +1,30 @@
+"""The call that forgets an engine or a peer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin import convert, selecting
+from penstock.agent.admin.targets import key_of, selection_of
+from penstock.agent.errors import ContractError
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from penstock.agent.admin.context import AgentContext
+
+
+async def forget(agent: AgentContext, request: admin.ForgetRequest) -> admin.ForgetResponse:
+    """Forget an engine that is away, or a peer that is not in use, before its time."""
+    if request.HasField("engine") == bool(request.peer):
+        raise ContractError("give engine, or peer")
+    who = selecting.who_and_why(request.author, request.reason)
+    if request.HasField("engine"):
+        keys = [key_of(request.engine)]
+        await agent.retirement.forget_engine(keys[0], **who)
+    else:
+        selection = selection_of(request.selector)
+        chosen = None if selection.everything else selecting.selected_targets(agent, selection)
+        keys = await agent.retirement.forget_peer(
+            request.peer, None if chosen is None else [target.key for target in chosen], **who
+        )
+    return admin.ForgetResponse(engines=map(convert.key_message, keys))

@@ -1,0 +1,64 @@
+"""``agentctl forget``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from penstock.agent.ctl import words
+from penstock.agent.ctl.named import ENGINE, PEER
+from penstock.agent.ctl.options import author, engine_selector, with_client, with_output, with_selector
+from penstock.agent.ctl.output import show
+from penstock.agent.ctl.say import say
+from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import EngineKey
+
+if TYPE_CHECKING:
+    from penstock.agent.ctl.client import Client
+    from penstock.agent.model import EngineKey as Key
+
+_with_reason = click.option("--reason", default="", help="Why, for the audit log.")
+
+
+@click.group()
+def forget() -> None:
+    """Forget an engine that has gone, or a peer, before --retire-after is over.
+
+    Metrics, lists, alerts and doctor forget it at once; its events and traces stay. If it comes back, its counters
+    begin at 0.
+    """
+
+
+@forget.command()
+@click.argument("engine", type=ENGINE)
+@_with_reason
+@with_output()
+@with_client
+def engine(client: Client, engine: Key, reason: str, output: str) -> None:
+    """Forget ENGINE, which must not be connected."""
+    key = EngineKey(server=engine.server, engine=engine.engine)
+    request = admin.ForgetRequest(engine=key, author=author(), reason=reason)
+    _tell(client.call("Forget", request), f"engine {engine}", output)
+
+
+@forget.command()
+@click.argument("peer", type=PEER)
+@with_selector
+@_with_reason
+@with_output()
+@with_client
+def peer(client: Client, peer: str, selector: str, reason: str, output: str) -> None:
+    """Forget PEER (host:port), which no engine may report as connected, in flight or in quarantine."""
+    request = admin.ForgetRequest(
+        peer=peer, selector=engine_selector(selector), author=author(), reason=reason
+    )
+    response = client.call("Forget", request)
+    where = ", ".join(words.engine(key) for key in response.engines)
+    _tell(response, f"peer {peer} of engine {where}", output)
+
+
+def _tell(response: admin.ForgetResponse, what: str, output: str) -> None:
+    if output == "table":
+        say(f"{what} is forgotten")
+    else:
+        show(response, output)

@@ -1,0 +1,38 @@
+"""Where the installed commands begin: the base install has them too, but not what they need.
+
+Only the standard library is imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+_WRONG_USE = 2
+
+
+def agent() -> NoReturn:
+    """Run ``penstock-agent``."""
+    _run("penstock-agent", "penstock.agent.main")
+
+
+def agentctl() -> NoReturn:
+    """Run ``agentctl``."""
+    _run("agentctl", "penstock.agent.ctl.main")
+
+
+def _run(program: str, module: str) -> NoReturn:
+    """Run the ``main`` of *module*; a package that is not installed is one sentence, whenever it is missed."""
+    try:
+        import_module(module).main()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "penstock"):
+            raise
+        sys.stderr.write(
+            f"{program}: {missing} is not installed: only the engine's part of Penstock is here; "
+            "install the rest with: pip install 'penstock[agent]'\n"
+        )
+        sys.exit(_WRONG_USE)
+    sys.exit(0)

@@ -1,0 +1,100 @@
+"""agentctl forget, and what is shown of engines and peers that have gone."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+
+from tests.support.batches import PEER, transfer_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+    from penstock.agent.model import Source
+
+    from tests.support.admin_server import AdminHarness
+
+    Agentctl = Callable[..., Result]
+
+
+def _leave(harness: AdminHarness, source: Source, *, said_goodbye: bool = False) -> None:
+    async def leave() -> None:
+        harness.registry.disconnect(source.epoch, said_goodbye=said_goodbye)
+
+    harness.run(leave())
+
+
+def test_an_engine_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """It can be forgotten once it is not connected; then no list has it, and the audit log says who did it."""
+    source = harness.source("0")
+    harness.source("1")
+    harness.append(source, transfer_failure("r"))
+    refused = agentctl("forget", "engine", "0")
+    assert refused.exit_code == 1
+    assert "engine 0 is connected and would be back at once" in refused.stderr
+    _leave(harness, source)
+    assert [line.split()[0] for line in agentctl("get", "engines").stdout.splitlines()[1:]] == ["0", "1"]
+    assert "0   " in agentctl("get", "engines", "--state", "disconnected").stdout
+    assert "\n0   " not in agentctl("get", "engines", "--state", "connected").stdout
+    done = agentctl("forget", "engine", "0", "--reason", "scaled down")
+    assert (done.exit_code, done.stdout) == (0, "engine 0 is forgotten\n")
+    assert [line.split()[0] for line in agentctl("get", "engines").stdout.splitlines()[1:]] == ["1"]
+    assert "no peer has been seen yet" in agentctl("get", "peers").stderr
+    (entry,) = json.loads(agentctl("get", "audit", "-o", "json").stdout)["entries"]
+    assert (entry["action"], entry["name"], entry["reason"]) == ("forget-engine", "engine 0", "scaled down")
+    assert "engine forgotten, by" in agentctl("get", "events").stdout
+    assert agentctl("forget", "engine", "0").exit_code == 1
+
+
+def test_a_peer_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """After --retire-after it is only listed on demand; forgotten, not even then."""
+    now = time.time_ns()
+    source = harness.source("0")
+    harness.append(source, transfer_failure("r"), transfer_failure("s", peer="new:1", time_ns=now))
+    listed = agentctl("get", "peers")
+    assert (PEER in listed.stdout, "new:1" in listed.stdout) == (False, True)
+    assert listed.stderr == "1 retired peer is not shown; --state all lists them\n"
+    retired = agentctl("get", "peers", "--state", "retired")
+    assert (PEER in retired.stdout, "new:1" in retired.stdout, retired.stderr) == (True, False, "")
+    assert len(json.loads(agentctl("get", "peers", "--state", "all", "-o", "json").stdout)["peers"]) == 2
+    # What its engine holds a connection to is active, however quiet it is.
+    harness.snapshot(source, Snapshot(peers=[{"peer": {"address": PEER}, "connected": True}]))
+    assert PEER in agentctl("get", "peers").stdout
+    assert "engine 0 reports" in agentctl("forget", "peer", PEER).stderr
+    harness.snapshot(source, Snapshot())
+    done = agentctl("forget", "peer", PEER, "-l", "role=decode")
+    assert (done.exit_code, done.stdout) == (0, f"peer {PEER} of engine 0 is forgotten\n")
+    assert PEER not in agentctl("get", "peers", "--state", "all").stdout
+    assert json.loads(agentctl("forget", "peer", "new:1", "-o", "json").stdout) == {
+        "engines": [{"server": "", "engine": "0"}]
+    }
+
+
+def test_a_clock_that_is_behind_retires_nothing(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """An engine's times are compared with its own clock."""
+    hour = 3600 * 10**9
+    source = harness.source("0")
+    now = time.time_ns()
+    harness.append(source, transfer_failure("r", time_ns=now - hour))
+    assert PEER not in agentctl("get", "peers").stdout
+    harness.snapshot(source, Snapshot(time_unix_nano=now - hour))
+    assert PEER in agentctl("get", "peers").stdout
+
+
+def test_the_doctor_about_engines_that_have_gone(harness: AdminHarness, agentctl: Agentctl) -> None:
+    """One that said goodbye is worth a note, one that vanished is wrong; both say when they will be forgotten."""
+    source = harness.source("0")
+    _leave(harness, source, said_goodbye=True)
+    noted = agentctl("doctor")
+    assert "note   engine 0: was stopped, last seen" in noted.stdout
+    assert "the agent forgets it in 14m" in noted.stdout or "the agent forgets it in 15m" in noted.stdout
+    harness.source("0")
+    _leave(harness, source)
+    lost = agentctl("doctor")
+    assert lost.exit_code == 1
+    assert "wrong  engine 0: is not connected" in lost.stdout
+    assert "agentctl forget engine 0" in lost.stdout

@@ -1,0 +1,85 @@
+"""Sentences tell people to type what reaches the same agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from penstock.agent.ctl.hints import COMMANDS, hinted, note_program
+from penstock.agent.ctl.main import cli
+
+if TYPE_CHECKING:
+    from tests.support.admin_server import AdminHarness
+
+
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("'agentctl get engines' lists them", "'P get engines' lists them"),
+        ("agentctl resume 0; 'agentctl get audit' says who", "P resume 0; 'P get audit' says who"),
+        ("stop one (agentctl drill stop)", "stop one (P drill stop)"),
+        ("run agentctl as the agent's user", "run agentctl as the agent's user"),
+        (
+            "kubectl exec POD -c penstock -- agentctl doctor",
+            "kubectl exec POD -c penstock -- agentctl doctor",
+        ),
+        ("the agent's agentctl getting", "the agent's agentctl getting"),
+    ],
+)
+def test_commands_in_a_sentence(text: str, there: str) -> None:
+    """Those that people are to type, and no other mention of the program; twice changes nothing more."""
+    assert hinted(text, "P") == there
+    assert hinted(hinted(text, "agentctl --address x"), "agentctl --address y") == hinted(
+        text, "agentctl --address x"
+    )
+
+
+def test_every_command_is_known() -> None:
+    """One that is added is added there."""
+    assert sorted(cli.list_commands(None)) == sorted(COMMANDS)  # type: ignore[arg-type]
+
+
+def test_the_address_that_was_typed_is_kept(harness: AdminHarness) -> None:
+    """Before the command or behind it; that of the environment need not be typed again."""
+    address = harness.address
+    here = f"'agentctl --address {address} get engines' lists them\n"
+    for arguments in (
+        ["--address", address, "describe", "engine", "7"],
+        ["describe", "engine", "7", "--address", address],
+    ):
+        result = CliRunner().invoke(cli, arguments)
+        assert result.stderr == f"agentctl: there is no engine '7'; {here}"
+    result = CliRunner(env={"AGENTCTL_ADDRESS": address}).invoke(cli, ["describe", "engine", "7"])
+    assert result.stderr.endswith("'agentctl get engines' lists them\n")
+    # What the agent itself says.
+    result = CliRunner().invoke(cli, ["--address", address, "forget", "engine", "7"])
+    assert (result.exit_code, result.stderr) == (1, f"agentctl: there is no engine '7'; {here}")
+
+
+def test_an_agent_that_does_not_answer() -> None:
+    """The hint to the doctor leads to the same place, and the doctor's advice too."""
+    address = "unix:///nowhere/admin.sock"
+    result = CliRunner().invoke(cli, ["--address", address, "get", "engines"])
+    assert f"'agentctl --address {address} doctor' says why" in result.stderr
+
+
+def test_certificates_that_were_typed_are_kept() -> None:
+    """With quotes where the shell needs them; the address behind the command counts."""
+    typed = ["--address", "a:1", "--tls-ca", "my ca", "get", "engines"]
+    with cli.make_context("agentctl", typed) as context:
+        assert note_program(context, None) == "agentctl --address a:1 --tls-ca 'my ca'"
+        assert note_program(context, "b:2") == "agentctl --address b:2 --tls-ca 'my ca'"
+
+
+def test_the_doctor_names_the_address(harness: AdminHarness) -> None:
+    """In its advice, in every format."""
+    source = harness.source("0")
+
+    async def leave() -> None:
+        harness.registry.disconnect(source.epoch)
+
+    harness.run(leave())
+    for output in ("table", "json"):
+        result = CliRunner().invoke(cli, ["doctor", "--address", harness.address, "-o", output])
+        assert f"agentctl --address {harness.address} forget engine 0" in result.stdout
