@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ingest.losses import agent_source, loss_batch
+from penstock.agent.ingest.losses import loss_batch
+from penstock.agent.journal.own import agent_source
 from penstock.agent.model import EngineKey, LoggedBatch, Source
 from penstock.agent.samples import ProbeSample, TransferSample
 from penstock.proto.v1 import common_pb2, events_pb2
