@@ -18,6 +18,7 @@ from penstock.agent.errors import (
     OwnedError,
     PenstockError,
     StateError,
+    TakenError,
     UncountableError,
     UnwritableError,
 )
@@ -36,6 +37,7 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     OwnedError: grpc.StatusCode.PERMISSION_DENIED,
     StateError: grpc.StatusCode.INTERNAL,
+    TakenError: grpc.StatusCode.INTERNAL,
     UncountableError: grpc.StatusCode.INTERNAL,
     UnwritableError: grpc.StatusCode.INTERNAL,
 }
