@@ -21,6 +21,7 @@ from penstock.agent.errors import (
     OwnedError,
     PenstockError,
     StateError,
+    TakenError,
     UncountableError,
     UnwritableError,
 )
@@ -39,6 +40,7 @@ _CODES: dict[type[PenstockError], grpc.StatusCode] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     OwnedError: grpc.StatusCode.PERMISSION_DENIED,
     StateError: grpc.StatusCode.INTERNAL,
+    TakenError: grpc.StatusCode.INTERNAL,
     UncountableError: grpc.StatusCode.INTERNAL,
     UnwritableError: grpc.StatusCode.INTERNAL,
 }

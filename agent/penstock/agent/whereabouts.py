@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+# The others hold nothing that is needed after the process.
+_WATCHED = ("", "-wal")
 # The agent counts as degraded for so long after it has put a database back: something removes its files.
 _TOLD_SECONDS = 3600.0
 
@@ -79,13 +81,14 @@ class Whereabouts:
         self._reopen = reopen
         self._claim = claim
         self._files = self._look()
+        self._names = self._files.keys()
         self._stale = False
         self._notice = ""
         self._told_at = 0.0
         self.restored = 0
 
     def _look(self) -> dict[Path, Identity]:
-        paths = [self._path.with_name(self._path.name + suffix) for suffix in SUFFIXES]
+        paths = [self._path.with_name(self._path.name + suffix) for suffix in _WATCHED]
         return {path: found for path in paths if (found := identity(path)) is not None}
 
     def trouble(self) -> str:
@@ -133,13 +136,23 @@ class Whereabouts:
         try:
             if trouble:
                 self._put_back(database, trouble)
-            fresh = self._reopen(self._path)
+            fresh = self._open_anew()
         except (sqlite3.Error, OSError, StateError) as error:
             what = trouble or f"{self._path} was written anew"
             raise StateError(f"{what} and cannot be restored: {error}") from error
-        self._files, self._stale = self._look(), False
+        self._stale = False
         database.close()
         self.restored += 1
+        return fresh
+
+    def _open_anew(self) -> sqlite3.Connection:
+        """Open the copy; what has taken its place meanwhile is not what is to be written to."""
+        fresh = self._reopen(self._path)
+        files = self._look()
+        if files.keys() != self._names or files[self._path] != self._files[self._path]:
+            fresh.close()
+            raise StateError("it was removed once more")
+        self._files = files
         return fresh
 
     def _put_back(self, database: sqlite3.Connection, trouble: str) -> None:
@@ -148,8 +161,9 @@ class Whereabouts:
         written.unlink(missing_ok=True)
         write_copy(database, written)
         self._make_way(trouble)
+        copy = os.lstat(written)
         written.replace(self._path)
-        self._files, self._stale = self._look(), True
+        self._files, self._stale = {self._path: (copy.st_dev, copy.st_ino)}, True
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._notice = (
             f"{trouble}; the agent restored it at {now} without loss. "

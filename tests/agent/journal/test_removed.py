@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from penstock.agent.errors import FullError, StateError, TakenError
@@ -86,6 +87,37 @@ async def test_again_and_again(place, source):
         assert [row.seq for row in reader.batches(0)] == list(range(1, 11))
     assert journal.whereabouts.restored == 10
     await journal.close()
+
+
+async def test_at_any_moment(place, source):
+    """One file after the other, while the journal puts them back: at the end all is there, and nothing but that."""
+    journal = Journal.open(place.path, claim=place.claim)
+    ending = threading.Event()
+
+    def remove() -> None:
+        while not ending.is_set():
+            for path in place.path.glob("journal.db*"):
+                path.unlink(missing_ok=True)
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    acknowledged = 0
+    try:
+        for _ in range(30):
+            try:
+                await append(journal, source, acknowledged + 1)
+            except FullError:
+                continue
+            acknowledged += 1
+    finally:
+        ending.set()
+        removing.join()
+    await append(journal, source, acknowledged + 1)
+    with journal.reader() as reader:
+        assert [row.seq for row in reader.batches(0, limit=1000)] == list(range(1, acknowledged + 2))
+    assert journal.damage == ""
+    await journal.close()
+    assert not list(place.path.glob("state.corrupt-*"))
 
 
 async def test_by_itself(place, source, monkeypatch):

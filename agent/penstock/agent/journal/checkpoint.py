@@ -63,10 +63,11 @@ class Checkpointer:
         while not self._ending.is_set():
             restored = self._restored()
             try:
-                database = connect(self._path)
+                database = connect(self._path, "rw")
             except sqlite3.Error as error:
-                _log.info("checkpoints are left to the writer", error=str(error))
-                return
+                _log.debug("checkpoints are left to the writer", error=str(error))
+                self._ending.wait(_SECONDS)
+                continue
             with closing(database):
                 self._keep(database, restored)
 

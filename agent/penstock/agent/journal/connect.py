@@ -42,13 +42,15 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
     )
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
     """Open a connection for writing in autocommit mode; a transaction begins where the code says so.
+
+    With the *mode* ``rw`` the file must be there.
 
     WAL with ``synchronous = NORMAL``: a commit survives the death of the process; the death of the machine may
     cost the last commits but never the file. One thread at a time may use a connection.
     """
-    database = _open(path, "rwc")
+    database = _open(path, mode)
     try:
         # Takes effect in a file that is still empty: pages that are free can be given back to the system.
         database.execute("PRAGMA auto_vacuum = INCREMENTAL")

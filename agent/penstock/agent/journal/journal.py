@@ -84,15 +84,15 @@ class Journal:
         self.path = path
         self.damage = ""
         self.own = OwnLog(self)
-        database, self._budget = opened
-        budget = self._budget
+        database, budget = opened
+        self._budget = budget
         meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
         self.created_unix_nano = int(meta["created_unix_nano"])
         self.agent_epoch = int(meta["agent_epoch"])
         self._on_commit: list[OnCommit] = []
         self._fold = database.execute("SELECT batch, body FROM folds WHERE name = 'metrics'").fetchone()
-        self._requests = RequestIndex(database)
-        self._retention = Retention(database, budget, self._requests)
+        requests = RequestIndex(database)
+        self._retention = Retention(database, budget, requests)
         reserve = Reserve(path.with_name(RESERVE_FILE), budget.reserve)
         reserve.take()
         self.whereabouts = Whereabouts(path, self._reopen, claim)
@@ -103,7 +103,7 @@ class Journal:
             database,
             self._done,
             retention=self._retention,
-            requests=self._requests,
+            requests=requests,
             reserve=reserve,
             group_bytes=budget.transaction,
             damaged=self._note_damage,
@@ -210,8 +210,7 @@ class Journal:
             StateError: it cannot be read; or its files are gone, and will be put back within a second.
 
         """
-        self.whereabouts.check()
-        return Reader(self.path, stopped, lambda: self.whereabouts.restored)
+        return Reader(self.path, stopped, self.whereabouts)
 
     def save_fold(self, batch_id: int, blob: bytes) -> None:
         """Queue the fold's state after *batch_id*; a later call replaces one that waits."""
@@ -280,13 +279,11 @@ class Journal:
         self.whereabouts.forget()
 
     def _reopen(self, path: Path) -> sqlite3.Connection:
-        """Go on with the files that were put back; on the writer's thread."""
-        database = connect(path)
+        """Open the files that were put back; on the writer's thread."""
+        database = connect(path, "rw")
         try:
             limit_to(database, self._budget)
         except BaseException:
             database.close()
             raise
-        self._retention.use(database)
-        self._requests.use(database)
         return database

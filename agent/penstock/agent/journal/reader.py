@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from penstock.agent.model import Source
+    from penstock.agent.whereabouts import Whereabouts
 
 _BATCH = "SELECT id, epoch, seq, received_unix_nano, body, packed FROM batches"
 # Of the newest batches, when the beginning of an id is looked for: some 500,000 entries, and a quarter of a second.
@@ -64,7 +65,10 @@ class Reader:
     Args:
         path: of the journal.
         stopped: asked before each batch; once it returns True, reading one raises ImpossibleError.
-        restored: how often the journal's files were put back; who follows the log goes on in the new ones.
+        whereabouts: of the journal's files; after they were put back, a reader that follows the log goes on in the new ones.
+
+    Raises:
+        StateError: it cannot be read; or its files are gone, and will be put back within a second.
 
     """
 
@@ -72,23 +76,24 @@ class Reader:
         self,
         path: Path,
         stopped: Callable[[], bool] = lambda: False,
-        restored: Callable[[], int] = lambda: 0,
+        whereabouts: Whereabouts | None = None,
     ) -> None:
         self._path = path
         self._stopped = stopped
-        self._restored = restored
+        self._whereabouts = whereabouts
         self._open()
 
     def _open(self) -> None:
-        seen = self._restored()
+        if self._whereabouts is not None:
+            self._restored = self._whereabouts.restored
+            self._whereabouts.check()
         with describe(self._path):
             self._database = connect_reader(self._path)
         self._lookup = Lookup(self._database)
-        self._seen = seen
 
     def _follow(self) -> None:
         """See that what is open is where the log goes on."""
-        if self._restored() != self._seen:
+        if self._whereabouts is not None and self._whereabouts.restored != self._restored:
             old = self._database
             self._open()
             old.close()

@@ -195,10 +195,14 @@ class Writer:
     def _settled(self, group: list[Command], latest: dict[str, Write]) -> list[tuple[Command, Any]]:
         """Commit, but only to files that will be there after this process."""
         try:
-            self._database = self._settle(self._database)
+            database = self._settle(self._database)
         except PenstockError as error:
             self._keep(latest)
             return self._refuse(group, error)
+        if database is not self._database:
+            self._database = database
+            self._retention.use(database)
+            self._requests.use(database)
         return self._commit(group, latest)
 
     def _keep(self, latest: dict[str, Write]) -> None:

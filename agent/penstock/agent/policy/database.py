@@ -309,7 +309,14 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _begin(path: Path, locking: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    # As URI, so that it never creates the file.
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=5.0,
+    )
     try:
         connection.execute(f"PRAGMA locking_mode = {locking}")
         connection.execute("PRAGMA user_version").fetchone()
