@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1.ingest_pb2 import Hello
 
+ENGINE_CORE = "engine-core"
+"""The process with an engine's scheduler: it speaks for the engine."""
+
 
 class EngineKey(NamedTuple):
     """One vLLM engine: its index inside one server of the pod.

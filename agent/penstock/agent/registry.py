@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.accounts import Account
+from penstock.agent.model import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 MAX_SOURCES = 1_024
 # Kinds of drops and guard errors that are kept apart for one source.
 _MAX_KINDS = 512
-
-ENGINE_CORE = "engine-core"
 
 
 @dataclass(slots=True)
