@@ -19,13 +19,15 @@ from penstock.agent.admin import AccessInterceptor, AdminService, AgentContext
 from penstock.agent.condition import Condition
 from penstock.agent.errors import DamageError, StateError
 from penstock.agent.folding import FoldKeeper
+from penstock.agent.holders import Holders
 from penstock.agent.housekeeping import Housekeeper
 from penstock.agent.http import HttpServer
-from penstock.agent.ingest import Admission, IngestService, LossWatch, Refusals
+from penstock.agent.ingest import Admission, Door, IngestService, LossWatch, Refusals
 from penstock.agent.journal import AGENT_PROCESS, Journal
 from penstock.agent.listen import GrpcServer, allow_files
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.state import StateMetrics
+from penstock.agent.model import ENGINE_CORE
 from penstock.agent.policy import (
     OrderBook,
     Pauses,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.agent.config import Config
+    from penstock.agent.journal import Reader
     from penstock.agent.policy.files import FileSource
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
@@ -150,7 +153,8 @@ class Daemon:
         http = self._http = await self._start_http()
         keeper = FoldKeeper(journal, fold := Fold())
         replayed = await self._restore(keeper)
-        policies = await self._open_policies(place)
+        holders = Holders(self._config.source_grace)
+        policies = await self._open_policies(place, holders)
         registry = Registry(time.time_ns, fold.account)
         journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
 
@@ -158,9 +162,13 @@ class Daemon:
         self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
         self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
 
-        ingest = self._take_in(
-            journal, registry, policies, own, Admission(fold.known(), self._config.memory_limit)
+        admission = Admission(
+            lambda: {*fold.known(), *registry.connected_engines()}, self._config.memory_limit
         )
+        reader = self._parts.enter_context(journal.reader())
+        losses = self._watch_losses(journal, reader, registry, holders)
+        door = Door(reader.source, holders, admission)
+        ingest = self._take_in(journal, registry, policies, own, losses, door)
         admin = await self._serve_admin(
             AgentContext(
                 journal=journal,
@@ -175,7 +183,8 @@ class Daemon:
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
-        engines = await self._serve_engines(ingest, policies.feed)
+        feed = PolicyFeedService(policies.feed, own.refused.count)
+        engines = await self._serve_engines(ingest, policies.feed, feed)
         house = Housekeeper(policies.database, self._condition, self.fatal)
         self._parts.push_async_callback(house.stop)
         self._listen_address = str(engines.address)
@@ -215,14 +224,15 @@ class Daemon:
         self._parts.callback(saving.cancel)
         return replayed
 
-    async def _open_policies(self, place: StateDirectory) -> _Policies:
+    async def _open_policies(self, place: StateDirectory, holders: Holders) -> _Policies:
         # Beside it there is its copy, and for a moment another one.
         size = min(self._config.audit_bytes, place.limit // 16)
         database = PolicyDatabase.open(place.path, AuditLimit(self._config.audit_entries, size))
         self._parts.callback(database.close)
         store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
         files = await self._follow_files(store)
-        return _Policies(database, store, pauses, orders, PolicyFeed(store, pauses, orders), files)
+        feed = PolicyFeed(store, pauses, orders, holders=holders)
+        return _Policies(database, store, pauses, orders, feed, files)
 
     async def _follow_files(self, store: PolicyStore) -> FileSource | None:
         """Have the files' policies in the store before the first engine asks."""
@@ -270,16 +280,17 @@ class Daemon:
         registry: Registry,
         policies: _Policies,
         own: AgentMetrics,
-        admission: Admission,
+        losses: LossWatch,
+        door: Door,
     ) -> IngestService:
         """Return what engines will be served with."""
         ingest = IngestService(
             journal,
             registry,
             policies.pauses,
-            self._watch_losses(journal, registry),
+            losses,
             own.ack.observe,
-            admission=admission,
+            door=door,
             count_refused=own.refused.count,
             count_broken=own.count_broken_stream,
         )
@@ -302,15 +313,19 @@ class Daemon:
         )
         return exporter
 
-    def _watch_losses(self, journal: Journal, registry: Registry) -> LossWatch:
-        """Wait for the sources that an earlier life left open too; who does not come back is lost."""
-        reader = self._parts.enter_context(journal.reader())
+    def _watch_losses(
+        self, journal: Journal, reader: Reader, registry: Registry, holders: Holders
+    ) -> LossWatch:
+        """Wait for the sources that an earlier life left open too; what does not come back is lost."""
         losses = LossWatch(journal, reader, self._config.source_grace)
         self._parts.push_async_callback(losses.stop)
         for row in reader.source_rows():
             if not row.closed and row.source.process != AGENT_PROCESS:
                 registry.restore(row.source, row.watermark, row.last_seen_unix_nano)
                 losses.away(row.source, row.last_seen_unix_nano, graces=_RESTART_GRACES)
+                if row.source.process == ENGINE_CORE:
+                    grace = _RESTART_GRACES * self._config.source_grace
+                    holders.restore(row.source.key, row.source.credential, grace)
         return losses
 
     async def _serve_admin(self, context: AgentContext) -> dict[str, str]:
@@ -338,10 +353,12 @@ class Daemon:
         self._parts.callback(service.close)
         return addresses
 
-    async def _serve_engines(self, ingest: IngestService, feed: PolicyFeed) -> GrpcServer:
+    async def _serve_engines(
+        self, ingest: IngestService, feed: PolicyFeed, feed_service: PolicyFeedService
+    ) -> GrpcServer:
         """Serve both of an engine's services on the one endpoint that it knows."""
         server = GrpcServer(self._config.listen, "--listen", _INGEST_MODE)
-        server.server.add_generic_rpc_handlers((ingest.handler(), PolicyFeedService(feed).handler()))
+        server.server.add_generic_rpc_handlers((ingest.handler(), feed_service.handler()))
         await self._serve(server)
         self._parts.push_async_callback(self._drain, ingest, feed, server)
         return server

@@ -177,6 +177,10 @@ class Registry:
         """Return all sources, in the order in which they came."""
         return list(self._sources.values())
 
+    def connected_engines(self) -> set[EngineKey]:
+        """Return the keys of the sources that are connected."""
+        return {live.source.key for live in self._sources.values() if live.connected}
+
     def engines(self) -> list[EngineView]:
         """Return all engines, sorted by key; an API process alone is no engine."""
         by_key: defaultdict[EngineKey, list[LiveSource]] = defaultdict(list)

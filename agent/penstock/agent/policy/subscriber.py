@@ -16,6 +16,7 @@ from penstock.agent.policy.notice import Notice
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from penstock.agent.holders import Hold
     from penstock.agent.selector import Target
     from penstock.proto.v1.policy_pb2 import OrderRefusal, PolicyAck, PolicyMoved, PolicyNack, Subscribe
 
@@ -98,6 +99,7 @@ class Subscriber:
         hash_in_force: by the engine's own word.
         wanted: what it is to have; set by :meth:`want`.
         faults_allowed: the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
+        ousted: the process that held the engine before is back: this stream is to end.
         wake: tells the stream's task that there may be something to push.
 
     """
@@ -108,6 +110,8 @@ class Subscriber:
     hash_in_force: str
     faults_allowed: bool = False
     connected: bool = True
+    hold: Hold | None = None
+    ousted: bool = False
     wanted: Wanted = field(default_factory=Wanted)
     answer: Answer | None = None
     wake: Notice = field(default_factory=Notice)
@@ -126,6 +130,11 @@ class Subscriber:
             _cut(subscribe.hash_in_force),
             subscribe.faults_allowed,
         )
+
+    def oust(self) -> None:
+        """End the stream: the engine is another process's."""
+        self.ousted = True
+        self.wake.notify()
 
     @property
     def takes_quarantines(self) -> bool:
