@@ -34,7 +34,7 @@ def client_names(auth_context: Mapping[str, Iterable[bytes]]) -> list[str]:
     except (ValueError, x509.DuplicateExtension) as error:
         raise AccessError(f"the client's certificate cannot be read ({error}); issue another one") from error
     for name in names:
-        # NUL, other control characters, marks that turn text round: no name that a person has put on a list.
+        # NUL, other control characters, marks that reverse text: no name on a list has them.
         if not name.isprintable():
             raise AccessError(
                 f"the client's certificate has the name {name[:_SHOWN]!a}, with a character that cannot be printed; "

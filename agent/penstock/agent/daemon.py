@@ -316,7 +316,7 @@ class Daemon:
     def _watch_losses(
         self, journal: Journal, reader: Reader, registry: Registry, holders: Holders
     ) -> LossWatch:
-        """Wait for the sources that an earlier life left open too; what does not come back is lost."""
+        """Wait for the sources that an earlier life left open too; those that do not come back are lost."""
         losses = LossWatch(journal, reader, self._config.source_grace)
         self._parts.push_async_callback(losses.stop)
         for row in reader.source_rows():

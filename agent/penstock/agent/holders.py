@@ -1,12 +1,12 @@
 """Which process speaks for each engine. Pure, in memory, on one thread.
 
-gRPC tells a server nothing about the process behind a unix socket. So each process draws a secret, and shows it in the
-first message of both of its streams. The one that comes first holds its engine for as long as it is connected: no other
-process subscribes to the engine's policy, or sends as its EngineCore. When its connection is gone anyone may come, as an
-engine that was killed and started again has a new secret; but if the one that was here before comes back within the
-grace, it lives, and the engine is its own again.
+gRPC tells a server nothing about the process behind a unix socket. So each engine process draws a secret and sends it in
+the first message of both of its streams. The first EngineCore process holds its engine while it is connected: no other
+process can subscribe to the engine's policy or send as its EngineCore. When its connection has ended, any process can
+take the engine, because an engine that was killed and started again has a new secret. But if the earlier holder comes
+back within the grace, it is alive, and it takes the engine back.
 
-Engines older than the secret show none. They hold nothing, and are refused only while another process holds the engine.
+Engines older than the secret send none. They hold nothing, and are refused only while another process holds the engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.model import EngineKey
 
-# Engines that are remembered though nobody is connected for them; what is over is forgotten first.
+# Engines in memory; those without a stream are forgotten first.
 _MAX_ENGINES = 1_024
 _GRACE = 10.0
 
@@ -39,7 +39,7 @@ class Hold:
 
     Attributes:
         credential: digest of its process's secret; empty if it has none.
-        oust: called when the process that was here before takes the engine back.
+        oust: called when the earlier holder takes the engine back.
 
     """
 
@@ -50,7 +50,7 @@ class Hold:
 
 @dataclass(slots=True)
 class _Engine:
-    """Who holds it (empty: no process that is connected), who may take it back until when, and all streams."""
+    """The holder's credential (empty while none is connected), the earlier holder's and its deadline, all streams."""
 
     holder: bytes = b""
     earlier: bytes = b""
@@ -117,7 +117,7 @@ class Holders:
         if any(each.credential == hold.credential for each in engine.holds):
             return
         now = self._clock()
-        # Of several that broke off, the one that was here first: a process that never comes back takes nobody's place.
+        # Of several that broke off, the first keeps its right: short visits of others do not push it out.
         if not engine.goodbye and (not engine.earlier or now >= engine.until):
             engine.earlier, engine.until = hold.credential, now + self._grace
         engine.holder = b""
@@ -131,7 +131,7 @@ class Holders:
         return engine
 
     def _forget(self) -> None:
-        """Forget the engines without a stream: those that nobody can take back, else all."""
+        """Forget the engines without a stream: those past their deadline, else all."""
         now = self._clock()
         idle = [key for key, engine in self._engines.items() if not engine.holds]
         over = [key for key in idle if now >= self._engines[key].until]

@@ -60,7 +60,7 @@ def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             AGENT,
-            f"{status.messages_refused} messages or streams of engines were refused, the last {words.ago_of(status.last_refused, agent_now)}: "
+            f"{status.messages_refused} messages of engines were refused, the last {words.ago_of(status.last_refused, agent_now)}: "
             f"{words.one_line(status.last_refusal, 200)}",
             "do what the sentence says; if it names a field, the engine's penstock breaks the wire contract: "
             "install the agent's version in the engine's image",

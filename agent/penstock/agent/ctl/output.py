@@ -26,12 +26,14 @@ _GAP = "   "
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Return *message* as JSON values."""
+    """Return *message* as JSON values, without its secrets."""
     document: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
             continue
         value = getattr(message, field.name)
+        if isinstance(value, bytes):
+            continue  # A secret: the agent sends none, and none is shown.
         name = field.json_name
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             document[name] = dict(sorted(value.items()))

@@ -1,4 +1,4 @@
-"""Which source may come in: it is who it says, as far as the agent can tell, and there is room for it. No IO but a look-up."""
+"""Which source may come in: no other process holds its engine or its epoch, and there is room. Its only IO is a look-up."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Door:
-    """Asks whoever knows something about a source that has said hello.
+    """Checks each source that has said hello.
 
     Args:
         stored: returns the source of an epoch that the journal knows, None if it does not.
-        holders: who speaks for each engine; shared with the policy feed.
+        holders: which process speaks for each engine; shared with the policy feed.
         admission: bounds on what clients can make the agent hold.
 
     """
@@ -42,7 +42,7 @@ class Door:
 
         Args:
             live: the source of the same epoch that is or was connected in this life of the agent.
-            oust: ends its stream, when the process that held the engine before comes back.
+            oust: ends its stream, when the engine's earlier holder comes back.
 
         Returns:
             What is to be given to :meth:`leave`; None if it is no EngineCore.

@@ -76,7 +76,7 @@ class IngestService:
     Args:
         journal: where batches are committed before they are acknowledged.
         observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
-        door: who may come in.
+        door: decides which source may come in.
         count_refused: takes the reason, in a word, why a message or a stream was not taken.
         count_broken: called for each stream that ended without a goodbye, an error of ours or a wish of ours: its
             sender is gone, or gRPC refused a message itself, which looks the same from here.

@@ -21,7 +21,7 @@ class Ending(Enum):
     """Why the agent ends a stream."""
 
     REPLACED = "a newer stream of the same source took over"
-    OUSTED = "the process that held this engine before is back; give each server of the pod a PENSTOCK_SERVER of its own"
+    OUSTED = "the process that held this engine before is connected again; give each server of the pod a PENSTOCK_SERVER of its own"
     DRAINING = "the agent is stopping; connect again"
 
 

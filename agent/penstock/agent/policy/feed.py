@@ -65,7 +65,7 @@ class PolicyFeed:
         """Follow *store*, *pauses* and *orders*.
 
         Args:
-            holders: who speaks for each engine; shared with the ingest.
+            holders: which process speaks for each engine; shared with the ingest.
             clock: seconds since the epoch; expiries run by it.
             patience: seconds that a push may go unanswered before it is sent again, or a newer one overtakes it.
 
