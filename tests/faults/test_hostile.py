@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from penstock.agent.ingest.admission import NEW_SOURCES_BURST
+from penstock.agent.ingest.admission import SHARED_BURST_BYTES
 from penstock.agent.metrics.series import CAP
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -24,6 +24,8 @@ from tests.support.engine import FakeEngine
 MIB = 1 << 20
 # Half-open connections are closed 5 seconds after they came.
 HANDSHAKE = 5.0
+# In the burst that engines share; each counts as 2 KiB at least.
+NEW_SOURCES = SHARED_BURST_BYTES // (2 << 10)
 FLOODERS, FLOOD_BATCHES, FLOOD_EVENTS = 24, 10, 800
 
 
@@ -126,7 +128,7 @@ def test_reconnects(stand):
         code = send(stand.agent.listen, [first])
         strangers += not known
         # Of those who have never been here only so many are let in at once.
-        full = not known and strangers > NEW_SOURCES_BURST
+        full = not known and strangers > NEW_SOURCES
         assert code is grpc.StatusCode.OK or (full and code is grpc.StatusCode.RESOURCE_EXHAUSTED)
     wait_until(
         lambda: stand.agent.metric("penstock_agent_open_fds") <= descriptors + 5, "their files are closed"

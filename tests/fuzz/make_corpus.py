@@ -43,7 +43,7 @@ def _value(field: FieldDescriptor, depth: int) -> object:
     elif field.enum_type is not None:
         single = 1
     elif field.cpp_type == field.CPPTYPE_STRING:
-        single = "10.0.0.7:5600"
+        single = "10.0.0.7:5600" if field.type == field.TYPE_STRING else bytes(range(16))
     elif field.cpp_type == field.CPPTYPE_BOOL:
         single = True
     elif field.cpp_type in {field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT}:
@@ -57,7 +57,7 @@ def corpus() -> dict[str, bytes]:
     """Return all messages by the name of their file."""
     identity = Identity(process="engine-core", engine="0", role="decode", model="tiny", vllm_version="0.32.0")
     settings = Settings(endpoint="127.0.0.1:4320", labels={"role": "decode"})
-    greeting = hello(identity, settings, TIME)
+    greeting = hello(identity, settings, TIME, bytes(range(16)))
     greeting.pid = 1
     messages = {
         "hello": Batch(epoch=EPOCH, hello=greeting).SerializeToString(deterministic=True),

@@ -98,7 +98,7 @@ def test_snapshots_and_hellos(target, extreme):
     """What is shown of an engine as it is now."""
     snapshot = Snapshot(**filled(Snapshot.DESCRIPTOR, extreme))
     assert target.take(Batch(epoch=EPOCH, snapshot=snapshot).SerializeToString())
-    hello = Hello(**{**filled(Hello.DESCRIPTOR, extreme), "schema_version": 1})
+    hello = Hello(**{**filled(Hello.DESCRIPTOR, extreme), "schema_version": 1, "secret": b"s" * 64})
     assert target.take(Batch(epoch=EPOCH, hello=hello).SerializeToString())
     hello.key.CopyFrom(EngineKey(engine="0"))
     assert target.take(Batch(epoch=EPOCH, hello=hello, snapshot=snapshot).SerializeToString())

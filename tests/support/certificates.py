@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 
 import grpc
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -46,6 +51,36 @@ class Authority:
         files = Files(self._directory / f"{name}.pem", self._directory / f"{name}.key")
         files.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         issued.private_key_pem.write_to_path(str(files.key))
+        return files
+
+    def issue_as(self, common_names: Sequence[str], alternatives: Sequence[x509.GeneralName] = ()) -> Files:
+        """Issue a certificate for names as they are, such as no good authority signs."""
+        now, key = datetime.now(UTC), ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in common_names])
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(x509.load_pem_x509_certificate(self._authority.cert_pem.bytes()).subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+        )
+        if alternatives:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        signer = serialization.load_pem_private_key(self._authority.private_key_pem.bytes(), None)
+        assert isinstance(signer, ec.EllipticCurvePrivateKey)
+        signed = builder.sign(signer, hashes.SHA256())
+        name = f"{signed.serial_number:x}"
+        files = Files(self._directory / f"{name}.pem", self._directory / f"{name}.key")
+        files.cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        files.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
         return files
 
     def credentials(self, client: Files | None) -> grpc.ChannelCredentials:

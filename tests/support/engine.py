@@ -45,6 +45,7 @@ class FakeEngine:
         labels: dict[str, str] | None = None,
         epoch: int | None = None,
         rank: int = 0,
+        secret: bytes = b"",
     ) -> None:
         self.address = address
         self.epoch = random.getrandbits(63) + 1 if epoch is None else epoch
@@ -60,6 +61,7 @@ class FakeEngine:
             model=model,
             role=role,
             labels=labels or {},
+            secret=secret,
         )
         self.sent = 0
         self.acknowledged = 0

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.addresses import UnixAddress
-from penstock.agent.ingest import IngestService, LossWatch
+from penstock.agent.holders import Holders
+from penstock.agent.ingest import Admission, Door, IngestService, LossWatch
 from penstock.agent.journal import Journal
 from penstock.agent.listen import GrpcServer
 from penstock.agent.metrics import AgentMetrics
@@ -58,6 +59,7 @@ class IngestHarness:
     def __init__(self, directory: Path, grace: float) -> None:
         self.address = f"unix://{directory}/ingest.sock"
         self.pauses = FakePauses()
+        self.holders = Holders(grace)
         self.registry = Registry(time.time_ns)
         self.committed: list[Any] = []
         self.acks: list[float] = []
@@ -94,6 +96,7 @@ class IngestHarness:
             self.pauses,
             self.losses,
             self.acks.append,
+            door=Door(self.reader.source, self.holders, Admission(self.registry.connected_engines)),
             count_refused=self.metrics.refused.count,
             count_broken=self.metrics.count_broken_stream,
         )

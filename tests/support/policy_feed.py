@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
+from penstock.agent.holders import Holders
 from penstock.agent.model import EngineKey
 from penstock.agent.policy import (
     OrderBook,
@@ -46,6 +47,8 @@ class FeedServer:
     pauses: Pauses
     orders: OrderBook
     feed: PolicyFeed
+    holders: Holders
+    refused: list[str]
 
 
 @asynccontextmanager
@@ -55,14 +58,16 @@ async def running_feed(
     """Serve a feed whose state is below *directory*."""
     database = PolicyDatabase.open(directory)
     store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database, clock=clock)
-    feed = PolicyFeed(store, pauses, orders, patience=patience, clock=clock)
+    holders = Holders()
+    refused: list[str] = []
+    feed = PolicyFeed(store, pauses, orders, holders=holders, patience=patience, clock=clock)
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((PolicyFeedService(feed).handler(),))
+    server.add_generic_rpc_handlers((PolicyFeedService(feed, refused.append).handler(),))
     address = f"unix://{directory}/feed.sock"
     server.add_insecure_port(address)
     await server.start()
     try:
-        yield FeedServer(address, database, store, pauses, orders, feed)
+        yield FeedServer(address, database, store, pauses, orders, feed, holders, refused)
     finally:
         feed.close()
         await server.stop(0)

@@ -30,7 +30,8 @@ def value_of(field: FieldDescriptor) -> Any:
     """Return a value that is not the default."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
         return field.enum_type.values[-1].number
-    return _NUMBERS[field.cpp_type]
+    value = _NUMBERS[field.cpp_type]
+    return value.encode() if field.type == field.TYPE_BYTES else value
 
 
 def fill(message: Message, depth: int = 3) -> None:

@@ -19,13 +19,15 @@ from penstock.agent.admin import AccessInterceptor, AdminService, AgentContext
 from penstock.agent.condition import Condition
 from penstock.agent.errors import StateError, UnwritableError
 from penstock.agent.folding import FoldKeeper
+from penstock.agent.holders import Holders
 from penstock.agent.housekeeping import Housekeeper
 from penstock.agent.http import HttpServer
-from penstock.agent.ingest import Admission, IngestService, LossWatch, Refusals
+from penstock.agent.ingest import Admission, Door, IngestService, LossWatch, Refusals
 from penstock.agent.journal import AGENT_PROCESS, Journal
 from penstock.agent.listen import GrpcServer, allow_files
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.state import StateMetrics
+from penstock.agent.model import ENGINE_CORE
 from penstock.agent.policy import (
     OrderBook,
     Pauses,
@@ -47,7 +49,7 @@ from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from penstock.agent.config import Config
@@ -153,7 +155,8 @@ class Daemon:
         http = self._http = await self._start_http()
         keeper = FoldKeeper(journal, fold := Fold())
         replayed = await self._restore(keeper)
-        policies = await self._open_policies(database)
+        holders = Holders(self._config.source_grace)
+        policies = await self._open_policies(database, holders)
         registry = Registry(time.time_ns, fold.account)
         journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
 
@@ -161,16 +164,15 @@ class Daemon:
         self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
         self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
 
-        admission = Admission(known := fold.known(), self._config.memory_limit)
-        ingest = self._take_in(journal, registry, policies, own, known, admission)
+        known = fold.known()
+        admission = Admission(
+            lambda: {*fold.known(), *registry.connected_engines()}, self._config.memory_limit
+        )
+        losses = self._watch_losses(journal, registry, known, holders)
+        door = Door(journal.source, holders, admission)
+        ingest = self._take_in(journal, registry, policies, own, losses, door)
         retirement = Retirement(
-            journal,
-            registry,
-            fold,
-            policies.feed,
-            policies.database,
-            after=self._config.retire_after,
-            forgotten=admission.forget,
+            journal, registry, fold, policies.feed, policies.database, after=self._config.retire_after
         )
         admin = await self._serve_admin(
             AgentContext(
@@ -188,7 +190,8 @@ class Daemon:
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
-        engines = await self._serve_engines(ingest, policies.feed)
+        feed = PolicyFeedService(policies.feed, own.refused.count)
+        engines = await self._serve_engines(ingest, policies.feed, feed)
         retiring = asyncio.ensure_future(retirement.keep_retiring())
         self._parts.callback(retiring.cancel)
         house = Housekeeper(place, policies.database, self._condition, self.fatal)
@@ -247,10 +250,11 @@ class Daemon:
         self._parts.callback(saving.cancel)
         return replayed
 
-    async def _open_policies(self, database: PolicyDatabase) -> _Policies:
+    async def _open_policies(self, database: PolicyDatabase, holders: Holders) -> _Policies:
         store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
         files = await self._follow_files(store)
-        return _Policies(database, store, pauses, orders, PolicyFeed(store, pauses, orders), files)
+        feed = PolicyFeed(store, pauses, orders, holders=holders)
+        return _Policies(database, store, pauses, orders, feed, files)
 
     async def _follow_files(self, store: PolicyStore) -> FileSource | None:
         """Have the files' policies in the store before the first engine asks."""
@@ -305,17 +309,17 @@ class Daemon:
         registry: Registry,
         policies: _Policies,
         own: AgentMetrics,
-        known: Sequence[EngineKey],
-        admission: Admission,
+        losses: LossWatch,
+        door: Door,
     ) -> IngestService:
         """Return what engines will be served with; *known* are those that the log has not forgotten."""
         ingest = IngestService(
             journal,
             registry,
             policies.pauses,
-            self._watch_losses(journal, registry, known),
+            losses,
             own.ack.observe,
-            admission=admission,
+            door=door,
             count_refused=own.refused.count,
             count_broken=own.count_broken_stream,
         )
@@ -338,7 +342,9 @@ class Daemon:
         )
         return exporter
 
-    def _watch_losses(self, journal: Journal, registry: Registry, known: Collection[EngineKey]) -> LossWatch:
+    def _watch_losses(
+        self, journal: Journal, registry: Registry, known: Collection[EngineKey], holders: Holders
+    ) -> LossWatch:
         """Wait for the sources that an earlier life left open too; those that do not come back are lost."""
         losses = LossWatch(journal, self._config.source_grace)
         self._parts.push_async_callback(losses.stop)
@@ -349,9 +355,12 @@ class Daemon:
                     continue
                 if row.closed:
                     closed[row.source.key, row.source.process, row.source.rank] = row
-                else:
-                    registry.restore(row.source, row.watermark, row.last_seen_unix_nano)
-                    losses.away(row.source, row.last_seen_unix_nano, more=_BACK_OFF_SECONDS)
+                    continue
+                registry.restore(row.source, row.watermark, row.last_seen_unix_nano)
+                losses.away(row.source, row.last_seen_unix_nano, more=_BACK_OFF_SECONDS)
+                if row.source.process == ENGINE_CORE:
+                    grace = self._config.source_grace + _BACK_OFF_SECONDS
+                    holders.restore(row.source.key, row.source.credential, grace)
             # They are shown until they are retired; a successor that is open stands in their place already.
             taken = {(live.source.key, live.source.process, live.source.rank) for live in registry.sources()}
             for place, row in closed.items():
@@ -385,10 +394,12 @@ class Daemon:
         self._parts.callback(service.close)
         return addresses
 
-    async def _serve_engines(self, ingest: IngestService, feed: PolicyFeed) -> GrpcServer:
+    async def _serve_engines(
+        self, ingest: IngestService, feed: PolicyFeed, feed_service: PolicyFeedService
+    ) -> GrpcServer:
         """Serve both of an engine's services on the one endpoint that it knows."""
         server = GrpcServer(self._config.listen, "--listen", _INGEST_MODE)
-        server.server.add_generic_rpc_handlers((ingest.handler(), PolicyFeedService(feed).handler()))
+        server.server.add_generic_rpc_handlers((ingest.handler(), feed_service.handler()))
         await self._serve(server)
         self._parts.push_async_callback(self._drain, ingest, feed, server)
         return server

@@ -61,6 +61,10 @@ class AccessError(PenstockError):
     """Who asks may not."""
 
 
+class HeldError(AccessError):
+    """Another process speaks for this engine, or has this epoch."""
+
+
 class NotFoundError(PenstockError):
     """There is no such policy, engine or request."""
 

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import AccessError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
 # What begins an author's name that the agent vouches for.
 TLS_PREFIX = "tls:"
 _OWN_PREFIXES = (TLS_PREFIX, "file:")
 _MAX_CLAIM = 256
-# gRPC's names for a certificate's subject; the second has DNS names, URIs, addresses and e-mail.
-_NAMES = ("x509_common_name", "x509_subject_alternative_name")
 
 
 class Role(IntEnum):
@@ -70,15 +68,13 @@ class AllowList:
 
     roles: Mapping[str, Role]
 
-    def admit(self, auth_context: Mapping[str, Iterable[bytes]]) -> Caller:
-        """Return who the certificate of a connection says it is; of several names the one that may most.
+    def admit(self, names: Sequence[str]) -> Caller:
+        """Return the caller whose certificate has *names*; of several names the one that may most.
 
         Raises:
             AccessError: none of its names is on the list.
 
         """
-        values = [value for key in _NAMES for value in auth_context.get(key) or () if value]
-        names = [value.decode(errors="replace") for value in values]
         known = [name for name in names if name in self.roles]
         if not known:
             shown = ", ".join(repr(name[:_MAX_CLAIM]) for name in names[:8]) or "no name"
@@ -102,6 +98,8 @@ def parse_allow_list(text: str) -> AllowList:
         name, equals, word = entry.rpartition("=")
         if not equals or not name or word not in ("read", "write"):
             raise ValueError("expected NAME=read or NAME=write, with commas between them")
+        if not name.isprintable():
+            raise ValueError("expected names without control characters")
         if name in roles:
             raise ValueError(f"expected each name once, and {name!r} is there twice")
         roles[name] = Role[word.upper()]

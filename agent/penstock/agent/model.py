@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.holders import digest
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.proto.v1.ingest_pb2 import Hello
+
+ENGINE_CORE = "engine-core"
+"""The process with an engine's scheduler: it speaks for the engine."""
 
 
 class EngineKey(NamedTuple):
@@ -49,6 +54,7 @@ class Source:
     Attributes:
         epoch: random identity of the process's life; never 0.
         process: ``api``, ``engine-core`` or ``worker``.
+        credential: digest of the process's secret; empty if it showed none.
         role: word of ``Role`` (``prefill``, ``decode``, ...); ``unspecified`` if not known.
 
     """
@@ -66,6 +72,7 @@ class Source:
     schema_version: int = 1
     start_time_unix_nano: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    credential: bytes = field(default=b"", repr=False)
 
     @classmethod
     def from_hello(cls, epoch: int, hello: Hello) -> Source:
@@ -87,6 +94,7 @@ class Source:
             schema_version=hello.schema_version,
             start_time_unix_nano=hello.start_time_unix_nano,
             labels=dict(hello.labels),
+            credential=digest(hello.secret),
         )
 
 

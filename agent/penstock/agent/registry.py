@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.agent.accounts import Account
+from penstock.agent.model import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +23,6 @@ _MAX_KINDS = 512
 
 CLOCK_READINGS = 16
 """Snapshots, one a second, by which a source's clock is compared with ours."""
-
-ENGINE_CORE = "engine-core"
 
 
 @dataclass(slots=True)
@@ -215,6 +214,10 @@ class Registry:
     def sources(self) -> list[LiveSource]:
         """Return all sources, in the order in which they came."""
         return list(self._sources.values())
+
+    def connected_engines(self) -> set[EngineKey]:
+        """Return the keys of the sources that are connected."""
+        return {live.source.key for live in self._sources.values() if live.connected}
 
     def engines(self) -> list[EngineView]:
         """Return all engines, sorted by key; an API process alone is no engine."""

@@ -56,7 +56,6 @@ class Retirement:
     Args:
         after: seconds that an engine may be away. Of this life of the agent: after a restart it begins again, for
             engines come back when their back-off allows it.
-        forgotten: called with each key that is forgotten, besides the parts given here.
         clock: monotonic seconds.
 
     """
@@ -70,7 +69,6 @@ class Retirement:
         database: PolicyDatabase,
         *,
         after: float = DEFAULT_SECONDS,
-        forgotten: Callable[[EngineKey], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.after = after
@@ -79,7 +77,6 @@ class Retirement:
         self._fold = fold
         self._feed = feed
         self._database = database
-        self._forgotten = forgotten
         self._clock = clock
         self._gone: dict[EngineKey, float] = {}
 
@@ -198,7 +195,6 @@ class Retirement:
         self._gone.pop(key, None)
         self._registry.forget(key)
         self._feed.forget(key)
-        self._forgotten(key)
 
     async def _write(self, key: EngineKey, forgotten: Forgotten) -> None:
         async with self._journal.own.next_batch(key) as (source, seq):

@@ -157,8 +157,10 @@ class Exporter(Service):
         self._identity = self._runtime.identity
         self._connections += 1
         self._stream = Stream(self._settings.endpoint, METHOD, Ack.FromString, self.inbox)
+        runtime = self._runtime
         greeting = Batch(
-            epoch=self._runtime.epoch, hello=hello(self._identity, self._settings, self._runtime.born_ns)
+            epoch=runtime.epoch,
+            hello=hello(self._identity, self._settings, runtime.born_ns, runtime.secret),
         )
         self._stream.send(greeting.SerializeToString())
         self._answer_by = time.monotonic() + ANSWER_DEADLINE

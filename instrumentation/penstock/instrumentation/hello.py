@@ -28,8 +28,8 @@ def labels(identity: Identity, settings: Settings) -> dict[str, str]:
     return found
 
 
-def hello(identity: Identity, settings: Settings, born_ns: int) -> Hello:
-    """Return the Hello of this process, which began at *born_ns* on the wall clock."""
+def hello(identity: Identity, settings: Settings, born_ns: int, secret: bytes) -> Hello:
+    """Return the Hello of this process, which began at *born_ns* on the wall clock and is known by *secret*."""
     return Hello(
         schema_version=SCHEMA_VERSION,
         key=engine_key(identity, settings),
@@ -43,4 +43,5 @@ def hello(identity: Identity, settings: Settings, born_ns: int) -> Hello:
         labels=settings.labels,
         role=ROLES.get(identity.role, 0),  # type: ignore[arg-type]
         role_guessed=identity.role_guessed,
+        secret=secret,
     )

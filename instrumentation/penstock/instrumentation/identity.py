@@ -32,6 +32,11 @@ class Identity:
     vllm_version: str = ""
 
 
+def new_secret() -> bytes:
+    """Return what proves to the agent that two streams come from one process. It is never logged, nor given to a child."""
+    return secrets.token_bytes(16)
+
+
 def new_epoch() -> int:
     """Return a random identity for one life of a process: 64 bits, never 0."""
     return secrets.randbits(64) or 1

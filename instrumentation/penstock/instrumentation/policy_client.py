@@ -155,6 +155,7 @@ class PolicyClient(Service):
             supported_fields=self._desk.sections,
             faults_allowed=self._settings.allow_faults,
             paused=self._desk.paused,
+            secret=self._runtime.secret,
         )
         self._send(Report(subscribe=subscribe))
 

@@ -19,7 +19,7 @@ from penstock.instrumentation.emitter import CAPACITY, Emitter
 from penstock.instrumentation.fork import wait_for_grpc_to_end
 from penstock.instrumentation.guard import guard
 from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.identity import PRECEDENCE, Identity, new_epoch
+from penstock.instrumentation.identity import PRECEDENCE, Identity, new_epoch, new_secret
 from penstock.instrumentation.policy_holder import PolicyHolder
 from penstock.instrumentation.snapshots import Snapshots
 
@@ -55,6 +55,7 @@ class Runtime:
         snapshots: who contributes to the snapshot of once a second.
         policy: the policy in force.
         epoch: identity of this life of the process.
+        secret: what both streams of this process show to the agent.
         born_ns: wall clock of its beginning.
 
     """
@@ -65,6 +66,7 @@ class Runtime:
         self.snapshots = Snapshots()
         self.policy = PolicyHolder()
         self.epoch = new_epoch()
+        self.secret = new_secret()
         self.born_ns = time.time_ns()
         self.identity = Identity()
         self.emitter = Emitter(self._ring)
@@ -231,6 +233,7 @@ class Runtime:
         self._lock = threading.RLock()
         self._fork_lock = threading.RLock()
         self.epoch = new_epoch()
+        self.secret = new_secret()
         self.born_ns = time.time_ns()
         self.identity = Identity()
         self.emitter.reset()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock.agent.addresses import TcpAddress, UnixAddress
 from penstock.agent.admin.access import READING, AccessInterceptor
+from penstock.agent.certificate import client_names
 from penstock.agent.config import AdminTls
 from penstock.agent.errors import AccessError, ConfigError
 from penstock.agent.identity import LOCAL, Caller, Role, parse_allow_list
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SERVICE = admin.DESCRIPTOR.services_by_name["Admin"]
-ALLOWED = "ops=write,grafana=read,both@example=read,both.example=write"
+ALLOWED = (
+    "ops=write,grafana=read,both@example=read,both.example=write,spiffe://cluster/grafana=read,10.0.0.7=read"
+)
 
 
 class _Recorder(admin_pb2_grpc.AdminServicer):
@@ -185,6 +190,45 @@ async def test_a_name_that_is_not_on_the_list(served: _Served) -> None:
     assert served.service.calls == []
 
 
+@pytest.mark.parametrize(
+    ("common_names", "alternatives"),
+    [
+        (["ops\0.evil.com"], []),
+        (["ops", "x\0"], []),
+        (["ops\n"], []),
+        (["\u202eops"], []),
+        (["mallory"], [x509.DNSName("both.example\0.evil.com")]),
+        (["mallory"], [x509.UniformResourceIdentifier("both.example\0")]),
+        (["ops"], [x509.RFC822Name("a@b\0")]),
+    ],
+)
+async def test_a_name_with_a_character_that_cannot_be_printed(
+    served: _Served, common_names: list[str], alternatives: list[x509.GeneralName]
+) -> None:
+    """No name of such a certificate counts: gRPC itself tells the text before a NUL as the whole name."""
+    async with served.channel(served.authority.issue_as(common_names, alternatives)) as channel:
+        code, details = await _call(channel, SERVICE.methods_by_name["GetStatus"])
+    assert (code, served.service.calls) == (grpc.StatusCode.PERMISSION_DENIED, [])
+    assert details.startswith("the client's certificate has the name '")
+    assert details.endswith("with a character that cannot be printed; issue one without it")
+    assert details.isprintable()
+
+
+@pytest.mark.parametrize(
+    "alternative",
+    [
+        x509.DNSName("both.example"),
+        x509.RFC822Name("both@example"),
+        x509.UniformResourceIdentifier("spiffe://cluster/grafana"),
+        x509.IPAddress(ip_address("10.0.0.7")),
+    ],
+)
+async def test_each_kind_of_alternative_name_counts(served: _Served, alternative: x509.GeneralName) -> None:
+    """As it stands in the certificate; a common name need not be there."""
+    async with served.channel(served.authority.issue_as([], [alternative])) as channel:
+        assert (await _call(channel, SERVICE.methods_by_name["GetStatus"]))[0] is grpc.StatusCode.OK
+
+
 async def test_certificates_that_are_worth_nothing(served: _Served) -> None:
     """None, an expired one, one of another authority, a plain connection: no call comes through."""
     status = SERVICE.methods_by_name["GetStatus"]
@@ -339,6 +383,13 @@ def test_an_author_is_bounded(claimed: str) -> None:
 def test_a_certificate_without_names() -> None:
     """Nobody."""
     with pytest.raises(AccessError, match=r"the client's certificate \(no name\) is not on the list"):
-        parse_allow_list("ops=read").admit({"x509_common_name": [b""]})
+        parse_allow_list("ops=read").admit([])
     with pytest.raises(AccessError):
-        parse_allow_list("").admit({"x509_common_name": [b"ops"]})
+        parse_allow_list("").admit(["ops"])
+
+
+@pytest.mark.parametrize("context", [{}, {"x509_pem_cert": []}, {"x509_pem_cert": [b"no certificate"]}])
+def test_a_connection_without_a_certificate(context: dict[str, list[bytes]]) -> None:
+    """Refused, whatever gRPC says of its names."""
+    with pytest.raises(AccessError, match=r"has no certificate|cannot be read"):
+        client_names({**context, "x509_common_name": [b"ops"]})

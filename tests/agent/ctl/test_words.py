@@ -84,6 +84,9 @@ def test_a_message_as_json_values() -> None:
     assert engine["role"] == "decode"
     assert list(engine["labels"].items()) == [("a", "1"), ("b", "2")]
     assert engine["sources"] == []
+    (source,) = plain(admin.Engine(sources=[{"hello": {"pid": 7, "secret": b"s" * 16}}]))["sources"]
+    assert source["hello"]["pid"] == 7
+    assert "secret" not in source["hello"]
 
 
 def _span(name: str, span_id: str, parent: str, start: int, **fields: object) -> admin.Span:

@@ -38,28 +38,64 @@ def limit_of(call, *args, **kwargs):
 
 def test_engines_that_are_known_always_come_in():
     """At the limit a new name is refused, and one that the log has named is not."""
-    known = [EngineKey("", str(number)) for number in range(MAX_ENGINES - 1)]
-    door = Admission(known)
-    assert limit_of(door.check_source, EngineKey("", "new"), new=True) == ""
-    assert limit_of(door.check_source, EngineKey("", "newer"), new=True) == "engines"
-    assert limit_of(door.check_source, known[0], new=True) == ""
-    assert limit_of(door.check_source, EngineKey("", "new"), new=True) == ""
-    door.forget(known[0])
-    assert limit_of(door.check_source, EngineKey("", "newer"), new=True) == ""
+    known = {EngineKey("", str(number)) for number in range(MAX_ENGINES - 1)}
+    door = Admission(lambda: known)
+    assert refusal(door, "new") == ""
+    known.add(EngineKey("", "new"))
+    assert refusal(door, "newer") == "engines"
+    assert refusal(door, "0") == ""
+    assert refusal(door, "new") == ""
+    # It has gone, and left nothing in the log.
+    known.remove(EngineKey("", "new"))
+    assert refusal(door, "newer") == ""
+
+
+def refusal(door, engine="0", *, core=False, size=500):
+    """Let a source in that is new, unless its *size* is 0; return the word of the limit that it meets."""
+    return limit_of(door.check_source, EngineKey("", engine), core=core, new_bytes=size)
+
+
+def flood(door, engine, **fields):
+    """Come as ever new processes of one engine until that is refused; return how many came in."""
+    return next(number for number in range(100_000) if refusal(door, engine, **fields))
 
 
 def test_new_sources_have_a_rate():
-    """Many at once, as when a node starts; then some a second. One that comes back is no new one."""
+    """Thousands at once, as when a node starts; then some a second. One that comes back is no new one."""
     clock = Clock()
     door = Admission(clock=clock)
-    key = EngineKey("", "0")
-    for _ in range(admission.NEW_SOURCES_BURST):
-        door.check_source(key, new=True)
-    assert limit_of(door.check_source, key, new=True) == "sources"
-    assert limit_of(door.check_source, key, new=False) == ""
-    clock.now += 1 / admission.NEW_SOURCES_PER_SECOND
-    assert limit_of(door.check_source, key, new=True) == ""
-    assert limit_of(door.check_source, key, new=True) == "sources"
+    assert 4_000 < flood(door, "0") < 5_000
+    assert refusal(door, size=0) == ""
+    clock.now += 1
+    assert 5 < flood(door, "0") < 50
+
+
+def test_long_hellos_count_as_more():
+    """What the log keeps of them is bounded in bytes: together less than the smallest state directory has."""
+    door = Admission()
+    came = sum(flood(door, str(number), core=core, size=8 << 10) for number in range(300) for core in (0, 1))
+    assert came * (8 << 10) < 17 * MIB
+
+
+def test_a_flood_of_new_sources_keeps_no_other_engine_out():
+    """A pod's worth of processes of another engine come in, and of the flooded engine its EngineCore."""
+    door = Admission()
+    flood(door, "flooded")
+    assert [refusal(door, "honest", core=core) for core in (True, *[False] * 8)] == [""] * 9
+    assert refusal(door, "flooded", core=True) == ""
+    assert refusal(door, "flooded") == "sources"
+
+
+def test_made_up_names_do_not_grow_the_memory():
+    """What is full again is forgotten; when there is no room for more, all that is shared is left."""
+    clock = Clock()
+    door = Admission(clock=clock)
+    for number in range(3 * admission._MAX_OWN):
+        assert refusal(door, str(number)) == ""
+        assert len(door._own) <= admission._MAX_OWN
+    clock.now += 3_600
+    assert refusal(door, "again") == ""
+    assert len(door._own) == 1
 
 
 def test_streams_are_counted():

@@ -101,6 +101,7 @@ def test_what_is_beyond_a_limit_is_refused_with_a_sentence(batch, sentence):
         (Hello(schema_version=1, process="api", labels={str(n): "" for n in range(65)}), "hello.labels has 65 entries"),
         (Hello(schema_version=1, process="api", labels={"a": "x" * 1025}), "hello.labels has a text of 1025"),
         (Hello(schema_version=1, process="api", labels={"x" * 1025: "a"}), "hello.labels has a text of 1025"),
+        (Hello(schema_version=1, process="api", secret=b"x" * 65), "hello.secret has 65 bytes, at most 64 are taken; draw 16"),
         (Hello(schema_version=1, process="x" * 5000), "hello.process has a text of 5000"),
         (Hello(schema_version=1, process="api", labels={str(n): "x" * 200 for n in range(50)}), "at most 8192 are taken; give the engine fewer or shorter labels"),
     ],

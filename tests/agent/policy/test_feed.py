@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
+from penstock.agent.holders import digest
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.rollout import Known, rollout
 from penstock.agent.selector import Selection, Target
@@ -336,6 +337,60 @@ async def test_two_engines_of_one_name_are_logged(served: FeedServer) -> None:
     assert "PENSTOCK_SERVER" in warning["event"]
 
 
+@pytest.mark.parametrize("secret", [b"x" * 16, b""], ids=["another secret", "none"])
+async def test_a_stranger_does_not_take_an_engine_s_policy_stream(served: FeedServer, secret: bytes) -> None:
+    """It is refused, and can answer nothing; the engine's own stream goes on."""
+    engine, stranger = Engine(served.address), Engine(served.address)
+    await engine.connect(secret=b"o" * 16)
+    await engine.ack(await engine.push())
+    await _answered(served, engine)
+    with capture_logs() as logs:
+        await stranger.connect(epoch=2, secret=secret)
+        assert await stranger.ended() is grpc.StatusCode.PERMISSION_DENIED
+        await stranger.disconnect()
+    (warning,) = [line for line in logs if line["log_level"] == "warning"]
+    assert "PENSTOCK_SERVER" in warning["error"]
+    assert served.refused == ["held"]
+    await served.store.apply(manifest(kvLoadFailure=_FAIL), author="me")
+    push = await engine.push()
+    assert push.nonce == 2
+    await engine.ack(push)
+    assert (await _answered(served, engine)).in_force
+    await engine.disconnect()
+
+
+async def test_the_ingest_s_holder_is_the_feed_s(served: FeedServer) -> None:
+    """A process that sends as the EngineCore keeps others from its policy, before it has subscribed itself."""
+    engine = Engine(served.address)
+    hold = served.holders.enter(engine.key, digest(b"o" * 16), lambda: None)
+    await engine.connect(secret=b"x" * 16)
+    assert await engine.ended() is grpc.StatusCode.PERMISSION_DENIED
+    await engine.disconnect()
+    await engine.connect(secret=b"o" * 16)
+    await engine.push()
+    served.holders.leave(hold)
+    await engine.disconnect()
+
+
+async def test_an_engine_takes_its_policy_stream_back(served: FeedServer) -> None:
+    """Its connection broke off for a moment; what subscribed meanwhile is cut off and answers no more."""
+    engine, stranger = Engine(served.address), Engine(served.address)
+    await engine.connect(secret=b"o" * 16)
+    await engine.push()
+    await engine.disconnect()
+    await eventually(lambda: not _subscriber(served, engine).connected, "the agent noticed")
+    await stranger.connect(secret=b"x" * 16)
+    await stranger.push()
+    hold = served.holders.enter(engine.key, digest(b"o" * 16), lambda: None)
+    assert await stranger.ended() is grpc.StatusCode.ABORTED
+    await engine.connect(secret=b"o" * 16)
+    await engine.ack(await engine.push())
+    assert (await _answered(served, engine)).in_force
+    served.holders.leave(hold)
+    await engine.disconnect()
+    await stranger.disconnect()
+
+
 async def test_the_schedule_is_pushed_again_when_a_policy_expires(served: FeedServer) -> None:
     """The agent's own clock takes the step that the engine takes by itself."""
     expires = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
@@ -374,9 +429,20 @@ async def test_an_acknowledgement_of_something_else_is_a_refusal(served: FeedSer
         Report(subscribe=Subscribe(key={"engine": "0"}, labels={str(n): "" for n in range(200)})),
         Report(subscribe=Subscribe(key={"engine": "0"}, supported_fields=map(str, range(200)))),
         Report(subscribe=Subscribe(key={"engine": "0"}, supported_fields=["x" * 5000])),
+        Report(subscribe=Subscribe(key={"engine": "0"}, secret=b"x" * 65)),
         Report(ack=PolicyAck(refused_orders=[OrderRefusal()] * 300_000)),
     ],
-    ids=["empty", "ack", "no engine", "long text", "many labels", "many fields", "long field", "bomb"],
+    ids=[
+        "empty",
+        "ack",
+        "no engine",
+        "long text",
+        "many labels",
+        "many fields",
+        "long field",
+        "long secret",
+        "bomb",
+    ],
 )
 async def test_a_stream_that_breaks_the_contract_is_refused(served: FeedServer, first: Report) -> None:
     """INVALID_ARGUMENT, and nothing is remembered of it."""

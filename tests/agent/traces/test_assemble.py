@@ -271,6 +271,33 @@ def test_a_goodbye_ends_requests_too():
     assert request.attributes[names.ENGINE_LOST] is True
 
 
+def test_a_goodbye_ends_its_own_epoch_only():
+    """What says goodbye under the engine's name, and is another process, ends nothing of the engine's."""
+    stranger = source(66, "decode", "decode")
+    known = {**SOURCES, 66: stranger}
+    log = Log()
+    log.add(DECODE_CORE, deferral_start(DECODE))
+    log.add(stranger, deferral_start("s-aaaaaaaa"))
+    log.add(stranger, goodbye={"reason": "exit"})
+    assembler = Assembler(known.get)
+    for logged in log.batches:
+        assembler.apply(logged)
+    finished = assembler.advance(log.now + 10 * GRACE)
+    assert {span.request_id for item in finished for span in item.spans} == {"s-aaaaaaaa"}
+    log.add(DECODE_CORE, closed(DECODE))
+    assert assembler.apply(log.batches[-1]) == []
+    (told,) = assembler.advance(log.now + 20 * GRACE)
+    assert not any(names.ENGINE_LOST in span.attributes for span in told.spans)
+
+
+def test_a_lost_engine_ends_what_only_its_worker_told():
+    """The EngineCore died before it could say a word about the failure."""
+    log = Log()
+    log.add(DECODE_WORKER, failed_load())
+    log.add(DECODE_CORE, lost(DECODE_CORE, last_seen=TIME + SECOND))
+    assert [span.name for span in Fold(log).walk().rest().spans]
+
+
 def test_too_many_requests_give_up_the_oldest():
     """The number of unfinished requests is bounded; what is given up is told as unfinished."""
     log = Log()

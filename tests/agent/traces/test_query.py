@@ -186,6 +186,15 @@ async def test_a_request_of_a_lost_engine(book):
     ]
 
 
+async def test_a_request_goes_on_when_another_process_says_goodbye(book):
+    """Under the same engine's name, with an epoch of its own."""
+    await book.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME))
+    await book.add(source(66, "decode", "decode"), goodbye={"reason": "exit"})
+    request, _ = trace_of(book, DECODE).spans
+    assert names.ENGINE_LOST not in request.attributes
+    assert request.attributes[names.UNFINISHED] == "true"
+
+
 async def test_explain_a_good_request(book):
     """One sentence a side: what was moved, from where, how long it took."""
     await book.tell(prefill_story(), decode_story())

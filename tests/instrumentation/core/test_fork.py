@@ -104,6 +104,9 @@ def test_parent_with_a_live_channel_forks(agent: FakeAgent, busy: bool) -> None:
     assert all(log[-1].HasField("goodbye") for log in agent.received.log.values())
     ranks = {hello.rank for _, hello in agent.received.hellos if hello.process == "worker"}
     assert ranks == set(range(6))
+    # No child shows its parent's secret, whichever of them the agent hears first.
+    assert len({(epoch, hello.secret) for epoch, hello in agent.received.hellos}) == 7
+    assert len({hello.secret for _, hello in agent.received.hellos}) == 7
 
 
 def test_queued_entries_are_the_parents(agent: FakeAgent) -> None:

@@ -9,6 +9,7 @@ import pytest
 from penstock.instrumentation import policy_desk
 from penstock.instrumentation.policy_client import PolicyClient
 from penstock.instrumentation.policy_model import NO_POLICY, Action
+from penstock.instrumentation.runtime import Runtime
 from penstock.instrumentation.service import Message, Tag
 from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_SETUP
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
@@ -30,7 +31,6 @@ from tests.support.seconds import SecondsClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.runtime import Runtime
     from penstock.proto.v1.policy_pb2 import Report
 
     from tests.support.fake_agent import FakeAgent
@@ -84,6 +84,17 @@ def test_subscribe_says_who(agent: FakeAgent, subscribed: Runtime) -> None:
     assert list(subscribe.supported_fields) == ["kv_load_failure"]
     assert subscribe.faults_allowed
     assert subscribe.hash_in_force == ""
+
+
+def test_both_streams_show_the_secret_of_the_process(agent: FakeAgent, subscribed: Runtime) -> None:
+    """It stays with the process when its epoch does not, and no two have the same."""
+    agent.wait(lambda: agent.received.hellos, "a hello")
+    secret = agent.received.hellos[0][1].secret
+    assert secret == last(agent, "subscribe").subscribe.secret == subscribed.secret
+    assert len(secret) == 16
+    subscribed.renew_epoch()
+    assert subscribed.secret == secret
+    assert Runtime().secret != secret
 
 
 def test_push_is_put_in_force_then_acknowledged(agent: FakeAgent, subscribed: Runtime) -> None:

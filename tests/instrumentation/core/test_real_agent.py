@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -262,3 +264,71 @@ def test_engine_is_in_sync_only_once_it_has_its_policy(
     finally:
         end()
         successor.stop(5.0)
+
+
+_LIFE = """
+import sys
+from penstock.instrumentation.runtime import Runtime
+from penstock.instrumentation.settings import Settings
+from tests.support.agent import wait_until
+from tests.support.entries import acknowledged, emit_failure
+
+runtime = Runtime()
+runtime.configure(Settings(endpoint=sys.argv[1], labels={}))
+runtime.identify(process="engine-core", key="killed")
+runtime.start_policy(("kv_load_failure.action",))
+emit_failure(runtime, "r")
+wait_until(lambda: acknowledged(runtime) and runtime._policy_client._heard, "both streams are taken")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def life(real: AgentProcess) -> subprocess.Popen[str]:
+    """Start an EngineCore's process and wait until the agent has taken both of its streams."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LIFE, real.listen], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_an_engine_that_is_killed_and_started_again_at_once(real: AgentProcess) -> None:
+    """Its key is its own, under another secret: twice within a grace."""
+    for count in (1, 2, 3):
+        process = life(real)
+        process.kill()
+        process.communicate(timeout=60)
+        wait_until(
+            lambda: real.metric("penstock_transfer_failures_total", engine="killed") == count,  # noqa: B023
+            "each life is counted",
+        )
+
+
+def test_two_processes_under_one_name(real: AgentProcess, engine: Runtime, admin: Any) -> None:
+    """The second is kept out of both streams while the first is there, and comes in when it has gone."""
+    engine.start_policy(FIELDS)
+    emit_failure(engine, "first")
+    wait_until(lambda: acknowledged(engine), "the first is taken")
+    held = real.metric("penstock_agent_refused_messages_total", reason="held") or 0
+    second = Runtime()
+    second.configure(Settings(endpoint=real.listen, labels={"role": "decode"}))
+    second.identify(process="engine-core", key="0", model="other", vllm_version="0.32.0")
+    second.start_policy(FIELDS)
+    emit_failure(second, "second")
+    try:
+        wait_until(
+            lambda: (real.metric("penstock_agent_refused_messages_total", reason="held") or 0) >= held + 2,
+            "it is refused",
+        )
+        rollout = apply(admin, {"kvLoadFailure": {"action": "fail"}})
+        assert [row.state for row in rollout.engines if row.key.engine == "0"] == ["acknowledged"]
+        assert engine.policy.current.kv_load_failure.action is Action.FAIL
+        assert second.policy.current == NO_POLICY
+        status = admin.GetStatus(admin_pb2.GetStatusRequest(), timeout=60)
+        assert "PENSTOCK_SERVER" in status.last_refusal
+        engine.stop(5.0)
+        wait_until(lambda: acknowledged(second), "the second is taken")
+    finally:
+        second.stop(5.0)

@@ -62,7 +62,8 @@ def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
             AGENT,
             f"{status.messages_refused} messages of engines were refused, the last {words.ago_of(status.last_refused, agent_now)}: "
             f"{words.one_line(status.last_refusal, 200)}",
-            "the engine's penstock breaks the wire contract: install the agent's version in the engine's image",
+            "do what the sentence says; if it names a field, the engine's penstock breaks the wire contract: "
+            "install the agent's version in the engine's image",
         )
     if abs(now - agent_now) > CLOCKS:
         yield Finding(

@@ -89,9 +89,11 @@ def may_be_absent(field: Any) -> bool:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Return *message* as JSON values."""
+    """Return *message* as JSON values, without its secrets."""
     document: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
+        if field.type == FieldDescriptor.TYPE_BYTES:
+            continue  # A secret: the agent sends none, and none is shown.
         if field.has_presence and not message.HasField(field.name):
             continue
         value, kind = getattr(message, field.name), kind_of(field)

@@ -234,7 +234,12 @@ def _add(descriptor: Any, found: dict[str, Any]) -> None:
 
 
 def _properties(descriptor: Any, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    fields = [field for field in descriptor.fields if field.name not in without]
+    # Bytes are secrets, which are never printed.
+    fields = [
+        field
+        for field in descriptor.fields
+        if field.name not in without and field.type != FieldDescriptor.TYPE_BYTES
+    ]
     return {
         "type": "object",
         "properties": {name_of(field): _field(field) for field in fields},

@@ -14,7 +14,7 @@ from penstock.agent.errors import LimitError
 from penstock.agent.ingest.pace import Bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     from penstock.agent.model import EngineKey
 
@@ -22,11 +22,15 @@ MAX_STREAMS = 1_024
 """Sources that are connected. A pod has some hundred processes; each may have a message of 1 MiB in hand."""
 
 MAX_ENGINES = 256
-"""Engines that are told apart: each has series until it is retired."""
+"""Engines that are connected or that the log has named and not forgotten: each has series until it is retired."""
 
-NEW_SOURCES_PER_SECOND = 4.0
-NEW_SOURCES_BURST = 2_048
-"""New epochs: each takes a row that outlives it. All processes of a node may start at once."""
+# New epochs: each takes a row that outlives it, as long as its Hello, and counts as one of this length at least. All
+# processes of a node may start at once. What an engine has of its own, apart for its EngineCore and for its other
+# processes, is there whatever others take; beyond it all share.
+_LEAST_BYTES = 2 << 10
+SHARED_BYTES_PER_SECOND, SHARED_BURST_BYTES = 32 << 10, 8 << 20
+OWN_BYTES_PER_SECOND, OWN_BURST_BYTES = 1 << 10, 16 << 10
+_MAX_OWN = 2 * MAX_ENGINES
 
 # Memory is looked at so often, and after so many bytes of messages, which take some times as much.
 _MEMORY_LOOK_SECONDS = 0.25
@@ -54,7 +58,7 @@ class Admission:
     """Decides about each source that says hello, and about each message while memory is short.
 
     Args:
-        known: engines that the log has named already.
+        known: returns the engines that are connected, or that the log has named.
         memory_limit: resident bytes above which nothing is taken in; 0 for none.
         clock: monotonic seconds.
         resident: returns the memory in use.
@@ -64,18 +68,20 @@ class Admission:
 
     def __init__(
         self,
-        known: Iterable[EngineKey] = (),
+        known: Callable[[], Collection[EngineKey]] = tuple,
         memory_limit: int = 0,
         clock: Callable[[], float] = time.monotonic,
         resident: Callable[[], int] = resident_bytes,
         relieve: Callable[[], None] = give_back,
     ) -> None:
-        self._engines = set(known)
+        self._known = known
         self._memory_limit = memory_limit
         self._clock = clock
         self._resident = resident
         self._relieve = relieve
-        self._sources = Bucket(NEW_SOURCES_PER_SECOND, NEW_SOURCES_BURST, clock)
+        self._shared = Bucket(SHARED_BYTES_PER_SECOND, SHARED_BURST_BYTES, clock)
+        # By engine and whether it is for its EngineCore.
+        self._own: dict[tuple[EngineKey, bool], Bucket] = {}
         self._memory_at = clock() - _MEMORY_LOOK_SECONDS
         self._taken = 0
         self._short = ""
@@ -91,28 +97,45 @@ class Admission:
             raise LimitError(f"{MAX_STREAMS} sources are connected; try again later", "streams")
         self.check_memory()
 
-    def check_source(self, key: EngineKey, *, new: bool) -> None:
-        """Check a source that has said hello; *new* if its epoch has never been seen.
+    def check_source(self, key: EngineKey, *, core: bool, new_bytes: int) -> None:
+        """Check a source that has said hello.
+
+        Args:
+            key: of its engine.
+            core: it is the EngineCore.
+            new_bytes: length of its Hello if its epoch has never been seen, else 0.
 
         Raises:
             LimitError: too many engines are known, or too many sources are new.
 
         """
-        if key not in self._engines and len(self._engines) >= MAX_ENGINES:
+        engines = self._known()
+        if key not in engines and len(engines) >= MAX_ENGINES:
             raise LimitError(
                 f"{MAX_ENGINES} engines are known and {str(key)!r} is none of them; forget one that has gone "
                 "(agentctl forget engine), or run another agent",
                 "engines",
             )
-        if new and not self._sources.try_take(1):
-            raise LimitError(
-                f"more than {NEW_SOURCES_PER_SECOND:g} new sources a second came; try again later", "sources"
-            )
-        self._engines.add(key)
+        if new_bytes:
+            size = max(new_bytes, _LEAST_BYTES)
+            own = self._own_bucket(key, core=core)
+            if not (own is not None and own.try_take(size)) and not self._shared.try_take(size):
+                raise LimitError(
+                    f"too many processes are new, of engine {str(key)!r} and in all; try again later",
+                    "sources",
+                )
 
-    def forget(self, key: EngineKey) -> None:
-        """Make room for another engine."""
-        self._engines.discard(key)
+    def _own_bucket(self, key: EngineKey, *, core: bool) -> Bucket | None:
+        """Return what the engine has of its own; None while too many others use theirs."""
+        bucket = self._own.get((key, core))
+        if bucket is None:
+            if len(self._own) >= _MAX_OWN:
+                # One that is full again is as good as none.
+                self._own = {each: own for each, own in self._own.items() if not own.full}
+            if len(self._own) >= _MAX_OWN:
+                return None
+            bucket = self._own[key, core] = Bucket(OWN_BYTES_PER_SECOND, OWN_BURST_BYTES, self._clock)
+        return bucket
 
     def check_memory(self, size: int = 0) -> None:
         """Check the memory in use before a message of *size* bytes is parsed; it is looked at now and then.

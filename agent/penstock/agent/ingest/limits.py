@@ -37,6 +37,7 @@ MAX_LABELS = 64
 # The log keeps one for each source, longer than its batches: with 16 times as much for each of those that may come at
 # once, the smallest of all state directories would be full of them.
 MAX_HELLO_BYTES = 8 << 10
+MAX_SECRET_BYTES = 64
 # In characters: ids, peers, connectors, labels ...
 MAX_NAME = 1_024
 # ... and texts inside events and snapshots (the sender cuts an exception's at 1 KiB).
@@ -175,6 +176,10 @@ def check_hello(hello: Hello) -> None:
     if hello.process == AGENT_PROCESS:
         raise ContractError(
             f"hello.process is {AGENT_PROCESS}: that is this agent; it is one of api, engine-core, worker"
+        )
+    if len(hello.secret) > MAX_SECRET_BYTES:
+        raise ContractError(
+            f"hello.secret has {len(hello.secret)} bytes, at most {MAX_SECRET_BYTES} are taken; draw 16 random ones"
         )
     _at_most("hello.labels", len(hello.labels), MAX_LABELS)
     _check_texts("hello", hello)

@@ -20,6 +20,12 @@ class Bucket:
         self._level = burst
         self._at = clock()
 
+    @property
+    def full(self) -> bool:
+        """Whether all of the burst is there."""
+        self._refill()
+        return self._level >= self._burst
+
     def try_take(self, amount: float) -> bool:
         """Take *amount* if it is there; tell whether it was."""
         self._refill()

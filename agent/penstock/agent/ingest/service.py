@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import structlog
 from penstock.agent.contents import Contents
-from penstock.agent.errors import ContractError, FullError, GapError, LimitError, PenstockError
-from penstock.agent.ingest.admission import Admission
+from penstock.agent.errors import ContractError, FullError, GapError, HeldError, LimitError, PenstockError
+from penstock.agent.ingest.door import Door
 from penstock.agent.ingest.limits import check_batch, check_hello, parse
 from penstock.agent.ingest.pace import Bucket, Hand
+from penstock.agent.ingest.refusals import Refusals
 from penstock.agent.ingest.stream import Ending, Stream
+from penstock.agent.journal.connect import describe
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.status import code_of
 from penstock.proto.v1.ingest_pb2 import DESCRIPTOR, Ack
@@ -45,6 +46,7 @@ _REASONS: dict[type[PenstockError], str] = {
     ContractError: "invalid",
     GapError: "out_of_order",
     FullError: "journal",
+    HeldError: "held",
 }
 
 
@@ -68,31 +70,19 @@ class Losses(Protocol):
         """Note that its stream ended without a goodbye."""
 
 
-@dataclass(slots=True)
-class Refusals:
-    """Messages that broke the contract, since the agent started."""
-
-    count: int = 0
-    last: str = ""
-    last_unix_nano: int = 0
-
-    def note(self, error: str) -> None:
-        """Count one."""
-        self.count, self.last, self.last_unix_nano = self.count + 1, error, time.time_ns()
-
-
 class IngestService:
     """Takes batches as bytes, so that the journal keeps each one as it came.
 
     Args:
         journal: where batches are committed before they are acknowledged.
         observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
+        door: decides which source may come in.
         count_refused: takes the reason, in a word, why a message or a stream was not taken.
         count_broken: called for each stream that ended without a goodbye, an error of ours or a wish of ours: its
             sender is gone, or gRPC refused a message itself, which looks the same from here.
 
     Attributes:
-        refused: messages that broke the contract.
+        refused: messages that broke the contract, and streams of processes that another one keeps out.
 
     """
 
@@ -104,7 +94,7 @@ class IngestService:
         losses: Losses,
         observe_ack: Callable[[float], None],
         *,
-        admission: Admission | None = None,
+        door: Door | None = None,
         count_refused: Callable[[str], None] = lambda _: None,
         count_broken: Callable[[], None] = lambda: None,
     ) -> None:
@@ -114,7 +104,8 @@ class IngestService:
         self._losses = losses
         self._observe_ack = observe_ack
         self.refused = Refusals()
-        self._admission = admission or Admission()
+        self._door = door or Door()
+        self._admission = self._door.admission
         self._count_refused = count_refused
         self._count_broken = count_broken
         self._hand = Hand(IN_HAND_BYTES)
@@ -158,14 +149,14 @@ class IngestService:
                 self._leave(stream)
         except PenstockError as error:
             self._count_refused(_reason(error))
-            if isinstance(error, ContractError):
+            if isinstance(error, ContractError | HeldError):
                 _log.warning("message refused", error=str(error))
                 self.refused.note(str(error))
             await context.abort(code_of(error), str(error))
         except TimeoutError:
             self._count_refused("silent")
             await context.abort(grpc.StatusCode.UNAVAILABLE, _SILENT)
-        if stream.ending is Ending.REPLACED:
+        if stream.ending in (Ending.REPLACED, Ending.OUSTED):
             await context.abort(grpc.StatusCode.ABORTED, stream.ending.value)
         if stream.ending is Ending.DRAINING:
             await context.abort(grpc.StatusCode.UNAVAILABLE, stream.ending.value)
@@ -193,8 +184,7 @@ class IngestService:
         check_batch(Contents(batch, body), body)
         check_hello(batch.hello)
         source = Source.from_hello(batch.epoch, batch.hello)
-        self._admission.check_source(source.key, new=self._registry.get(source.epoch) is None)
-        stream = Stream(source, context)
+        stream = self._admit(source, context, len(body))
         older = self._streams.get(source.epoch)
         self._streams[source.epoch] = stream
         self._idle.clear()
@@ -223,7 +213,17 @@ class IngestService:
         )
         return stream
 
+    def _admit(self, source: Source, context: Context, size: int) -> Stream:
+        stream = Stream(source, context)
+        live = self._registry.get(source.epoch)
+        with describe(self._journal.path):
+            stream.hold = self._door.admit(
+                source, None if live is None else live.source, size, lambda: stream.end(Ending.OUSTED)
+            )
+        return stream
+
     def _leave(self, stream: Stream) -> None:
+        self._door.leave(stream.hold, goodbye=stream.goodbye)
         epoch = stream.source.epoch
         if not (stream.goodbye or stream.refused or stream.ending):
             self._count_broken()

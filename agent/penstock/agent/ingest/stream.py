@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     import grpc
+    from penstock.agent.holders import Hold
     from penstock.agent.model import Source
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
@@ -20,6 +21,7 @@ class Ending(Enum):
     """Why the agent ends a stream."""
 
     REPLACED = "a newer stream of the same source took over"
+    OUSTED = "the process that held this engine before is connected again; give each server of the pod a PENSTOCK_SERVER of its own"
     DRAINING = "the agent is stopping; connect again"
 
 
@@ -29,6 +31,7 @@ class Stream:
 
     Attributes:
         context: the call.
+        hold: of an EngineCore: that it speaks for its engine.
         ending: set when the agent wants it to end.
         goodbye: the source said that nothing follows.
         refused: it was ended with an error of its own.
@@ -38,6 +41,7 @@ class Stream:
 
     source: Source
     context: Context
+    hold: Hold | None = None
     paused: bool = False
     ending: Ending | None = None
     goodbye: bool = False

@@ -212,6 +212,16 @@ class Journal:
         """
         return Reader(self.path, stopped, self.whereabouts)
 
+    def source(self, epoch: int) -> Source | None:
+        """Return the source of *epoch*, None if the log does not know it.
+
+        Raises:
+            StateError: as :meth:`reader`.
+
+        """
+        with self.reader() as reader:
+            return reader.source(epoch)
+
     def save_fold(self, batch_id: int, blob: bytes) -> None:
         """Queue the fold's state after *batch_id*; a later call replaces one that waits."""
         self._fold = (batch_id, blob)

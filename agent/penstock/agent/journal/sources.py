@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from penstock.agent.model import Source
@@ -25,6 +26,8 @@ def source_to_blob(source: Source) -> bytes:
         labels=source.labels,
         role=_role(source.role),
         role_guessed=source.role_guessed,
+        # Only the digest: the secret itself is on no disk.
+        secret=source.credential,
     ).SerializeToString(deterministic=True)
 
 
@@ -38,4 +41,5 @@ def _role(word: str) -> Role:
 
 def source_from_blob(epoch: int, blob: bytes) -> Source:
     """Undo :func:`source_to_blob`."""
-    return Source.from_hello(epoch, Hello.FromString(blob))
+    hello = Hello.FromString(blob)
+    return replace(Source.from_hello(epoch, hello), credential=hello.secret)

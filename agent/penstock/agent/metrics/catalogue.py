@@ -482,7 +482,7 @@ REFUSED_MESSAGES: Final = Metric(
     "penstock_agent_refused_messages_total",
     Kind.COUNTER,
     "Messages and streams of engines that were not taken: invalid, out_of_order, journal (full), memory, streams, "
-    "engines, sources (too many new ones), silent.",
+    "engines, sources (too many new ones), silent, held (another process speaks for that engine).",
     ("reason",),
     per_engine=False,
 )

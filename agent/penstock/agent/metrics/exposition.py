@@ -11,7 +11,7 @@ from penstock.agent.metrics.gauges import add_snapshots, by_engine
 from penstock.agent.metrics.sheet import Sheet
 from penstock.agent.metrics.spec import NANO, Kind
 from penstock.agent.metrics.text import negotiate, write
-from penstock.agent.registry import ENGINE_CORE
+from penstock.agent.model import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -52,7 +52,7 @@ class Latency:
             return self._series.rows()
 
 
-_REASONS = ("engines", "invalid", "journal", "memory", "out_of_order", "silent", "sources", "streams")
+_REASONS = ("engines", "held", "invalid", "journal", "memory", "out_of_order", "silent", "sources", "streams")
 
 
 class Refusals:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from penstock.agent.errors import ContractError, FullError
+from penstock.agent.holders import Holders, digest
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.notice import Notice
 from penstock.agent.policy.schedules import Schedules
@@ -32,6 +33,7 @@ MAX_ENGINES = 256
 MAX_LABELS = 128
 MAX_FIELDS = 128
 MAX_TEXT = 1024
+MAX_SECRET_BYTES = 64
 # A wall clock that is set back must not make an expiry late by more than this.
 _LONGEST_SLEEP = 30.0
 
@@ -56,12 +58,14 @@ class PolicyFeed:
         pauses: Pauses,
         orders: OrderBook,
         *,
+        holders: Holders | None = None,
         clock: Clock = time.time,
         patience: float = 10.0,
     ) -> None:
         """Follow *store*, *pauses* and *orders*.
 
         Args:
+            holders: which process speaks for each engine; shared with the ingest.
             clock: seconds since the epoch; expiries run by it.
             patience: seconds that a push may go unanswered before it is sent again, or a newer one overtakes it.
 
@@ -69,6 +73,7 @@ class PolicyFeed:
         self._schedules = Schedules(store)
         self._pauses = pauses
         self._orders = orders
+        self._holders = holders or Holders()
         self._clock = clock
         self._patience = patience
         self._subscribers: dict[EngineKey, Subscriber] = {}
@@ -104,6 +109,7 @@ class PolicyFeed:
 
         Raises:
             ContractError: what it says of itself breaks a bound.
+            HeldError: another process, which is connected, holds the engine.
             FullError: too many engines are connected.
 
         """
@@ -111,10 +117,11 @@ class PolicyFeed:
         if target.key not in self._subscribers and len(self._subscribers) >= MAX_ENGINES:
             self._forget_one()
         subscriber = Subscriber.from_subscribe(subscribe, target)
+        subscriber.hold = self._holders.enter(target.key, digest(subscribe.secret), subscriber.oust)
         replaced = self._subscribers.get(target.key)
         self._subscribers[target.key] = subscriber
         if replaced is not None:
-            if replaced.connected and replaced.epoch != subscriber.epoch:
+            if not subscribe.secret and replaced.connected and replaced.epoch != subscriber.epoch:
                 _log.warning(
                     "two engines subscribe under one name and take it from each other, unless one is just ending; "
                     "give each server of the pod a PENSTOCK_SERVER of its own",
@@ -127,6 +134,8 @@ class PolicyFeed:
     def leave(self, subscriber: Subscriber) -> None:
         """Note that a stream has ended; what was last known of the engine stays."""
         subscriber.connected = False
+        if subscriber.hold is not None:
+            self._holders.leave(subscriber.hold)
         self.changed.notify()
 
     def forget(self, key: EngineKey) -> None:
@@ -138,8 +147,8 @@ class PolicyFeed:
             self.changed.notify()
 
     def holds(self, subscriber: Subscriber) -> bool:
-        """Tell whether no newer stream of the same engine has taken over."""
-        return self._subscribers.get(subscriber.target.key) is subscriber
+        """Tell whether no newer stream of the same engine has taken over, and no process has taken it back."""
+        return not subscriber.ousted and self._subscribers.get(subscriber.target.key) is subscriber
 
     def next_push(self, subscriber: Subscriber) -> bytes | None:
         """Return the push that is due now, serialized, which counts as sent; None if there is none."""
@@ -267,6 +276,8 @@ def _target(subscribe: Subscribe) -> Target:
         *subscribe.labels.values(),
         *subscribe.supported_fields,
     )
+    if len(subscribe.secret) > MAX_SECRET_BYTES:
+        raise ContractError(f"Subscribe.secret has {len(subscribe.secret)} bytes; at most {MAX_SECRET_BYTES}")
     if any(len(text) > MAX_TEXT for text in texts):
         raise ContractError(f"Subscribe has a text of more than {MAX_TEXT} characters; cut it")
     return Target(key, subscribe.model, dict(subscribe.labels))

@@ -16,6 +16,7 @@ from penstock.agent.policy.notice import Notice
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from penstock.agent.holders import Hold
     from penstock.agent.selector import Target
     from penstock.proto.v1.policy_pb2 import OrderRefusal, PolicyAck, PolicyMoved, PolicyNack, Subscribe
 
@@ -104,6 +105,7 @@ class Subscriber:
         wanted: what it is to have; set by :meth:`want`.
         faults_allowed: the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
         paused_before: it was paused when the stream began.
+        ousted: the process that held the engine before is back: this stream is to end.
         wake: tells the stream's task that there may be something to push.
 
     """
@@ -115,6 +117,8 @@ class Subscriber:
     faults_allowed: bool = False
     paused_before: bool = False
     connected: bool = True
+    hold: Hold | None = None
+    ousted: bool = False
     wanted: Wanted = field(default_factory=Wanted)
     answer: Answer | None = None
     wake: Notice = field(default_factory=Notice)
@@ -134,6 +138,11 @@ class Subscriber:
             subscribe.faults_allowed,
             subscribe.paused,
         )
+
+    def oust(self) -> None:
+        """End the stream: the engine is another process's."""
+        self.ousted = True
+        self.wake.notify()
 
     @property
     def takes_quarantines(self) -> bool:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-from penstock.agent.errors import ContractError, PenstockError
+from penstock.agent.errors import ContractError, HeldError, PenstockError
 from penstock.agent.ingest.pace import Bucket
 from penstock.agent.policy.answer_log import AnswerLog
 from penstock.agent.status import code_of
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypeAlias
 
     from penstock.agent.policy.feed import PolicyFeed
@@ -38,8 +39,10 @@ _log = structlog.get_logger(__name__)
 class PolicyFeedService:
     """Carries pushes and answers between a feed and its engines."""
 
-    def __init__(self, feed: PolicyFeed) -> None:
+    def __init__(self, feed: PolicyFeed, count_refused: Callable[[str], None] = lambda _: None) -> None:
+        """Serve *feed*; *count_refused* takes the reason, in a word, why a process was kept out by another one."""
         self._feed = feed
+        self._count_refused = count_refused
         self._answers = AnswerLog()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -53,6 +56,9 @@ class PolicyFeedService:
         try:
             subscriber = await self._enter(context)
         except PenstockError as error:
+            if isinstance(error, HeldError):
+                self._count_refused("held")
+                _log.warning("subscription refused", error=str(error))
             await context.abort(code_of(error), str(error))
         reader = asyncio.ensure_future(self._read(subscriber, context))
         log = _log.bind(engine=str(subscriber.target.key))

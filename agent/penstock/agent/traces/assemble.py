@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.agent.kinds import with_kinds
-from penstock.agent.model import EngineKey, Source
+from penstock.agent.model import ENGINE_CORE, EngineKey, Source
 from penstock.agent.traces import names, standalone
 from penstock.agent.traces.build import request_spans
 from penstock.agent.traces.chapters import Chapter, Loss
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from penstock.agent.traces.ids import RequestIdentity
     from penstock.agent.traces.sampling import Verdict
     from penstock.agent.traces.spans import Entry, Span
-
-_ENGINE_PROCESS = "engine-core"
 
 
 @dataclass(slots=True)
@@ -218,11 +216,11 @@ class Assembler:
         heapq.heappush(self._due, _Due(clock, closed_at, self._closings, logged.received_unix_nano, item))
 
     def _lose(self, epoch: int, last_seen_unix_nano: int, logged: LoggedBatch) -> None:
-        """End the requests of an engine that is gone."""
+        """End the requests of the EngineCore that is gone."""
         source = self._source(epoch)
-        if source is None or source.process != _ENGINE_PROCESS:
+        if source is None or source.process != ENGINE_CORE:
             return
-        loss = Loss(source.key, last_seen_unix_nano)
+        loss = Loss(source.key, epoch, last_seen_unix_nano)
         for request in self._requests.values():
             if request.chapter.lose(loss, logged):
                 self._push(request, logged)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.agent.model import ENGINE_CORE
 from penstock.agent.traces.facts import entry_time
 from penstock.agent.traces.spans import EventEntry
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 
 class Loss(NamedTuple):
-    """An engine is gone."""
+    """The EngineCore with this epoch is gone."""
 
     engine: EngineKey
+    epoch: int
     last_seen_unix_nano: int
 
 
@@ -35,6 +37,7 @@ class Chapter:
 
     Attributes:
         began_unix_nano: when its first entry was made.
+        core: epoch of the EngineCore that told of it first; 0 while none has.
         late: the request ended in an earlier one.
         ended: it holds the end of the request.
         closed_at: the batch that closed it; 0 while it is open. What comes within the grace belongs to it.
@@ -47,6 +50,7 @@ class Chapter:
     began_unix_nano: int
     first_batch: int
     late: bool
+    core: int = 0
     entries: list[Entry] = field(default_factory=list)
     ended: bool = False
     closed_at: int = 0
@@ -62,14 +66,22 @@ class Chapter:
         """Take an entry of the batch *logged*; returns whether that closes it."""
         if not self.engine.engine:
             self.engine = entry.source.key
+        if not self.core and entry.source.process == ENGINE_CORE:
+            self.core = entry.source.epoch
         self.entries.append(entry)
         ends = isinstance(entry, EventEntry) and entry.event.HasField("request_closed")
         self.ended = self.ended or ends
         return (ends or self.late) and self.close(logged.id, logged.received_unix_nano)
 
     def lose(self, loss: Loss, logged: LoggedBatch) -> bool:
-        """Close it if it is of an engine that is gone; the requests of that engine's next start are younger."""
-        mine = self.engine == loss.engine and self.began_unix_nano <= loss.last_seen_unix_nano
+        """Close it if the EngineCore that told of it is gone.
+
+        What only other processes have told of goes with the engine; the requests of the engine's next start are younger.
+        """
+        if self.core:
+            mine = self.core == loss.epoch
+        else:
+            mine = self.engine == loss.engine and self.began_unix_nano <= loss.last_seen_unix_nano
         if not (mine and self.close(logged.id, logged.received_unix_nano)):
             return False
         self.lost_unix_nano = loss.last_seen_unix_nano

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import NotFoundError
 from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
+from penstock.agent.model import ENGINE_CORE
 from penstock.agent.traces.chapters import Chapter, Loss, chapters
 from penstock.agent.traces.entries import RequestKey, alone, request_entries
 from penstock.agent.traces.facts import RequestFacts, entry_time
@@ -39,7 +40,6 @@ _MAX_EVENTS_SCANNED = 500
 _MAX_ENTRIES = 512
 # Of the batches that name the requests; each step of the search has as much.
 _BYTES = 64 << 20
-_ENGINE_PROCESS = "engine-core"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +240,14 @@ def _endings(
     ):
         event = Batch.FromString(logged.body).events[index].source_lost
         source = reader.source(event.epoch)
-        if source is not None and source.process == _ENGINE_PROCESS and source.key in engines:
-            yield _stamp(logged), Loss(source.key, event.last_seen_unix_nano)
+        if source is not None and source.process == ENGINE_CORE and source.key in engines:
+            yield _stamp(logged), Loss(source.key, event.epoch, event.last_seen_unix_nano)
     allowance = Allowance(_BYTES, STEP_SECONDS)
     # The oldest first: a request ends with the first end of its engine.
     for row in reader.source_rows():
         if (
             not row.closed
-            or row.source.process != _ENGINE_PROCESS
+            or row.source.process != ENGINE_CORE
             or row.source.key not in engines
             or row.last_seen_unix_nano < since_unix_nano
         ):
@@ -258,7 +258,7 @@ def _endings(
         if last is not None:
             allowance.take(len(last.body))
             if Batch.FromString(last.body).HasField("goodbye"):
-                yield _stamp(last), Loss(row.source.key, last.received_unix_nano)
+                yield _stamp(last), Loss(row.source.key, row.source.epoch, last.received_unix_nano)
     newest = reader.batch(reader.last())
     if newest is not None:
         yield _stamp(newest), None

@@ -50,6 +50,7 @@ class IngestServicer(object):
         FAILED_PRECONDITION a gap in the sequence, or no Hello; reconnect
         RESOURCE_EXHAUSTED  over a limit, or the agent is full; retry later
         ABORTED             a newer stream of the same source took over
+        PERMISSION_DENIED   another process holds this engine or this epoch
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

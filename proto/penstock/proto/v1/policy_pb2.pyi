@@ -33,7 +33,7 @@ class Report(_message.Message):
     def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., ack: _Optional[_Union[PolicyAck, _Mapping]] = ..., nack: _Optional[_Union[PolicyNack, _Mapping]] = ..., moved: _Optional[_Union[PolicyMoved, _Mapping]] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("schema_version", "epoch", "key", "model", "labels", "hash_in_force", "supported_fields", "faults_allowed", "paused")
+    __slots__ = ("schema_version", "epoch", "key", "model", "labels", "hash_in_force", "supported_fields", "faults_allowed", "paused", "secret")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class Subscribe(_message.Message):
     SUPPORTED_FIELDS_FIELD_NUMBER: _ClassVar[int]
     FAULTS_ALLOWED_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     epoch: int
     key: _common_pb2.EngineKey
@@ -59,7 +60,8 @@ class Subscribe(_message.Message):
     supported_fields: _containers.RepeatedScalarFieldContainer[str]
     faults_allowed: bool
     paused: bool
-    def __init__(self, schema_version: _Optional[int] = ..., epoch: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., model: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., hash_in_force: _Optional[str] = ..., supported_fields: _Optional[_Iterable[str]] = ..., faults_allowed: bool = ..., paused: bool = ...) -> None: ...
+    secret: bytes
+    def __init__(self, schema_version: _Optional[int] = ..., epoch: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., model: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., hash_in_force: _Optional[str] = ..., supported_fields: _Optional[_Iterable[str]] = ..., faults_allowed: bool = ..., paused: bool = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class PolicyAck(_message.Message):
     __slots__ = ("nonce", "hash", "paused", "refused_orders")

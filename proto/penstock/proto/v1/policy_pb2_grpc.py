@@ -47,7 +47,8 @@ class PolicyFeedServicer(object):
     def Watch(self, request_iterator, context):
         """The first Report is a Subscribe. Every Push is answered by one Ack or Nack
         with its nonce, unless a newer Push overtook it; a Push that is not newer
-        than one before it is ignored.
+        than one before it is ignored. PERMISSION_DENIED ends the stream of a process
+        while another one holds the engine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,139 @@
+"""Which process speaks for each engine. Pure, in memory, on one thread.
+
+gRPC tells a server nothing about the process behind a unix socket. So each engine process draws a secret and sends it in
+the first message of both of its streams. The first EngineCore process holds its engine while it is connected: no other
+process can subscribe to the engine's policy or send as its EngineCore. When its connection has ended, any process can
+take the engine, because an engine that was killed and started again has a new secret. But if the earlier holder comes
+back within the grace, it is alive, and it takes the engine back.
+
+Engines older than the secret send none. They hold nothing, and are refused only while another process holds the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.agent.errors import HeldError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.agent.model import EngineKey
+
+# Engines in memory; those without a stream are forgotten first.
+_MAX_ENGINES = 1_024
+_GRACE = 10.0
+
+
+def digest(secret: bytes) -> bytes:
+    """Return what is kept of a secret; of none, nothing."""
+    return hashlib.blake2b(secret, digest_size=16).digest() if secret else b""
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """One stream that speaks for an engine.
+
+    Attributes:
+        credential: digest of its process's secret; empty if it has none.
+        oust: called when the earlier holder takes the engine back.
+
+    """
+
+    key: EngineKey
+    credential: bytes
+    oust: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Engine:
+    """The holder's credential (empty while none is connected), the earlier holder's and its deadline, all streams."""
+
+    holder: bytes = b""
+    earlier: bytes = b""
+    until: float = 0.0
+    goodbye: bool = False
+    holds: set[Hold] = field(default_factory=set)
+
+
+class Holders:
+    """Decides which streams may speak for an engine.
+
+    Args:
+        grace: seconds in which a process whose connection broke off may take its engine back.
+        clock: monotonic seconds.
+
+    """
+
+    def __init__(self, grace: float = _GRACE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._grace = grace
+        self._clock = clock
+        self._engines: dict[EngineKey, _Engine] = {}
+
+    def restore(self, key: EngineKey, credential: bytes, seconds: float) -> None:
+        """Let the process that held *key* in an earlier life of the agent take it back within *seconds*."""
+        if credential:
+            engine = self._engine(key)
+            engine.earlier, engine.until = credential, self._clock() + seconds
+
+    def enter(self, key: EngineKey, credential: bytes, oust: Callable[[], None]) -> Hold:
+        """Take a stream in.
+
+        Raises:
+            HeldError: another process, which is connected, holds the engine.
+
+        """
+        engine = self._engine(key)
+        comes_back = bool(credential) and credential == engine.earlier and self._clock() < engine.until
+        if engine.holder and engine.holder != credential and not comes_back:
+            raise HeldError(
+                f"engine {str(key)!r} is held by another process, which is connected: give each server of the pod a "
+                "PENSTOCK_SERVER of its own; an engine that was started again comes in when its predecessor's "
+                "connection has ended"
+            )
+        if comes_back:
+            engine.earlier = b""
+            for hold in [each for each in engine.holds if each.credential != credential]:
+                engine.holds.discard(hold)
+                hold.oust()
+        if credential:
+            engine.holder, engine.goodbye = credential, False
+        hold = Hold(key, credential, oust)
+        engine.holds.add(hold)
+        return hold
+
+    def leave(self, hold: Hold, *, goodbye: bool = False) -> None:
+        """Note that a stream has ended; after a *goodbye* its process does not come back. Idempotent."""
+        engine = self._engines.get(hold.key)
+        if engine is None or hold not in engine.holds:
+            return
+        engine.holds.discard(hold)
+        if not hold.credential:
+            return
+        engine.goodbye = engine.goodbye or goodbye
+        if any(each.credential == hold.credential for each in engine.holds):
+            return
+        now = self._clock()
+        # Of several that broke off, the first keeps its right: short visits of others do not push it out.
+        if not engine.goodbye and (not engine.earlier or now >= engine.until):
+            engine.earlier, engine.until = hold.credential, now + self._grace
+        engine.holder = b""
+
+    def _engine(self, key: EngineKey) -> _Engine:
+        engine = self._engines.get(key)
+        if engine is None:
+            if len(self._engines) >= _MAX_ENGINES:
+                self._forget()
+            engine = self._engines[key] = _Engine()
+        return engine
+
+    def _forget(self) -> None:
+        """Forget the engines without a stream: those past their deadline, else all."""
+        now = self._clock()
+        idle = [key for key, engine in self._engines.items() if not engine.holds]
+        over = [key for key in idle if now >= self._engines[key].until]
+        for key in over or idle:
+            del self._engines[key]

@@ -1,0 +1,78 @@
+"""Which source may come in: no other process holds its engine or its epoch, and there is room. Its only IO is a look-up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.errors import HeldError, LimitError
+from penstock.agent.holders import Holders
+from penstock.agent.ingest.admission import Admission
+from penstock.agent.journal import AGENT_PROCESS
+from penstock.agent.model import ENGINE_CORE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.agent.holders import Hold
+    from penstock.agent.model import Source
+
+
+class Door:
+    """Checks each source that has said hello.
+
+    Args:
+        stored: returns the source of an epoch that the journal knows, None if it does not.
+        holders: which process speaks for each engine; shared with the policy feed.
+        admission: bounds on what clients can make the agent hold.
+
+    """
+
+    def __init__(
+        self,
+        stored: Callable[[int], Source | None] = lambda _: None,
+        holders: Holders | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        self._stored = stored
+        self._holders = holders or Holders()
+        self.admission = admission or Admission()
+
+    def admit(self, source: Source, live: Source | None, size: int, oust: Callable[[], None]) -> Hold | None:
+        """Let *source* in, whose Hello came in a message of *size* bytes.
+
+        Args:
+            live: the source of the same epoch that is or was connected in this life of the agent.
+            oust: ends its stream, when the engine's earlier holder comes back.
+
+        Returns:
+            What is to be given to :meth:`leave`; None if it is no EngineCore.
+
+        Raises:
+            HeldError: another process has its epoch, or holds its engine.
+            LimitError: too many are here, or came lately.
+
+        """
+        known = live or self._stored(source.epoch)
+        if known is not None and _is_another(known, source):
+            raise HeldError(f"epoch {source.epoch} is another process's; draw a random one at the start")
+        hold = None
+        if source.process == ENGINE_CORE and source.key.engine:
+            hold = self._holders.enter(source.key, source.credential, oust)
+        try:
+            self.admission.check_source(
+                source.key, core=hold is not None, new_bytes=0 if known is not None else size
+            )
+        except LimitError:
+            self.leave(hold)
+            raise
+        return hold
+
+    def leave(self, hold: Hold | None, *, goodbye: bool = False) -> None:
+        """Note that the stream of a source has ended; *goodbye* if it said so."""
+        if hold is not None:
+            self._holders.leave(hold, goodbye=goodbye)
+
+
+def _is_another(known: Source, source: Source) -> bool:
+    """Tell whether *source* is not the process that *known*, of the same epoch, is: that may be the agent's own."""
+    return known.process == AGENT_PROCESS or known.credential not in (b"", source.credential)
