@@ -8,16 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
-from google.protobuf.message import DecodeError
 from penstock.agent.contents import Contents
 from penstock.agent.errors import StateError
-from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.agent.journal.parsing import parse
+from penstock.agent.setaside import DamagedError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.agent.journal import Journal
     from penstock.agent.model import LoggedBatch, Source
+    from penstock.proto.v1.ingest_pb2 import Batch
 
 _log = structlog.get_logger(__name__)
 
@@ -99,8 +100,8 @@ class FoldKeeper:
         """Apply a batch of the log. One that a bad disk has spoilt is not counted; to end of it would be for ever."""
         self.at = row.id
         try:
-            batch = Batch.FromString(row.body)
-        except DecodeError as error:
+            batch = parse(row)
+        except DamagedError as error:
             self.poisoned += 1
             _log.error(
                 "a batch cannot be read and is not counted", batch=row.id, epoch=row.epoch, error=str(error)

@@ -9,6 +9,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from google.protobuf.message import DecodeError
 from penstock.agent.contents import Contents
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
@@ -16,11 +17,11 @@ from penstock.agent.journal.connect import MAX_INTEGER, connect_reader, describe
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, request_ids, request_key
 from penstock.agent.journal.lookup import Lookup
 from penstock.agent.journal.packing import unpack
+from penstock.agent.journal.parsing import Parser
 from penstock.agent.journal.sources import source_from_blob
 from penstock.agent.kinds import with_kinds
 from penstock.agent.model import LoggedBatch
 from penstock.proto.v1.events_pb2 import Event
-from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from penstock.agent.model import Source
+    from penstock.proto.v1.ingest_pb2 import Batch
 
 _BATCH = "SELECT id, epoch, seq, received_unix_nano, body, packed FROM batches"
 # Of the newest batches, when the beginning of an id is looked for: some 500,000 entries, and a quarter of a second.
@@ -72,6 +74,7 @@ class Reader:
         with describe(path):
             self._database = connect_reader(path)
         self._lookup = Lookup(self._database)
+        self._parser = Parser()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -84,6 +87,15 @@ class Reader:
     def close(self) -> None:
         """Close the connection; a reader that is closed cannot be used again."""
         self._database.close()
+
+    def parse(self, logged: LoggedBatch) -> Batch:
+        """Return the batch; an empty one in the place of one that a bad disk has spoilt, which :attr:`unreadable` counts."""
+        return self._parser.parse(logged)
+
+    @property
+    def unreadable(self) -> int:
+        """How many different batches could not be parsed so far."""
+        return len(self._parser.unreadable)
 
     def first(self) -> int:
         """Return the id of the oldest batch; 0 if there is none."""
@@ -118,9 +130,12 @@ class Reader:
         return found
 
     def source(self, epoch: int) -> Source | None:
-        """Return the source of an epoch."""
+        """Return the source of an epoch; None if it is not known, or a bad disk has spoilt what is."""
         row = self._database.execute("SELECT hello FROM sources WHERE epoch = ?", (signed(epoch),)).fetchone()
-        return None if row is None else source_from_blob(epoch, row[0])
+        try:
+            return None if row is None else source_from_blob(epoch, row[0])
+        except DecodeError:
+            return None
 
     def sources(self) -> list[Source]:
         """Return all sources, in the order in which they were first seen."""
@@ -179,7 +194,8 @@ class Reader:
                 continue
             # Also for one that only has the hash: it was read.
             allowance.take(len(logged.body))
-            if text in logged.body:
+            # Of one that is spoilt its index says that it named the request.
+            if text in logged.body or not logged.body:
                 yield logged
 
     def find_requests(self, prefix: str, limit: int = 10) -> list[str]:
@@ -190,9 +206,10 @@ class Reader:
         found: set[str] = set()
         text, allowance = prefix.encode(), Allowance(_LOOKED_THROUGH_BYTES, STEP_SECONDS)
         for logged in self._batches(f"{_BATCH} ORDER BY id DESC"):
-            if text in logged.body:
-                batch = Batch.FromString(logged.body)
-                found.update(name for name in request_ids(Contents(batch)) if name.startswith(prefix))
+            if text in logged.body or not logged.body:
+                found.update(
+                    name for name in request_ids(Contents(self.parse(logged))) if name.startswith(prefix)
+                )
             allowance.take(len(logged.body))
             if allowance.ends or len(found) >= limit:
                 break
@@ -232,7 +249,7 @@ class Reader:
         found = (
             (logged, pos)
             for logged in batches
-            for pos in _places(logged, numbers, since_unix_nano, request_id)
+            for pos in _places(self.parse(logged), numbers, since_unix_nano, request_id)
         )
         yield from islice(found, limit)
 
@@ -269,7 +286,7 @@ class Reader:
         rows = self._database.execute(
             "SELECT start FROM open_deferrals WHERE epoch = ? LIMIT ?", (signed(epoch), limit)
         )
-        deferrals = [OpenDeferral(epoch, Event.FromString(start)) for (start,) in rows]
+        deferrals = [OpenDeferral(epoch, start) for (body,) in rows if (start := _start(body)) is not None]
         return deferrals, self._number(
             "SELECT count(*) FROM open_deferrals WHERE epoch = ?", (signed(epoch),)
         )
@@ -280,11 +297,17 @@ class Reader:
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
-def _places(
-    logged: LoggedBatch, kinds: frozenset[int], since_unix_nano: int, request_id: str = ""
-) -> Iterator[int]:
+def _start(body: bytes) -> Event | None:
+    """Return the start of a deferral; None if a bad disk has spoilt it."""
+    try:
+        return Event.FromString(body)
+    except DecodeError:
+        return None
+
+
+def _places(batch: Batch, kinds: frozenset[int], since_unix_nano: int, request_id: str = "") -> Iterator[int]:
     """Yield the indexes of a batch's events of *kinds*, about *request_id* where one is given; the last first."""
-    events = with_kinds(Batch.FromString(logged.body))
+    events = with_kinds(batch)
     for pos in range(len(events) - 1, -1, -1):
         kind, event = events[pos]
         if (
