@@ -37,6 +37,7 @@ from penstock.agent.policy import (
 from penstock.agent.policy.trimming import AuditLimit
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
+from penstock.agent.setaside import spoils_a_start, words_of
 from penstock.agent.statedir import StateDirectory
 from penstock.agent.tls import Certificates
 from penstock.agent.traces.export import TraceExporter
@@ -146,10 +147,8 @@ class Daemon:
         """
         allow_files()
         place = self._take_place()
-        journal = self._open_journal(place)
         http = self._http = await self._start_http()
-        keeper = FoldKeeper(journal, fold := Fold())
-        replayed = await self._restore(keeper)
+        journal, keeper, fold, replayed = await self._restore(place)
         policies = await self._open_policies(place)
         registry = Registry(time.time_ns, fold.account)
         journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
@@ -190,10 +189,25 @@ class Daemon:
         place.path.joinpath(_ADDRESSES).unlink(missing_ok=True)
         return place
 
-    def _open_journal(self, place: StateDirectory) -> Journal:
-        journal = self._condition.journal = Journal.open(place.path, self._config.pod_uid, place.limit)
-        self._parts.push_async_callback(journal.close)
-        return journal
+    async def _restore(self, place: StateDirectory) -> tuple[Journal, FoldKeeper, Fold, int]:
+        """Open the journal and count what it holds; what turns out to be damaged meanwhile is replaced, twice at most."""
+        for salvages in (True, True, False):
+            journal = Journal.open(place.path, self._config.pod_uid, place.limit, salvages=salvages)
+            self._parts.push_async_callback(journal.close)
+            keeper = FoldKeeper(journal, fold := Fold())
+            try:
+                replayed = await keeper.restore()
+                break
+            except Exception as error:
+                if not salvages or not spoils_a_start(error):
+                    raise
+                journal.mark_damaged(words_of(error))
+                await journal.close()
+        self._condition.journal = journal
+        self._parts.callback(keeper.save)
+        saving = asyncio.ensure_future(keeper.keep_saving())
+        self._parts.callback(saving.cancel)
+        return journal, keeper, fold, replayed
 
     async def _start_http(self) -> HttpServer:
         """Health answers before the log is replayed."""
@@ -207,13 +221,6 @@ class Daemon:
         self._parts.push_async_callback(http.stop)
         await http.start()
         return http
-
-    async def _restore(self, keeper: FoldKeeper) -> int:
-        self._parts.callback(keeper.save)
-        replayed = await keeper.restore()
-        saving = asyncio.ensure_future(keeper.keep_saving())
-        self._parts.callback(saving.cancel)
-        return replayed
 
     async def _open_policies(self, place: StateDirectory) -> _Policies:
         # Beside it there is its copy, and for a moment another one.

@@ -82,7 +82,9 @@ class FoldKeeper:
         replayed = 0
         sources: dict[int, Source | None] = {}
         with self._journal.reader() as reader:
-            if not self.at and (reader.first() > 1 or self._journal.usage.pruned):
+            if not self.at and (
+                reader.first() > 1 or self._journal.usage.pruned or self._journal.lost_batches
+            ):
                 # The beginning of the log is gone: what it alone can tell is a genuine reset.
                 self._journal.begin_anew()
             while rows := reader.batches(self.at, max_bytes=REPLAY_BYTES):
@@ -102,13 +104,16 @@ class FoldKeeper:
         try:
             batch = parse(row)
         except DamagedError as error:
-            self.poisoned += 1
-            _log.error(
-                "a batch cannot be read and is not counted", batch=row.id, epoch=row.epoch, error=str(error)
-            )
+            self._leave_out(row, str(error))
             return
-        if source is not None:
-            self._apply(row.id, source, Contents(batch, row.body))
+        if source is None:
+            self._leave_out(row, "its source is not known")
+            return
+        self._apply(row.id, source, Contents(batch, row.body))
+
+    def _leave_out(self, row: LoggedBatch, error: str) -> None:
+        self.poisoned += 1
+        _log.error("a batch cannot be read and is not counted", batch=row.id, epoch=row.epoch, error=error)
 
     def _committed(self, batch_id: int, source: Source, contents: Contents) -> None:
         if self._dump is None:

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import structlog
+from penstock.agent.errors import PenstockError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +21,13 @@ _log = structlog.get_logger(__name__)
 
 _DAMAGED = "state.corrupt-"
 _ARCHIVE = "journal-"
-# SQLite's primary result codes.
-_CORRUPT, _NOT_A_DATABASE = 11, 26
+# SQLite's primary result codes. A row that is refused contradicts what is there: the log's own numbers are never given twice.
+_CORRUPT, _CONSTRAINT, _MISMATCH, _NOT_A_DATABASE = 11, 19, 20, 26
+_DAMAGE = frozenset((_CORRUPT, _CONSTRAINT, _MISMATCH, _NOT_A_DATABASE))
+# What says nothing about a file's content: permissions, locks, memory, the disk.
+_SYSTEM = frozenset((3, 5, 6, 7, 8, 9, 10, 13, 14, 22, 23))
+# Extended codes: the system could not read what is there.
+_READ, _SHORT_READ = 266, 522
 # A database is its file and these.
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -32,10 +38,31 @@ class DamagedError(Exception):
 
 def is_damage(error: BaseException) -> bool:
     """Tell whether *error* says that a file is damaged, and not that it is locked, full or unreadable."""
-    if isinstance(error, DamagedError):
+    # SQLite's message, or a text, holds bytes that are none.
+    if isinstance(error, DamagedError | UnicodeDecodeError) or str(error).startswith("Could not decode"):
         return True
-    code = getattr(error, "sqlite_errorcode", 0) if isinstance(error, sqlite3.Error) else 0
-    return code & 0xFF in (_CORRUPT, _NOT_A_DATABASE)
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
+def spoils_a_start(error: BaseException) -> bool:
+    """Tell whether *error*, met while the state is read at a start, comes from what lies there.
+
+    That is everything but a sentence of ours, and what is wrong with the system: the agent wrote what it reads, so what it
+    cannot make sense of is damage.
+    """
+    if is_damage(error):
+        return True
+    if isinstance(error, PenstockError):
+        return error.__cause__ is not None and spoils_a_start(error.__cause__)
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0)
+        return code in (_READ, _SHORT_READ) or code & 0xFF not in _SYSTEM
+    return not isinstance(error, OSError | MemoryError)
+
+
+def words_of(error: BaseException) -> str:
+    """Return what *error* says, or what it is; without bytes that are no text."""
+    return (str(error) or type(error).__name__).encode("ascii", "replace").decode()
 
 
 def set_aside(database: Path, reason: str) -> Path:

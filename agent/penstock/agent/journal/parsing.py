@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from google.protobuf.message import DecodeError
+from penstock.agent.journal.connect import unsigned
+from penstock.agent.journal.packing import unpack
+from penstock.agent.model import LoggedBatch
 from penstock.agent.setaside import DamagedError
+from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
-    from penstock.agent.model import LoggedBatch
+    from collections.abc import Sequence
 
 _log = structlog.get_logger(__name__)
 
+BATCH_COLUMNS: Final = "id, epoch, seq, received_unix_nano, body, packed"
+
 # Numbers of unreadable batches that are kept: a reader may live as long as the agent.
 _MAX_NOTED = 100_000
+
+
+def logged_of(row: Sequence[Any]) -> LoggedBatch:
+    """Return a row of :data:`BATCH_COLUMNS`; without a body if that, or the row, is spoilt."""
+    number, epoch, seq, received, body, packed = row
+    try:
+        return LoggedBatch(number, unsigned(epoch), int(seq), int(received), unpack(body, packed))
+    except (TypeError, ValueError):
+        # SQLite keeps any type in any column.
+        return LoggedBatch(number, 0, 0, 0, b"")
+
+
+def event_of(body: bytes) -> Event | None:
+    """Return an event that lies by itself; None if a bad disk has spoilt it."""
+    try:
+        return Event.FromString(body)
+    except (DecodeError, TypeError):
+        return None
 
 
 def parse(logged: LoggedBatch) -> Batch:

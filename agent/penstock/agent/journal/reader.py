@@ -16,31 +16,25 @@ from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
 from penstock.agent.journal.connect import MAX_INTEGER, connect_reader, describe, signed, unsigned
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, request_ids, request_key
 from penstock.agent.journal.lookup import Lookup
-from penstock.agent.journal.packing import unpack
-from penstock.agent.journal.parsing import Parser
+from penstock.agent.journal.parsing import BATCH_COLUMNS, Parser, event_of, logged_of
 from penstock.agent.journal.sources import source_from_blob
 from penstock.agent.kinds import with_kinds
-from penstock.agent.model import LoggedBatch
-from penstock.proto.v1.events_pb2 import Event
+from penstock.agent.setaside import is_damage, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
-    from penstock.agent.model import Source
+    from penstock.agent.model import LoggedBatch, Source
+    from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.ingest_pb2 import Batch
 
-_BATCH = "SELECT id, epoch, seq, received_unix_nano, body, packed FROM batches"
+_BATCH = f"SELECT {BATCH_COLUMNS} FROM batches"  # noqa: S608  (constants)
 # Of the newest batches, when the beginning of an id is looked for: some 500,000 entries, and a quarter of a second.
 _LOOKED_THROUGH_BYTES = 64 << 20
 # Above the ids of all batches.
 _NO_BATCH = (1 << 63) - 1
-
-
-def _logged(row: tuple[int, int, int, int, bytes, int]) -> LoggedBatch:
-    number, epoch, seq, received, body, packed = row
-    return LoggedBatch(number, unsigned(epoch), seq, received, unpack(body, packed))
 
 
 class OpenDeferral(NamedTuple):
@@ -66,11 +60,18 @@ class Reader:
     Args:
         path: of the journal.
         stopped: asked before each batch; once it returns True, reading one raises ImpossibleError.
+        damaged: told what SQLite says, where it finds that the file is damaged and this reader is used in a ``with``.
 
     """
 
-    def __init__(self, path: Path, stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        stopped: Callable[[], bool] = lambda: False,
+        damaged: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._stopped = stopped
+        self._damaged = damaged
         with describe(path):
             self._database = connect_reader(path)
         self._lookup = Lookup(self._database)
@@ -80,9 +81,11 @@ class Reader:
         """Return itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Close the connection."""
         self.close()
+        if error is not None and is_damage(error):
+            self._damaged(words_of(error))
 
     def close(self) -> None:
         """Close the connection; a reader that is closed cannot be used again."""
@@ -115,7 +118,7 @@ class Reader:
             for row in rows:
                 if self._stopped():
                     raise ImpossibleError("the agent is stopping; ask again")
-                yield _logged(row)
+                yield logged_of(row)
 
     def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
         """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*."""
@@ -286,7 +289,7 @@ class Reader:
         rows = self._database.execute(
             "SELECT start FROM open_deferrals WHERE epoch = ? LIMIT ?", (signed(epoch), limit)
         )
-        deferrals = [OpenDeferral(epoch, start) for (body,) in rows if (start := _start(body)) is not None]
+        deferrals = [OpenDeferral(epoch, start) for (body,) in rows if (start := event_of(body)) is not None]
         return deferrals, self._number(
             "SELECT count(*) FROM open_deferrals WHERE epoch = ?", (signed(epoch),)
         )
@@ -295,14 +298,6 @@ class Reader:
         """Return the cursor's (low, exported); (0, 0) if it was never saved."""
         row = self._database.execute("SELECT low, exported FROM cursors WHERE name = ?", (name,)).fetchone()
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
-
-
-def _start(body: bytes) -> Event | None:
-    """Return the start of a deferral; None if a bad disk has spoilt it."""
-    try:
-        return Event.FromString(body)
-    except DecodeError:
-        return None
 
 
 def _places(batch: Batch, kinds: frozenset[int], since_unix_nano: int, request_id: str = "") -> Iterator[int]:
