@@ -206,7 +206,7 @@ def newest_first(
     while below is not None:
         try:
             for row in database.execute(query, (below,)):
-                if not isinstance(row[0], int) or row[0] > below:
+                if not _fits(row, below):
                     break
                 yield row
                 below = row[0] - 1
@@ -231,7 +231,12 @@ def _one(database: sqlite3.Connection, query: str, highest: int) -> tuple[bool, 
         row = database.execute(f"{query} LIMIT 1", (highest,)).fetchone()
     except _DAMAGE:
         return False, None
-    return row is None or (isinstance(row[0], int) and row[0] <= highest), row
+    return row is None or _fits(row, highest), row
+
+
+def _fits(row: tuple[Any, ...], highest: int) -> bool:
+    """Tell whether a row can be one: a page that is gone may give a row of nothing."""
+    return isinstance(row[0], int) and row[0] <= highest and row[1] is not None
 
 
 def _beyond(database: sqlite3.Connection, query: str, damaged: int) -> int | None:
