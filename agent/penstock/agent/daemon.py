@@ -223,13 +223,29 @@ class Daemon:
         return http
 
     async def _open_policies(self, place: StateDirectory) -> _Policies:
-        # Beside it there is its copy, and for a moment another one.
-        size = min(self._config.audit_bytes, place.limit // 16)
-        database = PolicyDatabase.open(place.path, AuditLimit(self._config.audit_entries, size))
+        database, store, pauses, orders = self._load_policies(place)
         self._parts.callback(database.close)
-        store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
         files = await self._follow_files(store)
         return _Policies(database, store, pauses, orders, PolicyFeed(store, pauses, orders), files)
+
+    def _load_policies(self, place: StateDirectory) -> tuple[PolicyDatabase, PolicyStore, Pauses, OrderBook]:
+        """Read the policies: what is there, else its copy, else none."""
+        # Beside it there is its copy, and for a moment another one.
+        size = min(self._config.audit_bytes, place.limit // 16)
+        limit, damage = AuditLimit(self._config.audit_entries, size), ""
+        for last in (False, False, True):
+            try:
+                database = PolicyDatabase.open(place.path, limit, damage, copies=not last)
+                try:
+                    return database, PolicyStore(database), Pauses(database), OrderBook(database)
+                except BaseException:
+                    database.close()
+                    raise
+            except Exception as error:
+                if last or not spoils_a_start(error):
+                    raise
+                damage = words_of(error)
+        raise AssertionError
 
     async def _follow_files(self, store: PolicyStore) -> FileSource | None:
         """Have the files' policies in the store before the first engine asks."""

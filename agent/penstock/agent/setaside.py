@@ -53,7 +53,8 @@ def spoils_a_start(error: BaseException) -> bool:
     if is_damage(error):
         return True
     if isinstance(error, PenstockError):
-        return error.__cause__ is not None and spoils_a_start(error.__cause__)
+        # A sentence about what SQLite said.
+        return isinstance(error.__cause__, sqlite3.Error) and spoils_a_start(error.__cause__)
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", 0)
         return code in (_READ, _SHORT_READ) or code & 0xFF not in _SYSTEM

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import threading
 import time
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
 from penstock.agent.policy import audit, trimming
+from penstock.agent.policy.recovery import copy_of, recover
 from penstock.agent.policy.trimming import AuditLimit
-from penstock.agent.setaside import is_damage, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +24,6 @@ _log = structlog.get_logger(__name__)
 FILE_NAME = "policy.db"
 _DEFAULT_AUDIT = AuditLimit()
 _SCHEMA_VERSION = 2
-_TABLES = ("counter", "policy", "audit", "pause", "timed_order")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS counter (one INTEGER PRIMARY KEY CHECK (one = 1), generation INTEGER NOT NULL);
 INSERT OR IGNORE INTO counter VALUES (1, 0);
@@ -87,16 +84,24 @@ class PolicyDatabase:
         self._audit_limit = audit_limit
         self.audit_trimmed, _ = trimming.trimmed(connection)
         self._lock = threading.Lock()
-        self._copy = _copy_of(path)
+        self._copy = copy_of(path)
         self._copied = False
         self.recovered = recovered
 
     @classmethod
-    def open(cls, state_dir: Path, audit_limit: AuditLimit = _DEFAULT_AUDIT) -> PolicyDatabase:
+    def open(
+        cls,
+        state_dir: Path,
+        audit_limit: AuditLimit = _DEFAULT_AUDIT,
+        damage: str = "",
+        *,
+        copies: bool = True,
+    ) -> PolicyDatabase:
         """Open ``policy.db`` below *state_dir*, or create it; its audit log keeps within *audit_limit*.
 
         A damaged one is set aside, and the copy that :meth:`copy` wrote takes its place: policies must not vanish
-        because of a bad disk. The audit log says so.
+        because of a bad disk. The audit log says so. *damage* is what its reader could not make sense of; without *copies*,
+        the copy is no better.
 
         Raises:
             StateError: it cannot be opened or is of a newer version.
@@ -104,7 +109,7 @@ class PolicyDatabase:
         """
         path = state_dir / FILE_NAME
         try:
-            recovered = _recover(path)
+            recovered = recover(path, _SCHEMA_VERSION, damage, copies=copies)
             database = cls(_open(path), path, recovered, audit_limit)
         except (sqlite3.Error, OSError) as error:
             raise StateError(f"{path} cannot be used ({error}); see to --state-dir") from error
@@ -206,73 +211,13 @@ def _write(connection: sqlite3.Connection, path: Path) -> None:
         connection.backup(target)
 
 
-def _copy_of(path: Path) -> Path:
-    return path.with_name(f"{path.stem}-copy{path.suffix}")
-
-
-def _recover(path: Path) -> str:
-    """Set a damaged database aside and put its copy in its place; returns what was done, in words."""
-    copy = _copy_of(path)
-    trouble = _damage(path) or _emptiness(path, copy)
-    if trouble:
-        done = f"{path.name} was damaged ({trouble}) and was set aside as {set_aside(path, trouble)}"
-    elif path.exists() or not copy.exists():
-        return ""
-    else:
-        done = f"{path.name} was gone"
-        # Its write-ahead log may be left; over the copy it would be read as that one's.
-        path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
-    if copy.exists() and not _damage(copy) and _version(copy):
-        changed = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(timespec="seconds")
-        # By a rename: whoever is killed in the middle has no half of it in force, and none of it.
-        written = path.with_suffix(".tmp")
-        shutil.copyfile(copy, written)
-        written.replace(path)
-        done += f"; its copy of {changed} is in force"
-    else:
-        done += "; there is no copy: all policies, pauses and their audit log are gone, set them again"
-    _log.error("the policies were recovered", what=done)
-    return done
-
-
-def _emptiness(path: Path, copy: Path) -> str:
-    """Return what is wrong with a database that holds nothing although it has a copy; else empty.
-
-    To SQLite a file that was cut to nothing is a new database.
-    """
-    return "it is empty" if path.exists() and copy.exists() and not _version(path) else ""
-
-
-def _version(path: Path) -> int:
-    with closing(sqlite3.connect(path, timeout=5.0)) as connection:
-        return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _damage(path: Path) -> str:
-    """Return what is wrong with a database, if it is damaged; empty if it is fine or not there."""
-    if not path.exists():
-        return ""
-    try:
-        with closing(sqlite3.connect(path, timeout=5.0)) as connection:
-            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-            if verdict != "ok":
-                return str(verdict)
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if 0 < version <= _SCHEMA_VERSION:
-                for table in (*_TABLES, *(("audit_extent",) if version > 1 else ())):
-                    connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  (constants)
-    except sqlite3.DatabaseError as error:
-        if is_damage(error) or "no such table" in str(error):
-            return str(error)
-        raise
-    return ""
-
-
 def _open(path: Path) -> sqlite3.Connection:
     # SQLite gives the files beside it the permissions that it finds here: the log says who did what and why.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     path.chmod(0o600)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    # What a bad disk makes of a text costs that text.
+    connection.text_factory = lambda text: text.decode(errors="replace")
     try:
         _check_version(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
