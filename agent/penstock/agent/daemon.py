@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 from penstock.agent.addresses import TcpAddress
@@ -98,6 +98,17 @@ async def run(config: Config) -> None:
             await starting
         await daemon.stop()
     _log.info("agent stopped")
+
+
+_Stored: TypeAlias = tuple[PolicyDatabase, PolicyStore, Pauses, OrderBook]
+
+
+def _read_policies(database: PolicyDatabase) -> _Stored:
+    try:
+        return database, PolicyStore(database), Pauses(database), OrderBook(database)
+    except BaseException:
+        database.close()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,24 +239,19 @@ class Daemon:
         files = await self._follow_files(store)
         return _Policies(database, store, pauses, orders, PolicyFeed(store, pauses, orders), files)
 
-    def _load_policies(self, place: StateDirectory) -> tuple[PolicyDatabase, PolicyStore, Pauses, OrderBook]:
+    def _load_policies(self, place: StateDirectory) -> _Stored:
         """Read the policies: what is there, else its copy, else none."""
         # Beside it there is its copy, and for a moment another one.
         size = min(self._config.audit_bytes, place.limit // 16)
         limit, damage = AuditLimit(self._config.audit_entries, size), ""
-        for last in (False, False, True):
+        for _ in range(2):
             try:
-                database = PolicyDatabase.open(place.path, limit, damage, copies=not last)
-                try:
-                    return database, PolicyStore(database), Pauses(database), OrderBook(database)
-                except BaseException:
-                    database.close()
-                    raise
+                return _read_policies(PolicyDatabase.open(place.path, limit, damage))
             except Exception as error:
-                if last or not spoils_a_start(error):
+                if not spoils_a_start(error):
                     raise
                 damage = words_of(error)
-        raise AssertionError
+        return _read_policies(PolicyDatabase.open(place.path, limit, damage, copies=False))
 
     async def _follow_files(self, store: PolicyStore) -> FileSource | None:
         """Have the files' policies in the store before the first engine asks."""
