@@ -63,6 +63,7 @@ _RESTART_GRACES = 6
 _LAST_CALLS_SECONDS = 1.0
 _AFTER_EXPORT_SECONDS = 2.0
 _ADDRESSES = "addresses.json"
+_MOST = (1 << 64) - 1
 
 
 async def run(config: Config) -> None:
@@ -141,6 +142,7 @@ class Daemon:
         self._exporter: TraceExporter | None = None
         self._exposition: Exposition | None = None
         self._refused = Refusals()
+        self._losses: LossWatch | None = None
         self._listen_address = str(config.listen)
 
     def _remaining(self) -> float:
@@ -302,11 +304,12 @@ class Daemon:
         admission: Admission,
     ) -> IngestService:
         """Return what engines will be served with."""
+        self._losses = self._watch_losses(journal, registry)
         ingest = IngestService(
             journal,
             registry,
             policies.pauses,
-            self._watch_losses(journal, registry),
+            self._losses,
             own.ack.observe,
             admission=admission,
             count_refused=own.refused.count,
@@ -413,6 +416,8 @@ class Daemon:
         status.listen_address = self._listen_address
         status.engines_expected = self._config.engines_expected
         status.messages_refused, status.last_refusal = self._refused.count, self._refused.last
+        if self._losses is not None:
+            status.acknowledged_entries_lost = min(self._losses.entries_lost, _MOST)
         if self._refused.count:
             status.last_refused.FromNanoseconds(self._refused.last_unix_nano)
         status.degraded = self._condition.degraded()

@@ -214,7 +214,7 @@ EVENTS: Final = Metric(
 EVENTS_DROPPED: Final = Metric(
     "penstock_events_dropped_total",
     Kind.COUNTER,
-    "Entries that the engine lost before the agent had them.",
+    "Entries that the engine lost before the agent had them; agent_state_lost: that the agent lost after it had them.",
     ("reason",),
     free=frozenset({"reason"}),
 )
