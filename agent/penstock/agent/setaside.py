@@ -54,7 +54,7 @@ def spoils_a_start(error: BaseException) -> bool:
         return True
     if isinstance(error, PenstockError):
         # A sentence about what SQLite said.
-        return isinstance(error.__cause__, sqlite3.Error) and spoils_a_start(error.__cause__)
+        return isinstance(error.__cause__, sqlite3.Error | DamagedError) and spoils_a_start(error.__cause__)
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", 0)
         return code in (_READ, _SHORT_READ) or code & 0xFF not in _SYSTEM

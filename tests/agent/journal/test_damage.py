@@ -10,10 +10,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.errors import FullError
+from penstock.agent.errors import FullError, StateError
 from penstock.agent.journal import Journal, schema
+from penstock.agent.journal.connect import describe
 from penstock.agent.journal.reserve import Reserve
-from penstock.agent.setaside import damaged, is_damage, trim
+from penstock.agent.setaside import DamagedError, damaged, is_damage, trim
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.batches import noise, transfer_failure
@@ -244,3 +245,56 @@ async def test_what_no_agent_wrote_is_damage(tmp_path, source, harm):
     again = Journal.open(tmp_path)
     assert damaged(tmp_path)["journal"] == 1
     await again.close()
+
+
+async def test_a_log_that_goes_in_a_circle(tmp_path, source):
+    """Two pages of it are in each other's place: a replay ends, and counts nothing twice."""
+    await write_noise(tmp_path, source)
+    path = tmp_path / "journal.db"
+    with closing(sqlite3.connect(path)) as database:
+        pages = database.execute("SELECT pageno FROM dbstat WHERE name = 'batches' AND pagetype = 'leaf'")
+        one, other = (page - 1 for (page,) in pages.fetchall()[12:15:2])
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        for to, page in ((one, other), (other, one)):
+            file.seek(to * 4096)
+            file.write(content[page * 4096 : (page + 1) * 4096])
+    journal = Journal.open(tmp_path)
+    with pytest.raises(DamagedError, match="comes after"), journal.reader() as reader:
+        reader.batches(0, 1_000)
+    assert "comes after" in journal.damage
+    await journal.close()
+    journal = Journal.open(tmp_path)
+    with journal.reader() as reader:
+        ids = [row.id for row in reader.batches(0, 1_000)]
+    assert ids == sorted(set(ids))
+    assert len(ids) + journal.lost_batches == 300
+    assert len(ids) > 250
+    await journal.close()
+
+
+def ask(journal: Journal) -> None:
+    """Ask as the admin service does."""
+    with describe(journal.path), journal.reader() as reader:
+        reader.request_batches("r150")
+        list(reader.scan(limit=1_000))
+
+
+@pytest.mark.parametrize("harm", ["UPDATE recent SET keys = 7", "UPDATE kinds SET batch = 'x'"])
+async def test_an_index_of_something_else(tmp_path, source, harm):
+    """A question that meets it fails with a sentence, and has the next start repair it."""
+    await write_noise(tmp_path, source)
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
+        # One row of it, as whole pages go.
+        database.executescript(
+            f"{harm} WHERE rowid = 150" if "recent" in harm else f"{harm} WHERE batch = 150"
+        )
+    journal = Journal.open(tmp_path)
+    with pytest.raises(StateError, match="stored and"):
+        ask(journal)
+    await journal.close()
+    journal = Journal.open(tmp_path)
+    with journal.reader() as reader:
+        assert [row.seq for row in reader.request_batches("r150")] == [150]
+        assert len(list(reader.scan(limit=1_000))) == 300
+    await journal.close()

@@ -6,20 +6,19 @@ import heapq
 import sys
 from contextlib import closing
 from itertools import groupby, islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
 from penstock.agent.contents import Contents
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
-from penstock.agent.journal.connect import MAX_INTEGER, connect_reader, describe, signed, unsigned
+from penstock.agent.journal.connect import MAX_INTEGER, connect_reader, describe, signed, unsigned, whole
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, request_ids, request_key
 from penstock.agent.journal.lookup import Lookup
 from penstock.agent.journal.parsing import BATCH_COLUMNS, Parser, event_of, logged_of
 from penstock.agent.journal.sources import source_from_blob
 from penstock.agent.kinds import with_kinds
-from penstock.agent.setaside import is_damage, words_of
+from penstock.agent.setaside import DamagedError, is_damage, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -121,11 +120,19 @@ class Reader:
                 yield logged_of(row)
 
     def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
-        """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*."""
+        """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*.
+
+        Raises:
+            DamagedError: they do not ascend; who goes on from the last one would go in a circle.
+
+        """
         found: list[LoggedBatch] = []
         query = f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?"
         with closing(self._batches(query, (after, limit))) as logged:
             for batch in logged:
+                if batch.id <= after:
+                    raise DamagedError(f"batch {batch.id} of the log comes after {after}")
+                after = batch.id
                 found.append(batch)
                 max_bytes -= len(batch.body)
                 if max_bytes <= 0:
@@ -267,7 +274,7 @@ class Reader:
         # A cursor as it is would be closed with the merge, perhaps after its connection.
         ids = [
             map(
-                itemgetter(0),
+                _batch_id,
                 self._database.execute(
                     "SELECT batch FROM kinds WHERE kind = ? AND batch >= ? AND newest_unix_nano >= ?"
                     " ORDER BY batch DESC LIMIT ?",
@@ -298,6 +305,10 @@ class Reader:
         """Return the cursor's (low, exported); (0, 0) if it was never saved."""
         row = self._database.execute("SELECT low, exported FROM cursors WHERE name = ?", (name,)).fetchone()
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
+
+
+def _batch_id(row: tuple[object]) -> int:
+    return whole(row[0])
 
 
 def _places(batch: Batch, kinds: frozenset[int], since_unix_nano: int, request_id: str = "") -> Iterator[int]:
