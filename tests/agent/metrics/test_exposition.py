@@ -211,6 +211,7 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
         # there is no state directory here
         "penstock_agent_degraded",
         "penstock_agent_databases_set_aside",
+        "penstock_agent_lost_batches_total",
         "penstock_agent_pruned_batches_total",
         "penstock_agent_state_bytes",
         "penstock_agent_state_limit_bytes",

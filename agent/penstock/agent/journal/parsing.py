@@ -31,7 +31,7 @@ def logged_of(row: Sequence[Any]) -> LoggedBatch:
         return LoggedBatch(number, unsigned(epoch), int(seq), int(received), unpack(body, packed))
     except (TypeError, ValueError):
         # SQLite keeps any type in any column.
-        return LoggedBatch(number, 0, 0, 0, b"")
+        return LoggedBatch(number, unsigned(epoch) if isinstance(epoch, int) else 0, 0, 0, b"")
 
 
 def event_of(body: bytes) -> Event | None:
@@ -53,7 +53,8 @@ def parse(logged: LoggedBatch) -> Batch:
         batch = Batch.FromString(logged.body)
     except DecodeError as error:
         raise DamagedError(f"batch {logged.id} of the log is damaged: {error}") from error
-    if (batch.epoch, batch.seq) != (logged.epoch, logged.seq):
+    # No batch is empty: that is what is left of one that is spoilt.
+    if not logged.body or (batch.epoch, batch.seq) != (logged.epoch, logged.seq):
         raise DamagedError(
             f"batch {logged.id} of the log is damaged: its bytes are not those that were stored"
         )

@@ -566,6 +566,12 @@ SET_ASIDE: Final = Metric(
     ("database",),
     per_engine=False,
 )
+LOST_BATCHES: Final = Metric(
+    "penstock_agent_lost_batches_total",
+    Kind.COUNTER,
+    "Acknowledged batches that went from the log with a damaged journal; the rest of it was kept.",
+    per_engine=False,
+)
 STATE_BYTES: Final = Metric(
     "penstock_agent_state_bytes",
     Kind.GAUGE,
