@@ -52,8 +52,9 @@ test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache o
 properties: setup ## What `make test` tries on the same examples each time (Hypothesis), on fresh ones, and more of them.
 	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh
 
-chaos: setup ## The fault suite at full length, and 200 random kills of the agent under traffic (KILLS=n, SEED=n repeats a run).
+chaos: setup ## The fault suite at full length, 500 damaged states, and 200 random kills under traffic (KILLS=n, SEED=n repeats a run).
 	@FAULTS=long $(PYTEST) tests/faults
+	@$(PYTHON_IN_VENV) -m tests.faults.damage --cases 500 $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_IN_VENV) -m tests.faults.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it finds stays below .cache/fuzz.

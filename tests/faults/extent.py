@@ -11,3 +11,4 @@ LABEL_VALUES = 1_000_000 if LONG else 100_000
 # Seconds for which an agent stands still: longer than any side waits for an answer.
 STANDSTILL = 60.0 if LONG else 6.0
 KILLS = 60 if LONG else 20
+DAMAGED = 100 if LONG else 14

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.agent.journal.lookup import Lookup
+from penstock.agent.journal.parsing import Parser
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.schema import migrate
 from penstock.agent.journal.transaction import Transaction
@@ -26,6 +27,8 @@ class SharedReader(Reader):
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self._stopped = lambda: False
+        self._damaged = lambda _: None
+        self._parser = Parser()
 
     @property
     def _lookup(self) -> Lookup:

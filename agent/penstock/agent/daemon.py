@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 from penstock.agent.addresses import TcpAddress
@@ -40,6 +40,7 @@ from penstock.agent.policy.trimming import AuditLimit
 from penstock.agent.ratios import SampleRatios
 from penstock.agent.registry import Registry
 from penstock.agent.retirement import Retirement
+from penstock.agent.setaside import spoils_a_start, words_of
 from penstock.agent.statedir import StateDirectory
 from penstock.agent.tls import Certificates
 from penstock.agent.traces.export import TraceExporter
@@ -67,6 +68,7 @@ _BACK_OFF_SECONDS = 5.0
 _LAST_CALLS_SECONDS = 1.0
 _AFTER_EXPORT_SECONDS = 2.0
 _ADDRESSES = "addresses.json"
+_MOST = (1 << 64) - 1
 
 
 async def run(config: Config) -> None:
@@ -104,6 +106,17 @@ async def run(config: Config) -> None:
     _log.info("agent stopped")
 
 
+_Stored: TypeAlias = tuple[PolicyDatabase, PolicyStore, Pauses, OrderBook]
+
+
+def _read_policies(database: PolicyDatabase) -> _Stored:
+    try:
+        return database, PolicyStore(database), Pauses(database), OrderBook(database)
+    except BaseException:
+        database.close()
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class _Policies:
     database: PolicyDatabase
@@ -134,6 +147,7 @@ class Daemon:
         self._exporter: TraceExporter | None = None
         self._exposition: Exposition | None = None
         self._refused = Refusals()
+        self._losses: LossWatch | None = None
         self._listen_address = str(config.listen)
 
     def _remaining(self) -> float:
@@ -151,12 +165,10 @@ class Daemon:
         """
         allow_files()
         place = self._take_place()
-        journal, database = await self._open_databases(place)
         http = self._http = await self._start_http()
-        keeper = FoldKeeper(journal, fold := Fold())
-        replayed = await self._restore(keeper)
+        journal, keeper, fold, replayed, stored = await self._open_state(place)
         holders = Holders(self._config.source_grace)
-        policies = await self._open_policies(database, holders)
+        policies = await self._follow_policies(stored, holders)
         registry = Registry(time.time_ns, fold.account)
         journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
 
@@ -168,7 +180,7 @@ class Daemon:
         admission = Admission(
             lambda: {*fold.known(), *registry.connected_engines()}, self._config.memory_limit
         )
-        losses = self._watch_losses(journal, registry, known, holders)
+        losses = self._losses = self._watch_losses(journal, registry, known, holders)
         door = Door(journal.source, holders, admission)
         ingest = self._take_in(journal, registry, policies, own, losses, door)
         retirement = Retirement(
@@ -208,27 +220,50 @@ class Daemon:
         place.path.joinpath(_ADDRESSES).unlink(missing_ok=True)
         return place
 
-    async def _open_databases(self, place: StateDirectory) -> tuple[Journal, PolicyDatabase]:
-        """Open both in one place: the state directory or, where the disk has no room for what a start must write, a substitute."""
+    async def _open_state(self, place: StateDirectory) -> tuple[Journal, FoldKeeper, Fold, int, _Stored]:
+        """Open and read both databases in one place.
+
+        That is the state directory or, where the disk has no room for what a start must write, a substitute.
+        """
         try:
-            journal, database = await self._open_both(place)
+            journal, keeper, fold, replayed, stored = await self._read_state(place)
         except UnwritableError as error:
             place.leave(error)
-            journal, database = await self._open_both(place)
-        self._condition.journal, self._condition.policies = journal, database
+            journal, keeper, fold, replayed, stored = await self._read_state(place)
+        self._condition.journal, self._condition.policies = journal, stored[0]
         self._parts.push_async_callback(journal.close)
-        self._parts.callback(database.close)
-        return journal, database
+        self._parts.callback(stored[0].close)
+        self._parts.callback(keeper.save)
+        saving = asyncio.ensure_future(keeper.keep_saving())
+        self._parts.callback(saving.cancel)
+        return journal, keeper, fold, replayed, stored
 
-    async def _open_both(self, place: StateDirectory) -> tuple[Journal, PolicyDatabase]:
-        # Beside it there is its copy, and for a moment another one.
-        audit = AuditLimit(self._config.audit_entries, min(self._config.audit_bytes, place.limit // 16))
-        journal = Journal.open(place.path, self._config.pod_uid, place.limit, place.claim)
+    async def _read_state(self, place: StateDirectory) -> tuple[Journal, FoldKeeper, Fold, int, _Stored]:
+        journal, keeper, fold, replayed = await self._restore(place)
         try:
-            return journal, PolicyDatabase.open(place.path, audit, place.claim)
+            return journal, keeper, fold, replayed, self._load_policies(place)
         except BaseException:
             await journal.close()
             raise
+
+    async def _restore(self, place: StateDirectory) -> tuple[Journal, FoldKeeper, Fold, int]:
+        """Open the journal and count what it holds; what turns out to be damaged meanwhile is replaced, twice at most."""
+        salvages = 2
+        while True:
+            journal = Journal.open(
+                place.path, self._config.pod_uid, place.limit, place.claim, salvages=salvages > 0
+            )
+            keeper = FoldKeeper(journal, fold := Fold())
+            try:
+                return journal, keeper, fold, await keeper.restore()
+            except BaseException as error:
+                spoilt = salvages > 0 and spoils_a_start(error)
+                if spoilt:
+                    journal.mark_damaged(words_of(error))
+                await journal.close()
+                if not spoilt:
+                    raise
+                salvages -= 1
 
     async def _start_http(self) -> HttpServer:
         """Health answers before the log is replayed."""
@@ -243,18 +278,27 @@ class Daemon:
         await http.start()
         return http
 
-    async def _restore(self, keeper: FoldKeeper) -> int:
-        self._parts.callback(keeper.save)
-        replayed = await keeper.restore()
-        saving = asyncio.ensure_future(keeper.keep_saving())
-        self._parts.callback(saving.cancel)
-        return replayed
-
-    async def _open_policies(self, database: PolicyDatabase, holders: Holders) -> _Policies:
-        store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database)
+    async def _follow_policies(self, stored: _Stored, holders: Holders) -> _Policies:
+        database, store, pauses, orders = stored
         files = await self._follow_files(store)
         feed = PolicyFeed(store, pauses, orders, holders=holders)
         return _Policies(database, store, pauses, orders, feed, files)
+
+    def _load_policies(self, place: StateDirectory) -> _Stored:
+        """Read the policies: what is there, else its copy, else none."""
+        # Beside it there is its copy, and for a moment another one.
+        size = min(self._config.audit_bytes, place.limit // 16)
+        limit, damage = AuditLimit(self._config.audit_entries, size), ""
+        for _ in range(2):
+            try:
+                return _read_policies(PolicyDatabase.open(place.path, limit, place.claim, damage=damage))
+            except Exception as error:
+                if not spoils_a_start(error):
+                    raise
+                damage = words_of(error)
+        return _read_policies(
+            PolicyDatabase.open(place.path, limit, place.claim, damage=damage, copies=False)
+        )
 
     async def _follow_files(self, store: PolicyStore) -> FileSource | None:
         """Have the files' policies in the store before the first engine asks."""
@@ -312,7 +356,7 @@ class Daemon:
         losses: LossWatch,
         door: Door,
     ) -> IngestService:
-        """Return what engines will be served with; *known* are those that the log has not forgotten."""
+        """Return what engines will be served with."""
         ingest = IngestService(
             journal,
             registry,
@@ -444,6 +488,8 @@ class Daemon:
         status.listen_address = self._listen_address
         status.engines_expected = self._config.engines_expected
         status.messages_refused, status.last_refusal = self._refused.count, self._refused.last
+        if self._losses is not None:
+            status.acknowledged_entries_lost = min(self._losses.entries_lost, _MOST)
         if self._refused.count:
             status.last_refused.FromNanoseconds(self._refused.last_unix_nano)
         status.degraded = self._condition.degraded()

@@ -8,16 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
-from google.protobuf.message import DecodeError
 from penstock.agent.contents import Contents
 from penstock.agent.errors import StateError
-from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.agent.journal.parsing import parse
+from penstock.agent.setaside import DamagedError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from penstock.agent.journal import Journal
     from penstock.agent.model import LoggedBatch, Source
+    from penstock.proto.v1.ingest_pb2 import Batch
 
 _log = structlog.get_logger(__name__)
 
@@ -81,7 +82,9 @@ class FoldKeeper:
         replayed = 0
         sources: dict[int, Source | None] = {}
         with self._journal.reader() as reader:
-            if not self.at and (reader.first() > 1 or self._journal.usage.pruned):
+            if not self.at and (
+                reader.first() > 1 or self._journal.usage.pruned or self._journal.lost_batches
+            ):
                 # The beginning of the log is gone: what it alone can tell is a genuine reset.
                 self._journal.begin_anew()
             while rows := reader.batches(self.at, max_bytes=REPLAY_BYTES):
@@ -99,15 +102,18 @@ class FoldKeeper:
         """Apply a batch of the log. One that a bad disk has spoilt is not counted; to end of it would be for ever."""
         self.at = row.id
         try:
-            batch = Batch.FromString(row.body)
-        except DecodeError as error:
-            self.poisoned += 1
-            _log.error(
-                "a batch cannot be read and is not counted", batch=row.id, epoch=row.epoch, error=str(error)
-            )
+            batch = parse(row)
+        except DamagedError as error:
+            self._leave_out(row, str(error))
             return
-        if source is not None:
-            self._apply(row.id, source, Contents(batch, row.body))
+        if source is None:
+            self._leave_out(row, "its source is not known")
+            return
+        self._apply(row.id, source, Contents(batch, row.body))
+
+    def _leave_out(self, row: LoggedBatch, error: str) -> None:
+        self.poisoned += 1
+        _log.error("a batch cannot be read and is not counted", batch=row.id, epoch=row.epoch, error=error)
 
     def _committed(self, batch_id: int, source: Source, contents: Contents) -> None:
         if self._dump is None:

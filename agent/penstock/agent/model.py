@@ -105,7 +105,7 @@ class LoggedBatch:
     Attributes:
         id: position in the log, from 1, ascending; never used twice.
         received_unix_nano: the agent's wall clock when it was taken in.
-        body: the serialized ``Batch``.
+        body: the serialized ``Batch``; empty if a bad disk has spoilt it.
 
     """
 

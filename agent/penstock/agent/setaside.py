@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import structlog
+from penstock.agent.errors import PenstockError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +22,13 @@ _log = structlog.get_logger(__name__)
 
 _DAMAGED = "state.corrupt-"
 _ARCHIVE = "journal-"
-# SQLite's primary result codes.
-_READ_ONLY, _IO_ERROR, _CORRUPT, _FULL, _NOT_A_DATABASE = 8, 10, 11, 13, 26
+# SQLite's primary result codes. A row that is refused contradicts what is there: the log's own numbers are never given twice.
+_READ_ONLY, _IO_ERROR, _CORRUPT, _FULL, _CONSTRAINT, _MISMATCH, _NOT_A_DATABASE = 8, 10, 11, 13, 19, 20, 26
+_DAMAGE = frozenset((_CORRUPT, _CONSTRAINT, _MISMATCH, _NOT_A_DATABASE))
+# What says nothing about a file's content: permissions, locks, memory, the disk.
+_SYSTEM = frozenset((3, 5, 6, 7, 8, 9, 10, 13, 14, 22, 23))
+# Extended codes: the system could not read what is there.
+_READ, _SHORT_READ = 266, 522
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 SUFFIXES = ("", "-wal", "-shm", "-journal")
 """A database is its file and these."""
@@ -34,7 +40,10 @@ class DamagedError(Exception):
 
 def is_damage(error: BaseException) -> bool:
     """Tell whether *error* says that a file is damaged, and not that it is locked, full or unreadable."""
-    return isinstance(error, DamagedError) or _code(error) in (_CORRUPT, _NOT_A_DATABASE)
+    # SQLite's message, or a text, holds bytes that are none.
+    if isinstance(error, DamagedError | UnicodeDecodeError) or str(error).startswith("Could not decode"):
+        return True
+    return _code(error) in _DAMAGE
 
 
 def is_unwritable(error: BaseException) -> bool:
@@ -47,6 +56,28 @@ def is_unwritable(error: BaseException) -> bool:
 def _code(error: BaseException) -> int:
     code: int = getattr(error, "sqlite_errorcode", 0) if isinstance(error, sqlite3.Error) else 0
     return code & 0xFF
+
+
+def spoils_a_start(error: BaseException) -> bool:
+    """Tell whether *error*, met while the state is read at a start, comes from what lies there.
+
+    That is everything but a sentence of ours, and what is wrong with the system: the agent wrote what it reads, so what it
+    cannot make sense of is damage.
+    """
+    if is_damage(error):
+        return True
+    if isinstance(error, PenstockError):
+        # A sentence about what SQLite said.
+        return isinstance(error.__cause__, sqlite3.Error | DamagedError) and spoils_a_start(error.__cause__)
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0)
+        return code in (_READ, _SHORT_READ) or code & 0xFF not in _SYSTEM
+    return not isinstance(error, OSError | MemoryError)
+
+
+def words_of(error: BaseException) -> str:
+    """Return what *error* says, or what it is; without bytes that are no text."""
+    return (str(error) or type(error).__name__).encode("ascii", "replace").decode()
 
 
 def set_aside(database: Path, reason: str) -> Path:

@@ -162,6 +162,11 @@ class Exporter(Service):
             epoch=runtime.epoch,
             hello=hello(self._identity, self._settings, runtime.born_ns, runtime.secret),
         )
+        # By these the agent finds that it has lost what it had committed.
+        greeting.hello.acknowledged = self._outbox.acknowledged
+        greeting.hello.acknowledged_entries = max(
+            0, self._settled(self._emitter.drops.look()) - self._forgotten
+        )
         self._stream.send(greeting.SerializeToString())
         self._answer_by = time.monotonic() + ANSWER_DEADLINE
 

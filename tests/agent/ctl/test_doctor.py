@@ -105,6 +105,7 @@ def test_an_installation_that_is_well() -> None:
             "3 messages of engines were refused",
             "install",
         ),
+        ({"acknowledged_entries_lost": 7}, WRONG, "7 acknowledged entries are lost", "power"),
         ({"engines_expected": 2}, WRONG, "1 of 2 engines are connected", "PENSTOCK_ENDPOINT=unix:///run"),
         ({"now": {"seconds": _NOW - 60}}, NOTE, "its clock is 60s behind of this machine's", "synchronize"),
         (

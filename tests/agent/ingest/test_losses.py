@@ -202,3 +202,31 @@ def test_a_source_that_comes_back_is_not_lost_while_its_hello_waits_for_the_disk
     engine.connect()
     engine.disconnect()
     assert waiting_at_open == [False, False]
+
+
+def test_a_greeting_shows_what_the_state_has_lost(ingest):
+    """Entries that were acknowledged and are not in the log are counted there, by reason, once for an epoch."""
+    with FakeEngine(ingest.address) as engine:
+        engine.publish(transfer_failure("a"), transfers=["a", "b"])
+    assert own_batches(ingest) == []
+    engine.hello.acknowledged, engine.hello.acknowledged_entries = 5, 10
+    for _ in range(2):
+        assert engine.connect() == 1
+        engine.disconnect()
+    wait_until(lambda: own_batches(ingest), "the loss in the log")
+    ((source, batch),) = own_batches(ingest)
+    assert (source.key.engine, len(batch.drops)) == ("0", 1)
+    (drop,) = batch.drops
+    assert (drop.reason, drop.count) == (losses.STATE_LOST, 7)
+
+
+def test_a_greeting_that_shows_no_loss(ingest):
+    """What is acknowledged is there, or the last acknowledgement was lost on the way."""
+    with FakeEngine(ingest.address) as engine:
+        engine.publish(transfer_failure("a"))
+        engine.publish(transfer_failure("b"))
+    for acknowledged in (2, 1, 0):
+        engine.hello.acknowledged, engine.hello.acknowledged_entries = acknowledged, acknowledged
+        engine.connect()
+        engine.disconnect()
+    assert own_batches(ingest) == []

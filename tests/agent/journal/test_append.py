@@ -151,6 +151,7 @@ async def test_fold_and_cursors_come_back(tmp_path, source, log, journal):
     thread.join()
     assert journal.load_fold() == (2, b"fold 2")
     await log(1)
+    await log(2)
     with journal.reader() as reader:
         assert reader.cursor("otlp") == (3, 4)
         assert reader.cursor("other") == (0, 0)

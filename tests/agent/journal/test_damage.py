@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import zlib
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.errors import FullError
+from penstock.agent.errors import FullError, StateError
 from penstock.agent.journal import Journal, schema
+from penstock.agent.journal.connect import describe
 from penstock.agent.journal.reserve import Reserve
-from penstock.agent.setaside import damaged, is_damage, trim
+from penstock.agent.setaside import DamagedError, damaged, is_damage, trim
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import transfer_failure
+from tests.support.batches import noise, transfer_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,27 +56,13 @@ def foreign(path: Path) -> None:
     path.write_bytes(b"not a database at all" * 100)
 
 
-def cut(path: Path) -> None:
-    """Cut it in the middle."""
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def without_a_table(path: Path) -> None:
-    """Take away what the agent cannot be without."""
-    database = sqlite3.connect(path)
-    database.execute("DROP TABLE folds")
-    database.close()
-
-
 @pytest.mark.parametrize(
     "harm",
     [
         foreign,
-        cut,
         lambda path: os.truncate(path, 0),
         lambda path: overwrite(path, 0),
         lambda path: overwrite(path, 100),
-        without_a_table,
     ],
 )
 async def test_a_damaged_journal_is_set_aside(tmp_path, source, harm):
@@ -105,11 +94,13 @@ async def test_a_first_start_that_was_interrupted_is_no_damage(tmp_path, source)
 
 
 async def test_damage_that_shows_late(tmp_path, source):
-    """A start does not look at every page: what is met later ends the taking in, and the next start begins anew."""
+    """A start does not look at every page: what is met later ends the taking in, and the next start repairs it."""
     await write(tmp_path, source, 200)
     path = tmp_path / "journal.db"
     database = sqlite3.connect(path)
-    (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'kinds'").fetchone()
+    (root,) = database.execute(
+        "SELECT rootpage FROM sqlite_master WHERE name = 'batches_received'"
+    ).fetchone()
     database.close()
     overwrite(path, (root - 1) * 4096, root * 4096)
     journal = Journal.open(tmp_path)
@@ -120,7 +111,8 @@ async def test_damage_that_shows_late(tmp_path, source):
     await journal.close()
     again = Journal.open(tmp_path)
     assert again.damage == ""
-    assert await again.open_source(source) == 0
+    assert await again.open_source(source) == 200
+    assert again.lost_batches == 0
     assert damaged(tmp_path)["journal"] == 1
     await again.close()
     third = Journal.open(tmp_path)
@@ -155,3 +147,154 @@ def test_a_reserve_without_a_place_is_none(tmp_path):
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= 4096
     reserve.give_up()
     assert list(tmp_path.iterdir()) == []
+
+
+async def write_noise(directory: Path, source: Source) -> Journal:
+    """Fill a journal with 300 batches that take room, of which the metrics have counted 100, and close it."""
+    journal = Journal.open(directory)
+    for seq in range(1, 301):
+        events = [transfer_failure(f"r{seq}", error_text=noise(300))]
+        batch = Batch(epoch=source.epoch, seq=seq, events=events)
+        await journal.append(source, batch, batch.SerializeToString())
+    journal.save_fold(100, zlib.compress(b"fold"))
+    await journal.close()
+    return journal
+
+
+async def test_what_can_be_read_is_kept(tmp_path, source):
+    """A leaf of the log is gone: its batches are lost and counted; counters, watermarks and the other batches are kept."""
+    journal = await write_noise(tmp_path, source)
+    created, epoch = journal.created_unix_nano, journal.agent_epoch
+    path = tmp_path / "journal.db"
+    with closing(sqlite3.connect(path)) as database:
+        pages = database.execute(
+            "SELECT pageno, ncell FROM dbstat WHERE name = 'batches' AND pagetype = 'leaf'"
+        )
+        (page, cells), *_ = pages.fetchall()[9:]
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(bytes(4096))
+    journal = Journal.open(tmp_path)
+    with pytest.raises(sqlite3.DatabaseError), journal.reader() as reader:
+        reader.batches(0, 1_000)
+    assert "malformed" in journal.damage
+    await journal.close()
+    journal = Journal.open(tmp_path)
+    assert (journal.created_unix_nano, journal.agent_epoch) == (created, epoch)
+    assert journal.load_fold() == (100, zlib.compress(b"fold"))
+    assert journal.lost_batches == cells
+    assert await journal.open_source(source) == 300
+    with journal.reader() as reader:
+        kept = reader.batches(0, 1_000)
+        assert len(kept) == 300 - cells
+        assert (
+            [Batch.FromString(row.body).seq for row in kept]
+            == [row.seq for row in kept]
+            == [row.id for row in kept]
+        )
+        assert [row.seq for row in reader.request_batches("r300")] == [300]
+        assert len(list(reader.scan(kinds=["transfer_failure"], limit=1_000))) == 300 - cells
+    batch = batch_of(source, 301)
+    assert await journal.append(source, batch, batch.SerializeToString()) == 301
+    with journal.reader() as reader:
+        assert reader.last() == 301
+    await journal.close()
+
+
+async def test_the_whole_half_of_a_journal_that_was_cut(tmp_path, source):
+    """Is kept, but for the pages of it that lie behind the cut."""
+    await write_noise(tmp_path, source)
+    path = tmp_path / "journal.db"
+    os.truncate(path, path.stat().st_size // 2)
+    journal = Journal.open(tmp_path)
+    with journal.reader() as reader:
+        assert len(reader.batches(0, 1_000)) > 50
+    await journal.close()
+    assert damaged(tmp_path)["journal"] == 1
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE meta SET value = NULL WHERE key = 'agent_epoch'",
+        "UPDATE meta SET value = cast(x'ff' AS TEXT) WHERE key = 'created_unix_nano'",
+        "UPDATE sources SET hello = x'ffff'",
+        "UPDATE sources SET watermark = 'x'",
+        "UPDATE folds SET batch = 1000000",
+        "UPDATE folds SET batch = 'x'",
+        "DELETE FROM pruned",
+        "DROP TABLE kinds",
+        "PRAGMA user_version = 68",
+        "PRAGMA user_version = 1",
+        "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = cast(x'ff00ff' AS TEXT) WHERE name = 'folds'",
+        "UPDATE sqlite_sequence SET seq = 'x'",
+    ],
+)
+async def test_what_no_agent_wrote_is_damage(tmp_path, source, harm):
+    """Also where SQLite sees nothing: the agent starts, keeps what it can prove, and takes in what comes."""
+    await write(tmp_path, source, 20)
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
+        database.executescript(harm)
+    journal = Journal.open(tmp_path)
+    assert damaged(tmp_path)["journal"] == 1
+    watermark = await journal.open_source(source)
+    assert watermark in (0, 20)
+    batch = batch_of(source, watermark + 1)
+    assert await journal.append(source, batch, batch.SerializeToString()) == watermark + 1
+    await journal.close()
+    again = Journal.open(tmp_path)
+    assert damaged(tmp_path)["journal"] == 1
+    await again.close()
+
+
+async def test_a_log_that_goes_in_a_circle(tmp_path, source):
+    """Two pages of it are in each other's place: a replay ends, and counts nothing twice."""
+    await write_noise(tmp_path, source)
+    path = tmp_path / "journal.db"
+    with closing(sqlite3.connect(path)) as database:
+        pages = database.execute("SELECT pageno FROM dbstat WHERE name = 'batches' AND pagetype = 'leaf'")
+        one, other = (page - 1 for (page,) in pages.fetchall()[12:15:2])
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        for to, page in ((one, other), (other, one)):
+            file.seek(to * 4096)
+            file.write(content[page * 4096 : (page + 1) * 4096])
+    journal = Journal.open(tmp_path)
+    with pytest.raises(DamagedError, match="comes after"), journal.reader() as reader:
+        reader.batches(0, 1_000)
+    assert "comes after" in journal.damage
+    await journal.close()
+    journal = Journal.open(tmp_path)
+    with journal.reader() as reader:
+        ids = [row.id for row in reader.batches(0, 1_000)]
+    assert ids == sorted(set(ids))
+    assert len(ids) + journal.lost_batches == 300
+    assert len(ids) > 250
+    await journal.close()
+
+
+def ask(journal: Journal) -> None:
+    """Ask as the admin service does."""
+    with describe(journal.path), journal.reader() as reader:
+        reader.request_batches("r150")
+        list(reader.scan(limit=1_000))
+
+
+@pytest.mark.parametrize("harm", ["UPDATE recent SET keys = 7", "UPDATE kinds SET batch = 'x'"])
+async def test_an_index_of_something_else(tmp_path, source, harm):
+    """A question that meets it fails with a sentence, and has the next start repair it."""
+    await write_noise(tmp_path, source)
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
+        # One row of it, as whole pages go.
+        database.executescript(
+            f"{harm} WHERE rowid = 150" if "recent" in harm else f"{harm} WHERE batch = 150"
+        )
+    journal = Journal.open(tmp_path)
+    with pytest.raises(StateError, match="stored and"):
+        ask(journal)
+    await journal.close()
+    journal = Journal.open(tmp_path)
+    with journal.reader() as reader:
+        assert [row.seq for row in reader.request_batches("r150")] == [150]
+        assert len(list(reader.scan(limit=1_000))) == 300
+    await journal.close()

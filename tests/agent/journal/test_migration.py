@@ -45,11 +45,11 @@ def old_database(directory: Path) -> Path:
     path = directory / "journal.db"
     database = schema.connect(path)
     schema.migrate(database, schema.MIGRATIONS[:1])
-    body = Batch(epoch=7, seq=1, events=[deferral_start("r")]).SerializeToString()
+    batches = [Batch(epoch=7, seq=seq, events=[deferral_start("r")]) for seq in range(1, BATCHES + 1)]
     database.execute("BEGIN")
     database.executemany(
         "INSERT INTO batches (epoch, seq, received_unix_nano, body) VALUES (7, ?, 5, ?)",
-        [(seq, body) for seq in range(1, BATCHES + 1)],
+        [(batch.seq, batch.SerializeToString()) for batch in batches],
     )
     for epoch in range(1, 200):
         database.execute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 from penstock.agent.errors import StateError
@@ -45,14 +46,15 @@ def test_a_newer_schema_is_refused(tmp_path):
         Journal.open(tmp_path)
 
 
-def test_the_database_of_another_program_is_refused(tmp_path):
-    """It is not damaged, so it stays where it is."""
+async def test_the_database_of_another_program_is_set_aside(tmp_path):
+    """Nothing tells it from a damaged one; it is moved, and stays as it is."""
     database = sqlite3.connect(tmp_path / "journal.db")
     database.execute("CREATE TABLE meta (something_else)")
     database.close()
-    with pytest.raises(StateError, match=r"journal\.db' cannot be used: table meta already exists"):
-        Journal.open(tmp_path)
-    assert [path.name for path in tmp_path.glob("state.*")] == []
+    await Journal.open(tmp_path).close()
+    (place,) = tmp_path.glob("state.corrupt-*")
+    with closing(sqlite3.connect(place / "journal.db")) as database:
+        assert database.execute("SELECT name FROM sqlite_schema").fetchall() == [("meta",)]
 
 
 async def test_the_state_remembers_its_beginning(tmp_path):

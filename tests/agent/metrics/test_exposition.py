@@ -212,6 +212,7 @@ def test_the_golden_scrape_has_nearly_all_metrics() -> None:
         "penstock_agent_degraded",
         "penstock_agent_databases_restored_total",
         "penstock_agent_databases_set_aside",
+        "penstock_agent_lost_batches_total",
         "penstock_agent_pruned_batches_total",
         "penstock_agent_state_bytes",
         "penstock_agent_state_limit_bytes",

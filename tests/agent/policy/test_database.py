@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -227,3 +228,41 @@ async def test_all_its_files_are_for_their_owner_alone(tmp_path):
     assert [path.name for path in files] == ["policy.db", "policy.db-shm", "policy.db-wal"]
     assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
     database.close()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE policy SET manifest = replace(manifest, 'recompute', 'recompyte')",
+        "UPDATE policy SET manifest = 'x'",
+        "UPDATE policy SET manifest = cast(x'ff' AS TEXT)",
+        "UPDATE policy SET name = 'q'",
+        "PRAGMA user_version = 66",
+        "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = cast(x'ff00ff' AS TEXT) WHERE name = 'policy'",
+    ],
+)
+async def test_what_no_agent_wrote_is_damage(tmp_path, harm):
+    """Also where SQLite sees nothing: the copy is in force."""
+    manifest = MANIFEST.replace("fail", "recompute")
+    database = PolicyDatabase.open(tmp_path)
+    await PolicyStore(database).apply(parse_manifest(manifest), author="me")
+    database.copy()
+    database.close()
+    with closing(sqlite3.connect(tmp_path / "policy.db")) as connection:
+        connection.executescript(harm)
+    database = PolicyDatabase.open(tmp_path)
+    assert "its copy of 20" in database.recovered
+    (policy,) = PolicyStore(database).policies()
+    assert policy.manifest.canonical == parse_manifest(manifest).canonical
+    database.close()
+
+
+async def test_a_newer_version_is_no_damage(tmp_path):
+    """Its copy is of that version, too."""
+    await fill(tmp_path, copy=True)
+    for name in ("policy.db", "policy-copy.db"):
+        with closing(sqlite3.connect(tmp_path / name)) as connection:
+            connection.execute("PRAGMA user_version = 3")
+    with pytest.raises(StateError, match="run a newer agent"):
+        PolicyDatabase.open(tmp_path)
+    assert damaged(tmp_path)["policy"] == 0

@@ -19,7 +19,6 @@ from penstock.agent.traces.query import get_trace
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EPLB, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import Event
-from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -207,13 +206,15 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
             break
         found.append(event)
         left -= event.ByteSize()
-    return admin.ListEventsResponse(events=reversed(found), truncated=truncated or scan.cut)
+    return admin.ListEventsResponse(
+        events=reversed(found),
+        truncated=truncated or scan.cut,
+        unreadable_batches=convert.counted(scan.unreadable, convert.MOST_32),
+    )
 
 
 def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> list[admin.LoggedEvent]:
-    rows = [
-        (logged, index) for logged in batches for index in range(len(Batch.FromString(logged.body).events))
-    ]
+    rows = [(logged, index) for logged in batches for index in range(len(reader.parse(logged).events))]
     request_id = wanted.request.request_id
     return [
         event

@@ -18,7 +18,6 @@ from penstock.proto.v1.events_pb2 import (
     QUARANTINE_STATE_OPEN,
     QUARANTINE_STATE_UNSPECIFIED,
 )
-from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +108,7 @@ def _reasons(reader: Reader) -> dict[PeerKey, str]:
     found: dict[PeerKey, str] = {}
     keys = {source.epoch: source.key for source in reader.sources()}
     for logged, index in reader.scan(kinds=["quarantine_changed"], limit=_CHANGES_READ):
-        event = Batch.FromString(logged.body).events[index]
+        event = reader.parse(logged).events[index]
         change, key = event.quarantine_changed, keys.get(logged.epoch)
         if key is not None:
             reason = f"{change.reason} [rehearsal]" if event.rehearsal else change.reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.convert import counted, key_message, timestamp
+from penstock.agent.admin.convert import MOST_32, counted, key_message, timestamp
 from penstock.agent.admin.deferrals import deferred_requests
 from penstock.agent.admin.events import peers_of, since_unix_nano, with_reader
 from penstock.agent.admin.scanning import Scan
@@ -22,7 +22,6 @@ from penstock.proto.v1.common_pb2 import (
     OUTCOME_UNSPECIFIED,
     DeferralEnding,
 )
-from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from penstock.agent.admin.context import AgentContext
@@ -120,7 +119,7 @@ class _Log:
             self._allowance.take(len(logged.body))
             source = self._reader.source(logged.epoch)
             if source is not None:
-                for key, entry in request_entries(source, Batch.FromString(logged.body)):
+                for key, entry in request_entries(source, self._reader.parse(logged)):
                     entries.setdefault(key, []).append(entry)
         return entries
 
@@ -149,6 +148,7 @@ def _known(
         facts = RequestFacts.of(key.request_id, entries)
         response.requests.append(_summary(facts, asked, engine_lost=log.lost(facts.source.epoch)))
     response.truncated = response.truncated or allowance.cut
+    response.unreadable_batches = counted(reader.unreadable, MOST_32)
     return response
 
 

@@ -70,6 +70,11 @@ class Scan:
         return cls(reader, rows, events=MAX_EVENTS, allowance=allowance)
 
     @property
+    def unreadable(self) -> int:
+        """How many batches are damaged on disk, of those that its reader has looked at."""
+        return self._reader.unreadable
+
+    @property
     def cut(self) -> bool:
         """Whether the bounds ended it, once it has been iterated over."""
         return self._full or self._allowance.cut
@@ -83,7 +88,7 @@ class Scan:
                 return
             self._events -= 1
             if logged.id != batch_id:
-                batch, batch_id = Batch.FromString(logged.body), logged.id
+                batch, batch_id = self._reader.parse(logged), logged.id
             source = self._source(logged.epoch)
             if source is not None:
                 yield Found(logged, index, batch.events[index], source)

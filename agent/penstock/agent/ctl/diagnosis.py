@@ -56,6 +56,14 @@ def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
         )
     elif status.policy_file:
         yield Finding(OK, AGENT, f"policies come from {status.policy_file}")
+    if status.acknowledged_entries_lost:
+        yield Finding(
+            WRONG,
+            AGENT,
+            f"{status.acknowledged_entries_lost} acknowledged entries are lost: the state in {status.state_dir} went back to "
+            "before them",
+            "counts and traces are short by as many; the machine lost its power, or the disk is bad: see its log",
+        )
     if status.messages_refused:
         yield Finding(
             WRONG,

@@ -9,7 +9,7 @@ import click
 from penstock.agent.ctl import rows
 from penstock.agent.ctl.named import KIND, PEER, POLICY
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.output import say_table, show
+from penstock.agent.ctl.output import say_table, show, tell_unreadable
 from penstock.agent.ctl.say import say
 from penstock.proto.names import number, words
 from penstock.proto.v1 import admin_pb2 as admin
@@ -157,6 +157,8 @@ def events(client: Client, output: str, **filters: Any) -> None:
     show_table(response, found, output, f"no such event is {where}")
     if response.truncated and output in {"table", "wide"}:
         say("there are older ones; --limit or --since widens the view", err=True)
+    if output in {"table", "wide"}:
+        tell_unreadable(response.unreadable_batches)
 
 
 @click.command()

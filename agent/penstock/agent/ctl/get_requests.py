@@ -11,6 +11,7 @@ from penstock.agent.ctl.failure import WrongUseError
 from penstock.agent.ctl.get import nothing_fits, show_table
 from penstock.agent.ctl.named import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
+from penstock.agent.ctl.output import tell_unreadable
 from penstock.agent.ctl.rows import Table
 from penstock.agent.ctl.say import say
 from penstock.proto import names
@@ -76,6 +77,7 @@ def requests(
     if response.truncated:
         which = "older" if not deferred else "more"
         say(f"there are {which} ones; --limit, --since or --peer chooses", err=True)
+    tell_unreadable(response.unreadable_batches)
     if response.unnamed_deferred:
         say(
             f"{response.unnamed_deferred} more wait whose names have not reached the log (new, or lost on the way)",

@@ -94,3 +94,10 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def tell_unreadable(count: int) -> None:
+    """Say on the error stream that *count* batches of the log are damaged, if any is."""
+    if count:
+        which = "1 batch of the log is" if count == 1 else f"{count} batches of the log are"
+        click.echo(f"{which} damaged on disk: the rest is here, what was in them is missing", err=True)

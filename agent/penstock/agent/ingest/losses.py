@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import PenstockError
-from penstock.agent.journal.connect import describe
+from penstock.agent.journal.connect import MAX_INTEGER, describe
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.events_pb2 import DeferralEnd, Event, SourceLost
-from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.proto.v1.ingest_pb2 import Batch, Drop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
+STATE_LOST = "agent_state_lost"
+"""The reason of entries that were acknowledged, as metrics name it."""
+
+# Epochs whose loss was written; an engine begins a new one then.
+_MAX_TOLD = 10_000
 # When the disk is full, a loss is tried again after this.
 _RETRY_SECONDS = 5.0
 
@@ -78,6 +83,28 @@ class LossWatch:
         self._journal = journal
         self._grace = grace
         self._waiting: dict[int, asyncio.Task[None]] = {}
+        self.entries_lost = 0
+        self._told: set[int] = set()
+
+    async def forgotten(self, source: Source, entries: int) -> None:
+        """Write into the log that *entries* of a source had been acknowledged and are in the state no more; once an epoch."""
+        if source.epoch in self._told:
+            return
+        async with self._journal.own.next_batch(source.key) as (own, seq):
+            lost = Drop(reason=STATE_LOST, kind="entry", count=min(entries, MAX_INTEGER))
+            batch = Batch(epoch=own.epoch, seq=seq, drops=[lost])
+            await self._journal.append(own, batch, batch.SerializeToString())
+        if len(self._told) >= _MAX_TOLD:
+            self._told.clear()
+        self._told.add(source.epoch)
+        self.entries_lost += entries
+        _log.error(
+            "acknowledged entries are lost: the state went back to before them",
+            engine=str(source.key),
+            process=source.process,
+            epoch=source.epoch,
+            entries=entries,
+        )
 
     def connected(self, epoch: int) -> None:
         """Call off the wait for a source that is here."""

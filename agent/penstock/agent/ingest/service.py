@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Journal
     from penstock.agent.registry import Registry
+    from penstock.proto.v1.ingest_pb2 import Hello
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -68,6 +69,9 @@ class Losses(Protocol):
 
     def away(self, source: Source) -> None:
         """Note that its stream ended without a goodbye."""
+
+    async def forgotten(self, source: Source, entries: int) -> None:
+        """Count entries of the source that had been acknowledged and are in the state no more."""
 
 
 class IngestService:
@@ -197,6 +201,7 @@ class IngestService:
             if self._draining:
                 stream.end(Ending.DRAINING)
             self._registry.connect(source, watermark)
+            await self._compare(source, batch.hello, watermark)
             if batch.HasField("snapshot"):
                 self._registry.snapshot(source.epoch, batch.snapshot)
             await self._acknowledge(stream, watermark)
@@ -221,6 +226,21 @@ class IngestService:
                 source, None if live is None else live.source, size, lambda: stream.end(Ending.OUSTED)
             )
         return stream
+
+    async def _compare(self, source: Source, hello: Hello, watermark: int) -> None:
+        """Find out whether the state has gone back to before what the source had acknowledgements for."""
+        if hello.acknowledged <= watermark:
+            return
+        live = self._registry.get(source.epoch)
+        account = live.account if live is not None else None
+        held = (
+            hello.acknowledged_entries - hello.acknowledged + watermark if account is None else sum(account)
+        )
+        try:
+            await self._losses.forgotten(source, max(1, hello.acknowledged_entries - held))
+        except PenstockError as error:
+            # It is counted no more: the source begins a new epoch.
+            _log.warning("a loss could not be written", epoch=source.epoch, error=str(error))
 
     def _leave(self, stream: Stream) -> None:
         self._door.leave(stream.hold, goodbye=stream.goodbye)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.setaside import is_unwritable
+from penstock.agent.setaside import DamagedError, is_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,30 @@ if TYPE_CHECKING:
 MAX_INTEGER = (1 << 63) - 1
 _SIGN = 1 << 63
 _WRAP = 1 << 64
+
+
+def blob(value: object) -> bytes:
+    """Return what a column holds, which takes any type, if it is bytes.
+
+    Raises:
+        DamagedError: it is not.
+
+    """
+    if not isinstance(value, bytes):
+        raise DamagedError(f"bytes were stored and {value!r:.80} is there")
+    return value
+
+
+def whole(value: object) -> int:
+    """Return what a column holds if it is a whole number.
+
+    Raises:
+        DamagedError: it is not.
+
+    """
+    if not isinstance(value, int):
+        raise DamagedError(f"a number was stored and {value!r:.80} is there")
+    return value
 
 
 def signed(epoch: int) -> int:
@@ -79,9 +103,12 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def describe(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into a :class:`StateError` that names the file; an `UnwritableError` if the disk is to blame."""
+    """Turn SQLite's errors, and damage, into a :class:`StateError` that names the file.
+
+    It is an `UnwritableError` if the disk is to blame.
+    """
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, DamagedError) as error:
         kind = UnwritableError if is_unwritable(error) else StateError
         raise kind(f"the journal {str(path)!r} cannot be used: {error}") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from penstock.agent.budget import DEFAULT_LIMIT
 from penstock.agent.contents import Contents
-from penstock.agent.journal import schema
+from penstock.agent.journal import damage, schema
 from penstock.agent.journal.checkpoint import Checkpointer
 from penstock.agent.journal.connect import connect, describe, limit_to
 from penstock.agent.journal.own import OwnLog
@@ -21,6 +21,7 @@ from penstock.agent.journal.reserve import Reserve
 from penstock.agent.journal.retention import Retention, Usage
 from penstock.agent.journal.transaction import Appended, Transaction
 from penstock.agent.journal.writer import Writer
+from penstock.agent.setaside import spoils_a_start, words_of
 from penstock.agent.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Journal:
         created_unix_nano: when this state was created; counters count from there.
         agent_epoch: random identity of this state, for what the agent itself writes into the log.
         own: for what the agent itself writes.
+        lost_batches: batches of the log that damage has taken, over all lives of this state.
         damage: a sentence, once the database has turned out to be damaged: nothing is appended any more.
         whereabouts: whether its files are where they were.
 
@@ -86,9 +88,11 @@ class Journal:
         self.own = OwnLog(self)
         database, budget = opened
         self._budget = budget
+        # All that is read comes before the first thread begins.
         meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
         self.created_unix_nano = int(meta["created_unix_nano"])
         self.agent_epoch = int(meta["agent_epoch"])
+        self.lost_batches = int(meta.get("lost_batches", 0))
         self._on_commit: list[OnCommit] = []
         self._fold = database.execute("SELECT batch, body FROM folds WHERE name = 'metrics'").fetchone()
         requests = RequestIndex(database)
@@ -118,19 +122,46 @@ class Journal:
         pod_uid: str = "",
         limit: int = DEFAULT_LIMIT,
         claim: Callable[[], None] = lambda: None,
+        *,
+        salvages: bool = True,
     ) -> Journal:
         """Open or create the journal in *state_dir*; its state belongs to the pod *pod_uid*, where that is known.
 
         All files in *state_dir* together have *limit* bytes. *claim* sees that the directory is there and this agent's.
+        A damaged journal is set aside (``state.corrupt-<time>``); with *salvages* the new one begins with what can be read of it.
 
         Raises:
             StateError: one sentence, for a directory or a file that cannot be used.
 
         """
         path = state_dir / schema.FILE
-        opened = schema.open_database(state_dir, pod_uid, limit)
         with describe(path):
+            # What is there, and then what can be read of it.
+            for _ in range(2):
+                try:
+                    return cls._attempt(state_dir, pod_uid, limit, claim, salvages=salvages)
+                except Exception as error:
+                    if not spoils_a_start(error):
+                        raise
+                    damage.mark(path, words_of(error))
+            return cls._attempt(state_dir, pod_uid, limit, claim, salvages=False)
+
+    @classmethod
+    def _attempt(
+        cls, state_dir: Path, pod_uid: str, limit: int, claim: Callable[[], None], *, salvages: bool
+    ) -> Journal:
+        path = state_dir / schema.FILE
+        damage.replace_damaged(path, limit, salvages=salvages)
+        opened = schema.open_database(state_dir, pod_uid, limit)
+        try:
             return cls(path, opened, claim)
+        except BaseException:
+            opened.database.close()
+            raise
+
+    def mark_damaged(self, reason: str) -> None:
+        """Let the next :meth:`open` set it aside."""
+        damage.mark(self.path, reason)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call *callback* (batch id, source, batch) on the loop for each new batch.
@@ -210,7 +241,7 @@ class Journal:
             StateError: it cannot be read; or its files are gone, and will be put back within a second.
 
         """
-        return Reader(self.path, stopped, self.whereabouts)
+        return Reader(self.path, stopped, self.whereabouts, self._note_damage)
 
     def source(self, epoch: int) -> Source | None:
         """Return the source of *epoch*, None if the log does not know it.
@@ -258,14 +289,14 @@ class Journal:
         return self._retention.blocked
 
     def _note_damage(self, text: str) -> None:
-        """Remember that the database is damaged; on the writer's thread."""
+        """Remember that the database is damaged; on any thread."""
         if not self.damage:
             _log.critical("the journal is damaged; the next start sets it aside", error=text)
             try:
-                schema.mark_damaged(self.path)
+                self.mark_damaged(text)
             except OSError as error:
                 _log.warning("the damage could not be marked", error=str(error))
-        self.damage = f"the journal is damaged ({text}); the next start sets it aside and counts from 0"
+        self.damage = f"the journal is damaged ({text}); the next start sets it aside and goes on with what can be read of it"
 
     @property
     def alive(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.agent.journal.connect import blob
 from penstock.agent.journal.runs import (
     BUCKETS,
     RUN_KEYS,
@@ -44,7 +45,7 @@ class _Recent:
             return []
         wanted = pack_keys((key,))
         rows = self._database.execute("SELECT batch, keys FROM recent")
-        return [batch for batch, keys in rows if wanted in keys and holds(keys, key)]
+        return [batch for batch, keys in rows if wanted in blob(keys) and holds(keys, key)]
 
     def _follow(self) -> None:
         """Take the keys of the batches that have come since the last question."""
@@ -53,7 +54,7 @@ class _Recent:
             "SELECT batch, keys FROM recent WHERE batch > ? ORDER BY batch", (self._at,)
         )
         for batch, stored in rows:
-            keys = unpack_keys(stored)
+            keys = unpack_keys(blob(stored))
             for key in keys:
                 bits[key >> (_SHIFT + 3)] |= 1 << (key >> _SHIFT & 7)
             self._at = batch
@@ -81,7 +82,7 @@ class Lookup:
                     "SELECT body FROM buckets WHERE id = ?", (first * BUCKETS + bucket_of(key),)
                 ).fetchone()
                 if row is not None:
-                    found.update(batches_in(first, row[0], key))
+                    found.update(batches_in(first, blob(row[0]), key))
         return sorted(batch for batch in found if batch < before)
 
     def _follow(self) -> None:
@@ -94,4 +95,4 @@ class Lookup:
             return
         self._newest, _, oldest = rows[-1]
         self._runs = {first: passing for first, passing in self._runs.items() if first >= oldest}
-        self._runs.update({first: passing for first, passing, _ in rows})
+        self._runs.update({first: blob(passing) for first, passing, _ in rows})

@@ -6,40 +6,35 @@ import heapq
 import sys
 from contextlib import closing
 from itertools import groupby, islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from google.protobuf.message import DecodeError
 from penstock.agent.contents import Contents
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
-from penstock.agent.journal.connect import MAX_INTEGER, connect_reader, describe, signed, unsigned
+from penstock.agent.journal.connect import MAX_INTEGER, connect_reader, describe, signed, unsigned, whole
 from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, request_ids, request_key
 from penstock.agent.journal.lookup import Lookup
-from penstock.agent.journal.packing import unpack
+from penstock.agent.journal.parsing import BATCH_COLUMNS, Parser, event_of, logged_of
 from penstock.agent.journal.sources import source_from_blob
 from penstock.agent.kinds import with_kinds
-from penstock.agent.model import LoggedBatch
-from penstock.proto.v1.events_pb2 import Event
-from penstock.proto.v1.ingest_pb2 import Batch
+from penstock.agent.setaside import DamagedError, is_damage, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
-    from penstock.agent.model import Source
+    from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.whereabouts import Whereabouts
+    from penstock.proto.v1.events_pb2 import Event
+    from penstock.proto.v1.ingest_pb2 import Batch
 
-_BATCH = "SELECT id, epoch, seq, received_unix_nano, body, packed FROM batches"
+_BATCH = f"SELECT {BATCH_COLUMNS} FROM batches"  # noqa: S608  (constants)
 # Of the newest batches, when the beginning of an id is looked for: some 500,000 entries, and a quarter of a second.
 _LOOKED_THROUGH_BYTES = 64 << 20
 # Above the ids of all batches.
 _NO_BATCH = (1 << 63) - 1
-
-
-def _logged(row: tuple[int, int, int, int, bytes, int]) -> LoggedBatch:
-    number, epoch, seq, received, body, packed = row
-    return LoggedBatch(number, unsigned(epoch), seq, received, unpack(body, packed))
 
 
 class OpenDeferral(NamedTuple):
@@ -66,6 +61,7 @@ class Reader:
         path: of the journal.
         stopped: asked before each batch; once it returns True, reading one raises ImpossibleError.
         whereabouts: of the journal's files; after they were put back, a reader that follows the log goes on in the new ones.
+        damaged: told what SQLite says, where it finds that the file is damaged and this reader is used in a ``with``.
 
     Raises:
         StateError: it cannot be read; or its files are gone, and will be put back within a second.
@@ -77,10 +73,13 @@ class Reader:
         path: Path,
         stopped: Callable[[], bool] = lambda: False,
         whereabouts: Whereabouts | None = None,
+        damaged: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._path = path
         self._stopped = stopped
         self._whereabouts = whereabouts
+        self._damaged = damaged
+        self._parser = Parser()
         self._open()
 
     def _open(self) -> None:
@@ -102,13 +101,24 @@ class Reader:
         """Return itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Close the connection."""
         self.close()
+        if error is not None and is_damage(error):
+            self._damaged(words_of(error))
 
     def close(self) -> None:
         """Close the connection; a reader that is closed cannot be used again."""
         self._database.close()
+
+    def parse(self, logged: LoggedBatch) -> Batch:
+        """Return the batch; an empty one in the place of one that a bad disk has spoilt, which :attr:`unreadable` counts."""
+        return self._parser.parse(logged)
+
+    @property
+    def unreadable(self) -> int:
+        """How many different batches could not be parsed so far."""
+        return len(self._parser.unreadable)
 
     def first(self) -> int:
         """Return the id of the oldest batch; 0 if there is none."""
@@ -129,15 +139,23 @@ class Reader:
             for row in rows:
                 if self._stopped():
                     raise ImpossibleError("the agent is stopping; ask again")
-                yield _logged(row)
+                yield logged_of(row)
 
     def batches(self, after: int, limit: int = 256, max_bytes: int = sys.maxsize) -> list[LoggedBatch]:
-        """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*."""
+        """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*.
+
+        Raises:
+            DamagedError: they do not ascend; who goes on from the last one would go in a circle.
+
+        """
         self._follow()
         found: list[LoggedBatch] = []
         query = f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?"
         with closing(self._batches(query, (after, limit))) as logged:
             for batch in logged:
+                if batch.id <= after:
+                    raise DamagedError(f"batch {batch.id} of the log comes after {after}")
+                after = batch.id
                 found.append(batch)
                 max_bytes -= len(batch.body)
                 if max_bytes <= 0:
@@ -145,9 +163,12 @@ class Reader:
         return found
 
     def source(self, epoch: int) -> Source | None:
-        """Return the source of an epoch."""
+        """Return the source of an epoch; None if it is not known, or a bad disk has spoilt what is."""
         row = self._database.execute("SELECT hello FROM sources WHERE epoch = ?", (signed(epoch),)).fetchone()
-        return None if row is None else source_from_blob(epoch, row[0])
+        try:
+            return None if row is None else source_from_blob(epoch, row[0])
+        except DecodeError:
+            return None
 
     def sources(self) -> list[Source]:
         """Return all sources, in the order in which they were first seen."""
@@ -169,7 +190,7 @@ class Reader:
     def ends_with_goodbye(self, row: SourceRow) -> bool:
         """Tell whether a source's newest batch is its goodbye; False if that is gone from the log."""
         logged = self.batch(row.last_batch)
-        return logged is not None and Batch.FromString(logged.body).HasField("goodbye")
+        return logged is not None and self.parse(logged).HasField("goodbye")
 
     def is_open(self, epoch: int) -> bool:
         """Tell whether a source has connected, and since then neither said goodbye nor was found lost."""
@@ -211,7 +232,8 @@ class Reader:
                 continue
             # Also for one that only has the hash: it was read.
             allowance.take(len(logged.body))
-            if text in logged.body:
+            # Of one that is spoilt its index says that it named the request.
+            if text in logged.body or not logged.body:
                 yield logged
 
     def find_requests(self, prefix: str, limit: int = 10) -> list[str]:
@@ -222,9 +244,10 @@ class Reader:
         found: set[str] = set()
         text, allowance = prefix.encode(), Allowance(_LOOKED_THROUGH_BYTES, STEP_SECONDS)
         for logged in self._batches(f"{_BATCH} ORDER BY id DESC"):
-            if text in logged.body:
-                batch = Batch.FromString(logged.body)
-                found.update(name for name in request_ids(Contents(batch)) if name.startswith(prefix))
+            if text in logged.body or not logged.body:
+                found.update(
+                    name for name in request_ids(Contents(self.parse(logged))) if name.startswith(prefix)
+                )
             allowance.take(len(logged.body))
             if allowance.ends or len(found) >= limit:
                 break
@@ -264,7 +287,7 @@ class Reader:
         found = (
             (logged, pos)
             for logged in batches
-            for pos in _places(logged, numbers, since_unix_nano, request_id)
+            for pos in _places(self.parse(logged), numbers, since_unix_nano, request_id)
         )
         yield from islice(found, limit)
 
@@ -279,7 +302,7 @@ class Reader:
         # A cursor as it is would be closed with the merge, perhaps after its connection.
         ids = [
             map(
-                itemgetter(0),
+                _batch_id,
                 self._database.execute(
                     "SELECT batch FROM kinds WHERE kind = ? AND batch >= ? AND newest_unix_nano >= ?"
                     " ORDER BY batch DESC LIMIT ?",
@@ -301,7 +324,7 @@ class Reader:
         rows = self._database.execute(
             "SELECT start FROM open_deferrals WHERE epoch = ? LIMIT ?", (signed(epoch), limit)
         )
-        deferrals = [OpenDeferral(epoch, Event.FromString(start)) for (start,) in rows]
+        deferrals = [OpenDeferral(epoch, start) for (body,) in rows if (start := event_of(body)) is not None]
         return deferrals, self._number(
             "SELECT count(*) FROM open_deferrals WHERE epoch = ?", (signed(epoch),)
         )
@@ -312,11 +335,13 @@ class Reader:
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
-def _places(
-    logged: LoggedBatch, kinds: frozenset[int], since_unix_nano: int, request_id: str = ""
-) -> Iterator[int]:
+def _batch_id(row: tuple[object]) -> int:
+    return whole(row[0])
+
+
+def _places(batch: Batch, kinds: frozenset[int], since_unix_nano: int, request_id: str = "") -> Iterator[int]:
     """Yield the indexes of a batch's events of *kinds*, about *request_id* where one is given; the last first."""
-    events = with_kinds(Batch.FromString(logged.body))
+    events = with_kinds(batch)
     for pos in range(len(events) - 1, -1, -1):
         kind, event = events[pos]
         if (

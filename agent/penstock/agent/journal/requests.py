@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from penstock.agent.journal.connect import blob
 from penstock.agent.journal.runs import BUCKETS, RUN_BATCHES, RUN_KEYS, make_run
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class RequestIndex:
                 if left <= 0 or (rows and row[0] - rows[0][0] >= RUN_BATCHES):
                     break
                 rows.append(row)
-                left -= len(row[1])
+                left -= len(blob(row[1]))
         return rows
 
     def drop(self, through: int) -> None:

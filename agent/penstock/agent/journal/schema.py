@@ -13,8 +13,9 @@ from penstock.agent.errors import StateError
 from penstock.agent.journal import reserve
 from penstock.agent.journal.connect import connect, describe, limit_to
 from penstock.agent.journal.index import request_key
+from penstock.agent.journal.proof import check_version, prove
 from penstock.agent.journal.runs import pack_keys
-from penstock.agent.setaside import DamagedError, archive, is_damage, set_aside, size_of, trim
+from penstock.agent.setaside import archive, size_of, spoils_a_start, trim
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,27 +201,20 @@ class Opened(NamedTuple):
 def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
     """Open or create the journal's database for writing; all of the state directory has *limit* bytes.
 
-    A damaged one is set aside (``state.corrupt-<time>``). The state of another pod (*pod_uid* differs) is kept
-    beside it as ``journal-<time>.db``. In both cases counting starts anew.
+    The state of another pod (*pod_uid* differs) is kept beside it as ``journal-<time>.db``; counting starts anew.
 
     Raises:
         StateError: one sentence, for a directory or a file that cannot be used.
+        DamagedError, sqlite3.Error, ValueError: it is damaged, see :func:`spoils_a_start`.
 
     """
     path = state_dir / FILE
     with describe(path):
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _marker(path).exists():
-            set_aside(path, "an earlier life of the agent found damage in it")
-            _marker(path).unlink()
-        if _was_cut_to_nothing(path):
-            set_aside(path, "it is empty")
         try:
             database = _open(path, pod_uid)
-        except (sqlite3.DatabaseError, DamagedError) as error:
-            if is_damage(error):
-                set_aside(path, str(error))
-            elif path.with_name(reserve.FILE).exists():
+        except sqlite3.DatabaseError as error:
+            if not spoils_a_start(error) and path.with_name(reserve.FILE).exists():
                 # On a full disk even opening needs room; it is taken again when there is some.
                 path.with_name(reserve.FILE).unlink()
             else:
@@ -235,15 +229,6 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
     return Opened(database, budget)
 
 
-def mark_damaged(path: Path) -> None:
-    """Let the next start set the journal aside: the damage may lie where a start does not look."""
-    _marker(path).touch(_MODE)
-
-
-def _marker(path: Path) -> Path:
-    return path.with_name(path.name + ".damaged")
-
-
 def _share(state_dir: Path, limit: int) -> Budget:
     """Give the journal what the limit leaves it beside all other files."""
     trim(state_dir, limit // 2)
@@ -256,6 +241,7 @@ def _open(path: Path, pod_uid: str) -> sqlite3.Connection:
     _make_private(path)
     database = connect(path)
     try:
+        check_version(database, VERSION)
         migrate(database)
         if _belongs_to_another(database, pod_uid):
             # Folds the write-ahead log into the file, so that one rename moves all of it.
@@ -265,6 +251,7 @@ def _open(path: Path, pod_uid: str) -> sqlite3.Connection:
             _make_private(path)
             database = connect(path)
             migrate(database)
+        database.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (VERSION,))
         database.execute("INSERT OR IGNORE INTO meta VALUES ('created_unix_nano', ?)", (time.time_ns(),))
         if pod_uid:
             # It is another one only in a new journal, so a start on a full disk need not write.
@@ -273,35 +260,11 @@ def _open(path: Path, pod_uid: str) -> sqlite3.Connection:
             "INSERT OR IGNORE INTO meta VALUES ('agent_epoch', ?)",
             (int.from_bytes(os.urandom(7), "big") + 1,),
         )
-        _probe(database)
+        prove(database)
     except BaseException:
         database.close()
         raise
     return database
-
-
-def _probe(database: sqlite3.Connection) -> None:
-    """Read what every start needs: a check of the whole file would take seconds a gigabyte.
-
-    Raises:
-        DamagedError: something is there that the agent never wrote.
-
-    """
-    try:
-        for table in ("meta", "folds", "cursors", "sources", "pruned"):
-            database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608  (constants)
-        database.execute("SELECT * FROM batches ORDER BY id DESC LIMIT 1").fetchall()
-        database.execute("SELECT sum(length(keys)) FROM recent").fetchall()
-    except sqlite3.OperationalError as error:
-        if "no such" in str(error):
-            raise DamagedError(str(error)) from error
-        raise
-
-
-def _was_cut_to_nothing(path: Path) -> bool:
-    """Tell whether a journal was here of which nothing is left: to SQLite an empty file is a new database."""
-    beside = (path.with_name(reserve.FILE), path.with_name(f"{path.name}-wal"))
-    return path.exists() and not size_of(path) and any(size_of(place) for place in beside)
 
 
 def _make_private(path: Path) -> None:

@@ -214,7 +214,7 @@ EVENTS: Final = Metric(
 EVENTS_DROPPED: Final = Metric(
     "penstock_events_dropped_total",
     Kind.COUNTER,
-    "Entries that the engine lost before the agent had them.",
+    "Entries that the engine lost before the agent had them; agent_state_lost: that the agent lost after it had them.",
     ("reason",),
     free=frozenset({"reason"}),
 )
@@ -572,6 +572,12 @@ RESTORED: Final = Metric(
     Kind.COUNTER,
     "Databases that were removed or replaced while the agent ran and that it restored.",
     ("database",),
+    per_engine=False,
+)
+LOST_BATCHES: Final = Metric(
+    "penstock_agent_lost_batches_total",
+    Kind.COUNTER,
+    "Acknowledged batches that went from the log with a damaged journal; the rest of it was kept.",
     per_engine=False,
 )
 STATE_BYTES: Final = Metric(

@@ -138,8 +138,9 @@ class Fold:
                 self._forget(source.key, contents)
             engine = self._engines.get(source.key)
             if engine is None:
-                if source.process == AGENT_PROCESS:
-                    # The agent's own words about an engine that was forgotten do not bring it back.
+                if source.process == AGENT_PROCESS and not batch.drops:
+                    # The agent's own words about an engine that was forgotten do not bring it back, but entries that a
+                    # damaged state has lost are counted, whatever else it has lost.
                     return
                 engine = self._engines[source.key] = _Engine(self._cap, self._room)
             _apply_events(engine, contents, ended, troubles)

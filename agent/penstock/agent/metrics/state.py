@@ -36,6 +36,7 @@ class StateMetrics:
             Family(
                 c.RESTORED, [Sample((kind,), count) for kind, count in self._condition.restored().items()]
             ),
+            Family(c.LOST_BATCHES, [Sample((), self._journal.lost_batches)]),
             Family(c.STATE_BYTES, [Sample((), size_of(self._place.path))]),
             Family(c.STATE_LIMIT, [Sample((), self._place.limit)]),
             Family(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import threading
 import time
-from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError, UnwritableError
 from penstock.agent.policy import audit, trimming
+from penstock.agent.policy.connection import connect
+from penstock.agent.policy.recovery import copy_of, recover
 from penstock.agent.policy.trimming import AuditLimit
-from penstock.agent.setaside import is_damage, is_unwritable, set_aside
+from penstock.agent.setaside import is_unwritable
 from penstock.agent.whereabouts import Whereabouts, write_copy
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ _log = structlog.get_logger(__name__)
 FILE_NAME = "policy.db"
 _DEFAULT_AUDIT = AuditLimit()
 _SCHEMA_VERSION = 2
-_TABLES = ("counter", "policy", "audit", "pause", "timed_order")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS counter (one INTEGER PRIMARY KEY CHECK (one = 1), generation INTEGER NOT NULL);
 INSERT OR IGNORE INTO counter VALUES (1, 0);
@@ -90,7 +89,7 @@ class PolicyDatabase:
         self._audit_limit = audit_limit
         self.audit_trimmed, _ = trimming.trimmed(connection)
         self._lock = threading.Lock()
-        self._copy = _copy_of(path)
+        self._copy = copy_of(path)
         self._copied = False
         self.recovered = recovered
         self.whereabouts = Whereabouts(path, _reopen, claim)
@@ -101,6 +100,9 @@ class PolicyDatabase:
         state_dir: Path,
         audit_limit: AuditLimit = _DEFAULT_AUDIT,
         claim: Callable[[], None] = lambda: None,
+        *,
+        damage: str = "",
+        copies: bool = True,
     ) -> PolicyDatabase:
         """Open ``policy.db`` below *state_dir*, or create it; its audit log keeps within *audit_limit*.
 
@@ -108,7 +110,11 @@ class PolicyDatabase:
         because of a bad disk. The audit log says so. One that is as it should be is not written to: the disk may be full.
 
         Args:
+            state_dir: where it lies.
+            audit_limit: of its audit log.
             claim: sees that the directory is there and this agent's own.
+            damage: what its reader could not make sense of.
+            copies: the copy is worth trying.
 
         Raises:
             UnwritableError: it would have to be written, and the disk takes nothing.
@@ -117,7 +123,7 @@ class PolicyDatabase:
         """
         path = state_dir / FILE_NAME
         try:
-            recovered = _recover(path)
+            recovered = recover(path, _SCHEMA_VERSION, damage, copies=copies)
             database = cls(_open(path), path, recovered, audit_limit, claim)
         except (sqlite3.Error, OSError) as error:
             kind = UnwritableError if is_unwritable(error) else StateError
@@ -223,68 +229,6 @@ class PolicyDatabase:
             self._connection.execute("ROLLBACK")
 
 
-def _copy_of(path: Path) -> Path:
-    return path.with_name(f"{path.stem}-copy{path.suffix}")
-
-
-def _recover(path: Path) -> str:
-    """Set a damaged database aside and put its copy in its place; returns what was done, in words."""
-    copy = _copy_of(path)
-    trouble = _damage(path) or _emptiness(path, copy)
-    if trouble:
-        done = f"{path.name} was damaged ({trouble}) and was set aside as {set_aside(path, trouble)}"
-    elif path.exists() or not copy.exists():
-        return ""
-    else:
-        done = f"{path.name} was gone"
-        # Its write-ahead log may be left; over the copy it would be read as that one's.
-        path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
-    if copy.exists() and not _damage(copy) and _version(copy):
-        changed = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(timespec="seconds")
-        # By a rename: whoever is killed in the middle has no half of it in force, and none of it.
-        written = path.with_suffix(".tmp")
-        shutil.copyfile(copy, written)
-        written.replace(path)
-        done += f"; its copy of {changed} is in force"
-    else:
-        done += "; there is no copy: all policies, pauses and their audit log are gone, set them again"
-    _log.error("the policies were recovered", what=done)
-    return done
-
-
-def _emptiness(path: Path, copy: Path) -> str:
-    """Return what is wrong with a database that holds nothing although it has a copy; else empty.
-
-    To SQLite a file that was cut to nothing is a new database.
-    """
-    return "it is empty" if path.exists() and copy.exists() and not _version(path) else ""
-
-
-def _version(path: Path) -> int:
-    with closing(_connect(path)) as connection:
-        return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _damage(path: Path) -> str:
-    """Return what is wrong with a database, if it is damaged; empty if it is fine or not there."""
-    if not path.exists():
-        return ""
-    try:
-        with closing(_connect(path)) as connection:
-            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-            if verdict != "ok":
-                return str(verdict)
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if 0 < version <= _SCHEMA_VERSION:
-                for table in (*_TABLES, *(("audit_extent",) if version > 1 else ())):
-                    connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  (constants)
-    except sqlite3.DatabaseError as error:
-        if is_damage(error) or "no such table" in str(error):
-            return str(error)
-        raise
-    return ""
-
-
 def _open(path: Path) -> sqlite3.Connection:
     # SQLite gives the files beside it the permissions that it finds here: the log says who did what and why.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -298,36 +242,10 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open a connection; where the disk has no room for the memory that connections share, one that shares none."""
-    try:
-        return _begin(path, "NORMAL")
-    except sqlite3.OperationalError as error:
-        if not is_unwritable(error):
-            raise
-        return _begin(path, "EXCLUSIVE")
-
-
-def _begin(path: Path, locking: str) -> sqlite3.Connection:
-    # As URI, so that it never creates the file.
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw",
-        uri=True,
-        isolation_level=None,
-        check_same_thread=False,
-        timeout=5.0,
-    )
-    try:
-        connection.execute(f"PRAGMA locking_mode = {locking}")
-        connection.execute("PRAGMA user_version").fetchone()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
 def _reopen(path: Path) -> sqlite3.Connection:
-    connection = _connect(path)
+    connection = connect(path)
+    # What a bad disk makes of a text costs that text.
+    connection.text_factory = lambda text: text.decode(errors="replace")
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         # An acknowledged change survives the loss of power, too.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from penstock.agent.journal.parsing import parse
 from penstock.agent.kinds import with_kinds
 from penstock.agent.model import ENGINE_CORE, EngineKey, Source
 from penstock.agent.traces import names, standalone
@@ -25,7 +26,6 @@ from penstock.agent.traces.memory import Holding, Remembering
 from penstock.agent.traces.sampling import decide, judge
 from penstock.agent.traces.spans import EventEntry
 from penstock.agent.traces.state import Finished, Limits, Remembered
-from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,7 +166,7 @@ class Assembler:
         return self._finish(clock)
 
     def _take(self, logged: LoggedBatch) -> None:
-        batch = Batch.FromString(logged.body)
+        batch = parse(logged)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
         events = with_kinds(batch)
         for kind, event in events:

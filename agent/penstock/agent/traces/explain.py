@@ -45,6 +45,7 @@ def explain(reader: Reader, request_id: str) -> admin_pb2.Explanation:
         request_id=stories[0].key.request_id,
         trace_id=stories[0].trace_id,
         sentences=[sentence for story in stories for sentence in sentences(story)],
+        unreadable_batches=reader.unreadable,
     )
 
 

@@ -19,7 +19,6 @@ from penstock.agent.traces.facts import RequestFacts, entry_time
 from penstock.agent.traces.ids import external_id
 from penstock.agent.traces.spans import EventEntry
 from penstock.agent.traces.state import Limits
-from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,8 +99,10 @@ def find(reader: Reader, text: str) -> list[Story]:
     )
     traces = {story.trace_id for story in stories if story.asked}
     if not traces:
+        damage = f" ({reader.unreadable} of its batches are damaged)" if reader.unreadable else ""
         raise NotFoundError(
-            f"no request {text!r} in the journal; 'agentctl get events' shows the ids of requests that had trouble"
+            f"no request {text!r} in the journal{damage}; "
+            "'agentctl get events' shows the ids of requests that had trouble"
         )
     if len(traces) > 1:
         names = [story.key.request_id for story in stories if story.asked]
@@ -138,7 +139,7 @@ def _by_trace(reader: Reader, trace_id: str) -> set[str]:
         kinds=("request_closed",), limit=_MAX_CLOSED_SCANNED, allowance=Allowance(seconds=STEP_SECONDS)
     )
     for logged, index in rows:
-        event = Batch.FromString(logged.body).events[index]
+        event = reader.parse(logged).events[index]
         source = reader.source(logged.epoch)
         if source is not None:
             facts = RequestFacts.of(event.request_id, [EventEntry(source, event)])
@@ -154,7 +155,7 @@ def _pairs(
     for logged in reader.request_batches_newest_first(request_id, allowance=allowance):
         source = reader.source(logged.epoch)
         if source is not None:
-            for key, entry in request_entries(source, Batch.FromString(logged.body)):
+            for key, entry in request_entries(source, reader.parse(logged)):
                 yield logged, key, entry
 
 
@@ -238,7 +239,7 @@ def _endings(
         limit=_MAX_EVENTS_SCANNED,
         allowance=Allowance(_BYTES, STEP_SECONDS),
     ):
-        event = Batch.FromString(logged.body).events[index].source_lost
+        event = reader.parse(logged).events[index].source_lost
         source = reader.source(event.epoch)
         if source is not None and source.process == ENGINE_CORE and source.key in engines:
             yield _stamp(logged), Loss(source.key, event.epoch, event.last_seen_unix_nano)
@@ -257,7 +258,7 @@ def _endings(
         last = reader.batch(row.last_batch)
         if last is not None:
             allowance.take(len(last.body))
-            if Batch.FromString(last.body).HasField("goodbye"):
+            if reader.parse(last).HasField("goodbye"):
                 yield _stamp(last), Loss(row.source.key, row.source.epoch, last.received_unix_nano)
     newest = reader.batch(reader.last())
     if newest is not None:
@@ -279,7 +280,7 @@ def _handshakes(reader: Reader, facts: RequestFacts) -> tuple[EventEntry, ...]:
         # A handshake names some of its waiters only, and it may be minutes older than its victim.
         events = reader.scan(kinds=("handshake",), limit=_MAX_EVENTS_SCANNED)
         for logged, index in events:
-            event = Batch.FromString(logged.body).events[index]
+            event = reader.parse(logged).events[index]
             source = reader.source(logged.epoch)
             if event.handshake.id in missing and source is not None:
                 found[event.handshake.id] = EventEntry(source, event)

@@ -39,7 +39,11 @@ def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
         for entry in story.handshakes:
             handshakes |= {span.span_id: span for span in standalone_spans(entry)}
     spans += sorted(handshakes.values(), key=lambda span: span.start_unix_nano)
-    return admin_pb2.Trace(trace_id=stories[0].trace_id, spans=[_span(span) for span in spans])
+    return admin_pb2.Trace(
+        trace_id=stories[0].trace_id,
+        spans=[_span(span) for span in spans],
+        unreadable_batches=reader.unreadable,
+    )
 
 
 def _spans(story: Story) -> Iterator[Span]:

@@ -10,7 +10,6 @@ from penstock.agent.traces.entries import request_entries
 from penstock.agent.traces.facts import RequestFacts
 from penstock.agent.traces.sampling import judge
 from penstock.agent.traces.state import Remembered
-from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.traces.entries import RequestKey
     from penstock.agent.traces.state import Limits
+    from penstock.proto.v1.ingest_pb2 import Batch
 
 
 # Of the newest batches that name the request: all are in memory, parsed, at once. It is some fifty full ones.
@@ -38,7 +38,7 @@ def recall(
     Only what comes before counts, so that a walk that begins again decides as the first one did.
     """
     earlier = [
-        (logged, source, Batch.FromString(logged.body))
+        (logged, source, reader.parse(logged))
         for logged in reader.request_batches(key.request_id, now.id, Allowance(_BYTES))
         if (source := reader.source(logged.epoch)) is not None
     ]

@@ -18,7 +18,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, try_backend: bool = ...) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now", "listen_address", "engines_expected", "messages_refused", "last_refusal", "last_refused", "disk_free_bytes", "policy_file", "policy_file_error")
+    __slots__ = ("version", "start_time", "state_dir", "state_bytes", "metrics_address", "otlp_endpoint", "otlp_error", "log_first", "log_last", "export_cursor", "oldest_unexported", "degraded", "now", "listen_address", "engines_expected", "messages_refused", "last_refusal", "last_refused", "disk_free_bytes", "policy_file", "policy_file_error", "acknowledged_entries_lost")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_TIME_FIELD_NUMBER: _ClassVar[int]
     STATE_DIR_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class AgentStatus(_message.Message):
     DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     POLICY_FILE_FIELD_NUMBER: _ClassVar[int]
     POLICY_FILE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_ENTRIES_LOST_FIELD_NUMBER: _ClassVar[int]
     version: str
     start_time: _timestamp_pb2.Timestamp
     state_dir: str
@@ -61,7 +62,8 @@ class AgentStatus(_message.Message):
     disk_free_bytes: int
     policy_file: str
     policy_file_error: str
-    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., listen_address: _Optional[str] = ..., engines_expected: _Optional[int] = ..., messages_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refused: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disk_free_bytes: _Optional[int] = ..., policy_file: _Optional[str] = ..., policy_file_error: _Optional[str] = ...) -> None: ...
+    acknowledged_entries_lost: int
+    def __init__(self, version: _Optional[str] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., state_dir: _Optional[str] = ..., state_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., otlp_endpoint: _Optional[str] = ..., otlp_error: _Optional[str] = ..., log_first: _Optional[int] = ..., log_last: _Optional[int] = ..., export_cursor: _Optional[int] = ..., oldest_unexported: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., listen_address: _Optional[str] = ..., engines_expected: _Optional[int] = ..., messages_refused: _Optional[int] = ..., last_refusal: _Optional[str] = ..., last_refused: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disk_free_bytes: _Optional[int] = ..., policy_file: _Optional[str] = ..., policy_file_error: _Optional[str] = ..., acknowledged_entries_lost: _Optional[int] = ...) -> None: ...
 
 class EngineSelector(_message.Message):
     __slots__ = ("labels", "models", "engines")
@@ -526,14 +528,16 @@ class ListRequestsRequest(_message.Message):
     def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., deferred: bool = ..., outcome: _Optional[_Union[_common_pb2.Outcome, str]] = ..., peer: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("requests", "truncated", "unnamed_deferred")
+    __slots__ = ("requests", "truncated", "unnamed_deferred", "unreadable_batches")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     UNNAMED_DEFERRED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[RequestSummary]
     truncated: bool
     unnamed_deferred: int
-    def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ..., truncated: bool = ..., unnamed_deferred: _Optional[int] = ...) -> None: ...
+    unreadable_batches: int
+    def __init__(self, requests: _Optional[_Iterable[_Union[RequestSummary, _Mapping]]] = ..., truncated: bool = ..., unnamed_deferred: _Optional[int] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class RequestSummary(_message.Message):
     __slots__ = ("key", "request_id", "trace_id", "outcome", "mode", "peer", "tokens_recomputed", "deferred", "since", "closed", "finish_reason")
@@ -584,12 +588,14 @@ class ListEventsRequest(_message.Message):
     def __init__(self, selector: _Optional[_Union[EngineSelector, _Mapping]] = ..., kinds: _Optional[_Iterable[str]] = ..., channel: _Optional[_Union[_common_pb2.Channel, str]] = ..., mode: _Optional[_Union[_common_pb2.FailureMode, str]] = ..., peer: _Optional[str] = ..., request_id: _Optional[str] = ..., since: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., limit: _Optional[int] = ..., after_batch: _Optional[int] = ...) -> None: ...
 
 class ListEventsResponse(_message.Message):
-    __slots__ = ("events", "truncated")
+    __slots__ = ("events", "truncated", "unreadable_batches")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[LoggedEvent]
     truncated: bool
-    def __init__(self, events: _Optional[_Iterable[_Union[LoggedEvent, _Mapping]]] = ..., truncated: bool = ...) -> None: ...
+    unreadable_batches: int
+    def __init__(self, events: _Optional[_Iterable[_Union[LoggedEvent, _Mapping]]] = ..., truncated: bool = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class LoggedEvent(_message.Message):
     __slots__ = ("batch", "index", "key", "process", "event")
@@ -612,12 +618,14 @@ class GetTraceRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class Trace(_message.Message):
-    __slots__ = ("trace_id", "spans")
+    __slots__ = ("trace_id", "spans", "unreadable_batches")
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
     trace_id: str
     spans: _containers.RepeatedCompositeFieldContainer[Span]
-    def __init__(self, trace_id: _Optional[str] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+    unreadable_batches: int
+    def __init__(self, trace_id: _Optional[str] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("span_id", "parent_span_id", "name", "kind", "start_time_unix_nano", "end_time_unix_nano", "status", "status_message", "attributes", "links", "key", "service", "request_id")
@@ -673,14 +681,16 @@ class Span(_message.Message):
     def __init__(self, span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., start_time_unix_nano: _Optional[int] = ..., end_time_unix_nano: _Optional[int] = ..., status: _Optional[str] = ..., status_message: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., links: _Optional[_Iterable[_Union[Span.Link, _Mapping]]] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., service: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class Explanation(_message.Message):
-    __slots__ = ("request_id", "trace_id", "sentences")
+    __slots__ = ("request_id", "trace_id", "sentences", "unreadable_batches")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     trace_id: str
     sentences: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ...) -> None: ...
+    unreadable_batches: int
+    def __init__(self, request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., unreadable_batches: _Optional[int] = ...) -> None: ...
 
 class SetPausedRequest(_message.Message):
     __slots__ = ("selector", "paused", "author", "reason", "timeout")

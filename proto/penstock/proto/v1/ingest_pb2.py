@@ -28,7 +28,7 @@ from penstock.proto.v1 import samples_pb2 as penstock_dot_proto_dot_v1_dot_sampl
 from penstock.proto.v1 import snapshot_pb2 as penstock_dot_proto_dot_v1_dot_snapshot__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/ingest.proto\x12\x0bpenstock.v1\x1a\x1epenstock/proto/v1/common.proto\x1a\x1epenstock/proto/v1/events.proto\x1a\x1fpenstock/proto/v1/samples.proto\x1a penstock/proto/v1/snapshot.proto\"\xa3\x03\n\x05\x42\x61tch\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12!\n\x05hello\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Hello\x12\'\n\x08snapshot\x18\x04 \x01(\x0b\x32\x15.penstock.v1.Snapshot\x12\"\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x12.penstock.v1.Event\x12/\n\ttransfers\x18\x06 \x01(\x0b\x32\x1c.penstock.v1.TransferSamples\x12)\n\x06probes\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ProbeSamples\x12\x0f\n\x07strings\x18\x08 \x03(\t\x12 \n\x05\x64rops\x18\t \x03(\x0b\x32\x11.penstock.v1.Drop\x12)\n\ttombstone\x18\n \x01(\x0b\x32\x16.penstock.v1.Tombstone\x12-\n\x0cguard_errors\x18\x0b \x03(\x0b\x32\x17.penstock.v1.GuardError\x12%\n\x07goodbye\x18\x0c \x01(\x0b\x32\x14.penstock.v1.Goodbye\"\xf3\x02\n\x05Hello\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12#\n\x03key\x18\x02 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12\x0f\n\x07process\x18\x03 \x01(\t\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x0b\n\x03pid\x18\x05 \x01(\r\x12\x1c\n\x14start_time_unix_nano\x18\x06 \x01(\x06\x12\x18\n\x10penstock_version\x18\x07 \x01(\t\x12\x14\n\x0cvllm_version\x18\x08 \x01(\t\x12\r\n\x05model\x18\t \x01(\t\x12.\n\x06labels\x18\n \x03(\x0b\x32\x1e.penstock.v1.Hello.LabelsEntry\x12\x1f\n\x04role\x18\x0b \x01(\x0e\x32\x11.penstock.v1.Role\x12\x14\n\x0crole_guessed\x18\x0c \x01(\x08\x12\x0e\n\x06secret\x18\r \x01(\x0c\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"3\n\x04\x44rop\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\",\n\tTombstone\x12\x1f\n\x04lost\x18\x01 \x03(\x0b\x32\x11.penstock.v1.Drop\">\n\nGuardError\x12\x0c\n\x04hook\x18\x01 \x01(\t\x12\x13\n\x0b\x65rror_class\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"?\n\x03\x41\x63k\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x19\n\x11\x64urable_watermark\x18\x02 \x01(\x04\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x32=\n\x06Ingest\x12\x33\n\x07Publish\x12\x12.penstock.v1.Batch\x1a\x10.penstock.v1.Ack(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/proto/v1/ingest.proto\x12\x0bpenstock.v1\x1a\x1epenstock/proto/v1/common.proto\x1a\x1epenstock/proto/v1/events.proto\x1a\x1fpenstock/proto/v1/samples.proto\x1a penstock/proto/v1/snapshot.proto\"\xa3\x03\n\x05\x42\x61tch\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12!\n\x05hello\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Hello\x12\'\n\x08snapshot\x18\x04 \x01(\x0b\x32\x15.penstock.v1.Snapshot\x12\"\n\x06\x65vents\x18\x05 \x03(\x0b\x32\x12.penstock.v1.Event\x12/\n\ttransfers\x18\x06 \x01(\x0b\x32\x1c.penstock.v1.TransferSamples\x12)\n\x06probes\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ProbeSamples\x12\x0f\n\x07strings\x18\x08 \x03(\t\x12 \n\x05\x64rops\x18\t \x03(\x0b\x32\x11.penstock.v1.Drop\x12)\n\ttombstone\x18\n \x01(\x0b\x32\x16.penstock.v1.Tombstone\x12-\n\x0cguard_errors\x18\x0b \x03(\x0b\x32\x17.penstock.v1.GuardError\x12%\n\x07goodbye\x18\x0c \x01(\x0b\x32\x14.penstock.v1.Goodbye\"\xa7\x03\n\x05Hello\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12#\n\x03key\x18\x02 \x01(\x0b\x32\x16.penstock.v1.EngineKey\x12\x0f\n\x07process\x18\x03 \x01(\t\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x0b\n\x03pid\x18\x05 \x01(\r\x12\x1c\n\x14start_time_unix_nano\x18\x06 \x01(\x06\x12\x18\n\x10penstock_version\x18\x07 \x01(\t\x12\x14\n\x0cvllm_version\x18\x08 \x01(\t\x12\r\n\x05model\x18\t \x01(\t\x12.\n\x06labels\x18\n \x03(\x0b\x32\x1e.penstock.v1.Hello.LabelsEntry\x12\x1f\n\x04role\x18\x0b \x01(\x0e\x32\x11.penstock.v1.Role\x12\x14\n\x0crole_guessed\x18\x0c \x01(\x08\x12\x0e\n\x06secret\x18\r \x01(\x0c\x12\x14\n\x0c\x61\x63knowledged\x18\x0e \x01(\x04\x12\x1c\n\x14\x61\x63knowledged_entries\x18\x0f \x01(\x04\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"3\n\x04\x44rop\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\",\n\tTombstone\x12\x1f\n\x04lost\x18\x01 \x03(\x0b\x32\x11.penstock.v1.Drop\">\n\nGuardError\x12\x0c\n\x04hook\x18\x01 \x01(\t\x12\x13\n\x0b\x65rror_class\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"?\n\x03\x41\x63k\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x19\n\x11\x64urable_watermark\x18\x02 \x01(\x04\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x32=\n\x06Ingest\x12\x33\n\x07Publish\x12\x12.penstock.v1.Batch\x1a\x10.penstock.v1.Ack(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,19 +40,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BATCH']._serialized_start=179
   _globals['_BATCH']._serialized_end=598
   _globals['_HELLO']._serialized_start=601
-  _globals['_HELLO']._serialized_end=972
-  _globals['_HELLO_LABELSENTRY']._serialized_start=927
-  _globals['_HELLO_LABELSENTRY']._serialized_end=972
-  _globals['_DROP']._serialized_start=974
-  _globals['_DROP']._serialized_end=1025
-  _globals['_TOMBSTONE']._serialized_start=1027
-  _globals['_TOMBSTONE']._serialized_end=1071
-  _globals['_GUARDERROR']._serialized_start=1073
-  _globals['_GUARDERROR']._serialized_end=1135
-  _globals['_GOODBYE']._serialized_start=1137
-  _globals['_GOODBYE']._serialized_end=1162
-  _globals['_ACK']._serialized_start=1164
-  _globals['_ACK']._serialized_end=1227
-  _globals['_INGEST']._serialized_start=1229
-  _globals['_INGEST']._serialized_end=1290
+  _globals['_HELLO']._serialized_end=1024
+  _globals['_HELLO_LABELSENTRY']._serialized_start=979
+  _globals['_HELLO_LABELSENTRY']._serialized_end=1024
+  _globals['_DROP']._serialized_start=1026
+  _globals['_DROP']._serialized_end=1077
+  _globals['_TOMBSTONE']._serialized_start=1079
+  _globals['_TOMBSTONE']._serialized_end=1123
+  _globals['_GUARDERROR']._serialized_start=1125
+  _globals['_GUARDERROR']._serialized_end=1187
+  _globals['_GOODBYE']._serialized_start=1189
+  _globals['_GOODBYE']._serialized_end=1214
+  _globals['_ACK']._serialized_start=1216
+  _globals['_ACK']._serialized_end=1279
+  _globals['_INGEST']._serialized_start=1281
+  _globals['_INGEST']._serialized_end=1342
 # @@protoc_insertion_point(module_scope)

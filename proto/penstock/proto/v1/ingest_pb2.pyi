@@ -38,7 +38,7 @@ class Batch(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ..., events: _Optional[_Iterable[_Union[_events_pb2.Event, _Mapping]]] = ..., transfers: _Optional[_Union[_samples_pb2.TransferSamples, _Mapping]] = ..., probes: _Optional[_Union[_samples_pb2.ProbeSamples, _Mapping]] = ..., strings: _Optional[_Iterable[str]] = ..., drops: _Optional[_Iterable[_Union[Drop, _Mapping]]] = ..., tombstone: _Optional[_Union[Tombstone, _Mapping]] = ..., guard_errors: _Optional[_Iterable[_Union[GuardError, _Mapping]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("schema_version", "key", "process", "rank", "pid", "start_time_unix_nano", "penstock_version", "vllm_version", "model", "labels", "role", "role_guessed", "secret")
+    __slots__ = ("schema_version", "key", "process", "rank", "pid", "start_time_unix_nano", "penstock_version", "vllm_version", "model", "labels", "role", "role_guessed", "secret", "acknowledged", "acknowledged_entries")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,8 @@ class Hello(_message.Message):
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ROLE_GUESSED_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_ENTRIES_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     key: _common_pb2.EngineKey
     process: str
@@ -72,7 +74,9 @@ class Hello(_message.Message):
     role: _common_pb2.Role
     role_guessed: bool
     secret: bytes
-    def __init__(self, schema_version: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., process: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., start_time_unix_nano: _Optional[int] = ..., penstock_version: _Optional[str] = ..., vllm_version: _Optional[str] = ..., model: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., secret: _Optional[bytes] = ...) -> None: ...
+    acknowledged: int
+    acknowledged_entries: int
+    def __init__(self, schema_version: _Optional[int] = ..., key: _Optional[_Union[_common_pb2.EngineKey, _Mapping]] = ..., process: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ..., start_time_unix_nano: _Optional[int] = ..., penstock_version: _Optional[str] = ..., vllm_version: _Optional[str] = ..., model: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., role: _Optional[_Union[_common_pb2.Role, str]] = ..., role_guessed: bool = ..., secret: _Optional[bytes] = ..., acknowledged: _Optional[int] = ..., acknowledged_entries: _Optional[int] = ...) -> None: ...
 
 class Drop(_message.Message):
     __slots__ = ("reason", "kind", "count")

@@ -1,0 +1,86 @@
+"""A damaged journal: how it is marked, set aside and replaced by what can be read of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.journal import reserve
+from penstock.agent.journal.salvage import Salvage
+from penstock.agent.journal.schema import FILE
+from penstock.agent.setaside import set_aside, size_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_log = structlog.get_logger(__name__)
+
+_MODE = 0o600
+# Of the limit, what is kept of a log at least; where the damaged one leaves more room, half of that.
+_SHARE = 16
+
+
+def mark(path: Path, reason: str) -> None:
+    """Let the next :func:`replace_damaged` set the journal at *path* aside, in this life or the next."""
+    _marker(path).touch(_MODE)
+    _marker(path).write_text(reason, errors="replace")
+
+
+def replace_damaged(path: Path, limit: int, *, salvages: bool) -> None:
+    """Set the journal at *path* aside if it is known to be damaged; with *salvages*, put what can be read of it in its place.
+
+    That is tried once: the mark goes first, so that a file which ends the process does not end the next one. The state
+    directory has *limit* bytes.
+
+    Raises:
+        OSError: it cannot be moved.
+
+    """
+    # What an interrupted one has left.
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        _written(path).with_name(_written(path).name + suffix).unlink(missing_ok=True)
+    reason = _damage_of(path)
+    if not reason:
+        return
+    place = set_aside(path, reason)
+    _marker(path).unlink(missing_ok=True)
+    said = _salvage(place / FILE, path, limit) if salvages else ""
+    _log.error("the journal was damaged", place=str(place), kept=said or "nothing; counters begin anew")
+
+
+def _salvage(damaged: Path, path: Path, limit: int) -> str:
+    """Return what was kept, in words; empty if the journal begins anew."""
+    written = _written(path)
+    size = max(limit // _SHARE, (limit - size_of(damaged.parent)) // 2)
+    try:
+        said = Salvage(damaged, written, size).run()
+    except Exception as error:  # noqa: BLE001  (a new journal is better than none)
+        _log.warning("the damaged journal could not be read", error=str(error))
+        said = ""
+    if said:
+        written.chmod(_MODE)
+        written.replace(path)
+    else:
+        written.unlink(missing_ok=True)
+    return said
+
+
+def _written(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.salvaged")
+
+
+def _marker(path: Path) -> Path:
+    return path.with_name(path.name + ".damaged")
+
+
+def _damage_of(path: Path) -> str:
+    """Return what is known to be wrong before it is opened; empty for nothing."""
+    if _marker(path).exists():
+        return _marker(path).read_text(errors="replace") or "an earlier life of the agent found damage in it"
+    return "it is empty" if _was_cut_to_nothing(path) else ""
+
+
+def _was_cut_to_nothing(path: Path) -> bool:
+    """Tell whether a journal was here of which nothing is left: to SQLite an empty file is a new database."""
+    beside = (path.with_name(reserve.FILE), path.with_name(f"{path.name}-wal"))
+    return path.exists() and not size_of(path) and any(size_of(place) for place in beside)

@@ -1,0 +1,52 @@
+"""What every start reads of the journal before it trusts it: a check of the whole file would take seconds a gigabyte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.journal.connect import unsigned
+from penstock.agent.journal.sources import source_from_blob
+from penstock.agent.setaside import DamagedError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+
+def prove(database: sqlite3.Connection) -> None:
+    """Read what every start needs.
+
+    Raises:
+        DamagedError: something is there that the agent never wrote; SQLite and the parsers of what it holds have errors of their own.
+
+    """
+    for table in ("meta", "folds", "cursors", "pruned", "open_deferrals"):
+        database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608  (constants)
+    for epoch, hello, *counts in database.execute(
+        "SELECT epoch, hello, watermark, last_seen_unix_nano, last_batch FROM sources"
+    ):
+        source_from_blob(unsigned(epoch), hello)
+        if not all(isinstance(count, int) for count in counts):
+            raise DamagedError(f"the watermark of epoch {unsigned(epoch)} is no number")
+    for table, key in (("batches", "id"), ("kinds", "kind"), ("runs", "first"), ("buckets", "id")):
+        database.execute(f"SELECT * FROM {table} ORDER BY {key} DESC LIMIT 1").fetchall()  # noqa: S608  (constants)
+    database.execute("SELECT sum(length(keys)) FROM recent").fetchall()
+    (last,) = database.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence").fetchone()
+    for (counted,) in database.execute("SELECT batch FROM folds"):
+        if not 0 <= counted <= last:
+            raise DamagedError(f"the counters stand at batch {counted} of {last}")
+
+
+def check_version(database: sqlite3.Connection, known: int) -> None:
+    """Find a version that no agent wrote: each notes its own, of which *known* is this one's, in the content, too.
+
+    Raises:
+        DamagedError: the header does not fit the content.
+
+    """
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if database.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'meta'").fetchone() == (0,):
+        return
+    row = database.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+    # An upgrade that was interrupted has a header that is ahead of the content.
+    if row is not None and (version < row[0] or row[0] <= known < version):
+        raise DamagedError(f"its header says schema {version}, its content {row[0]}")

@@ -1,0 +1,112 @@
+"""A damaged ``policy.db``: how it is found, set aside, and replaced by its copy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.policy.connection import connect
+from penstock.agent.setaside import set_aside, spoils_a_start, words_of
+
+if TYPE_CHECKING:
+    import sqlite3
+    from pathlib import Path
+
+_log = structlog.get_logger(__name__)
+
+_TABLES = ("counter", "policy", "audit", "pause", "timed_order")
+
+
+def copy_of(path: Path) -> Path:
+    """Return where the copy of a database lies."""
+    return path.with_name(f"{path.stem}-copy{path.suffix}")
+
+
+def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) -> str:
+    """Set a damaged database aside and put its copy in its place; returns what was done, in words.
+
+    Args:
+        path: of the database.
+        known: the highest version that this agent can read.
+        damage: what is known to be wrong with it.
+        copies: the copy is worth trying.
+
+    """
+    copy = copy_of(path)
+    trouble = damage or _damage(path, known) or _contradiction(path, copy, known)
+    if trouble:
+        done = f"{path.name} was damaged ({trouble}) and was set aside as {set_aside(path, trouble)}"
+    elif path.exists() or not copy.exists():
+        return ""
+    else:
+        done = f"{path.name} was gone"
+        # Its write-ahead log may be left; over the copy it would be read as that one's.
+        path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
+    if copies and copy.exists() and not _damage(copy, known) and 0 < _version(copy) <= known:
+        changed = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        # By a rename: whoever is killed in the middle has no half of it in force, and none of it.
+        written = path.with_suffix(".tmp")
+        shutil.copyfile(copy, written)
+        written.replace(path)
+        done += f"; its copy of {changed} is in force"
+    else:
+        done += "; there is no copy: all policies, pauses and their audit log are gone, set them again"
+    _log.error("the policies were recovered", what=done)
+    return done
+
+
+def _contradiction(path: Path, copy: Path, known: int) -> str:
+    """Return what is wrong with a database that is whole, and not what its copy says that it is; else empty.
+
+    To SQLite a file that was cut to nothing is a new database. What a newer agent has written has a copy of a newer agent.
+    """
+    if not (path.exists() and copy.exists()):
+        return ""
+    version = _version(path)
+    if not version:
+        return "it is empty"
+    if version > known and not _damage(copy, known) and 0 < _version(copy) <= known:
+        return f"its header says version {version}, its copy {_version(copy)}"
+    return ""
+
+
+def _version(path: Path) -> int:
+    with closing(connect(path)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _damage(path: Path, known: int) -> str:
+    """Return what is wrong with a database, if it is damaged; empty if it is fine or not there."""
+    if not path.exists():
+        return ""
+    try:
+        with closing(connect(path)) as connection:
+            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if verdict != "ok":
+                return str(verdict)
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if not 0 < version <= known:
+                return ""
+            for table in (*_TABLES, *(("audit_extent",) if version > 1 else ())):
+                connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  (constants)
+            return _spoilt(connection)
+    except Exception as error:
+        if spoils_a_start(error):
+            return words_of(error)
+        raise
+
+
+def _spoilt(connection: sqlite3.Connection) -> str:
+    """Return which policy is not what was stored: of each there is a second text in the audit log."""
+    rows = connection.execute(
+        "SELECT policy.name, policy.manifest, audit.new_manifest FROM policy LEFT JOIN audit"
+        " ON audit.name = policy.name AND audit.new_generation = policy.generation"
+    )
+    for name, manifest, audited in rows:
+        if json.loads(manifest)["metadata"]["name"] != name or audited not in (None, manifest):
+            return f"policy {name!r} is not what was stored"
+    return ""
