@@ -53,7 +53,7 @@ properties: setup ## What `make test` tries on the same examples each time (Hypo
 	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh
 
 chaos: setup ## The fault suite at full length, and 200 random kills of the agent under traffic (KILLS=n, SEED=n repeats a run).
-	@FAULTS=long $(PYTEST) tests/faults
+	@FAULTS=long $(PYTEST) tests/faults tests/agent/traces/test_numbers.py
 	@$(PYTHON_IN_VENV) -m tests.faults.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## Fuzz what takes in engines' messages, for MINUTES=n (10); what it finds stays below .cache/fuzz.
