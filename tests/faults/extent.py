@@ -12,3 +12,5 @@ LABEL_VALUES = 1_000_000 if LONG else 100_000
 STANDSTILL = 60.0 if LONG else 6.0
 KILLS = 60 if LONG else 20
 DAMAGED = 100 if LONG else 14
+# Of any entries, whose spans, sentences and counters must add up.
+RANDOM_LOGS = 3_000 if LONG else 100

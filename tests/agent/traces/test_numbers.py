@@ -10,6 +10,7 @@ from penstock.agent.traces import names
 from penstock.agent.traces.state import Limits
 from penstock.proto.v1 import common_pb2
 
+from tests.faults.extent import RANDOM_LOGS
 from tests.support.batches import TIME, deferral_end, deferral_start, event
 from tests.support.stories import (
     DECODE,
@@ -317,7 +318,7 @@ def in_order(rows):
     st.lists(st.tuples(ENTRIES, st.sampled_from([MS, GRACE // 2, 2 * GRACE])), min_size=1, max_size=9,
              unique_by=lambda row: _place(row[0]))
 )  # fmt: skip
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=RANDOM_LOGS, deadline=None)
 def test_whatever_an_engine_sends_adds_up(rows):
     """Any times, in any order, cut into chapters in any way."""
     log = Log()
@@ -330,7 +331,7 @@ def test_whatever_an_engine_sends_adds_up(rows):
 
 
 @given(st.permutations([*prefill_story(), *failed_story()]), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=RANDOM_LOGS // 3, deadline=None)
 def test_the_stories_of_every_day_add_up_in_any_order(entries, data):
     """Cut into chapters in any way; the engine may be lost in between and come back."""
     log = Log()
