@@ -104,7 +104,8 @@ def _set_policies(agent: AgentProcess) -> None:
         stub = AdminStub(channel)
         for number in range(_POLICIES):
             stub.ApplyPolicy(
-                admin.ApplyPolicyRequest(manifest_json=_MANIFEST % number, author="test"), timeout=_PATIENCE
+                admin.ApplyPolicyRequest(manifest_json=_MANIFEST % number, author="test", all=True),
+                timeout=_PATIENCE,
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,11 +91,17 @@ class Answers:
     def about_engines(self, fold: Fold, registry: Registry) -> None:
         """Ask about what is here now."""
         context = SimpleNamespace(
-            **self._parts, fold=fold, registry=registry, schedule=lambda _target: _NOTHING
+            **self._parts,
+            fold=fold,
+            registry=registry,
+            schedule=lambda _target: _NOTHING,
+            clock=lambda: self._now,
+            now=datetime.fromtimestamp(self._now, UTC),
+            retirement=SimpleNamespace(left=lambda _key: 1.0),
         )
         engines = finished(list_engines(context, admin.ListEnginesRequest()))  # type: ignore[arg-type]
         peers = admin.ListPeersResponse(
-            peers=peer_summaries(fold.engines(COUNTED), registry.engines(), last_failures(self._reader))
+            peers=peer_summaries(fold.engines(COUNTED), registry.engines(), last_failures(self._reader), {})
         )
         deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100)
         shown(engines, rows.engines(engines.engines, self._now))

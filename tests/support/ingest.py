@@ -96,7 +96,7 @@ class IngestHarness:
             self.pauses,
             self.losses,
             self.acks.append,
-            door=Door(self.reader.source, self.holders, Admission(self.registry.connected_engines)),
+            door=Door(self.journal.source, self.holders, Admission(self.registry.connected_engines)),
             count_refused=self.metrics.refused.count,
             count_broken=self.metrics.count_broken_stream,
         )

@@ -27,6 +27,7 @@ class SharedReader(Reader):
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
         self._stopped = lambda: False
+        self._whereabouts = None
         self._damaged = lambda _: None
         self._parser = Parser()
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.errors import ContractError
+from penstock.agent.errors import ContractError, HeldError
 from penstock.agent.model import EngineKey
 from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore, effective
 from penstock.agent.selector import Target
@@ -200,7 +200,10 @@ class World:
             except ContractError:
                 self.end_at_agent(link)
         elif report.WhichOneof("message") == "subscribe":
-            link.subscriber = self.feed.enter(report.subscribe)
+            try:
+                link.subscriber = self.feed.enter(report.subscribe)
+            except HeldError:
+                self.end_at_agent(link)
         else:
             self.end_at_agent(link)
 

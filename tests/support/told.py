@@ -9,6 +9,7 @@ from penstock.agent.contents import Contents
 from penstock.agent.ctl.event_words import event_words
 from penstock.agent.journal import Reader
 from penstock.agent.journal.index import request_ids
+from penstock.agent.journal.parsing import parse
 from penstock.agent.metrics import Fold
 from penstock.agent.traces import find
 from penstock.agent.traces.assemble import Assembler
@@ -91,7 +92,9 @@ class Told:
             for event in batch.events:
                 if event.HasField("source_lost"):
                     lost = event.source_lost
-                    endings.append((logged, Loss(self._sources[lost.epoch].key, lost.last_seen_unix_nano)))
+                    endings.append(
+                        (logged, Loss(self._sources[lost.epoch].key, lost.epoch, lost.last_seen_unix_nano))
+                    )
         reader: Any = self
         stories = (
             find._story(reader, key, found, endings, asked=True, cut=False) for key, found in gathered.items()
@@ -99,6 +102,10 @@ class Told:
         return [story for story in stories if story.facts.own]
 
     # What the journal's reader does.
+
+    def parse(self, logged: LoggedBatch) -> Batch:
+        """Return the batch."""
+        return parse(logged)
 
     def request_batches(self, request_id: str, before: int, _allowance: object) -> list[LoggedBatch]:
         """Return the batches that name a request."""

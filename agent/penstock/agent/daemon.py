@@ -24,6 +24,7 @@ from penstock.agent.housekeeping import Housekeeper
 from penstock.agent.http import HttpServer
 from penstock.agent.ingest import Admission, Door, IngestService, LossWatch, Refusals
 from penstock.agent.journal import AGENT_PROCESS, Journal
+from penstock.agent.journal.connect import describe
 from penstock.agent.listen import GrpcServer, allow_files
 from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
 from penstock.agent.metrics.state import StateMetrics
@@ -255,15 +256,18 @@ class Daemon:
             )
             keeper = FoldKeeper(journal, fold := Fold())
             try:
-                return journal, keeper, fold, await keeper.restore()
-            except BaseException as error:
-                spoilt = salvages > 0 and spoils_a_start(error)
-                if spoilt:
-                    journal.mark_damaged(words_of(error))
-                await journal.close()
-                if not spoilt:
-                    raise
+                replayed = await keeper.restore()
+            except BaseException as error:  # noqa: BLE001  (raised again, unless it is damage)
+                try:
+                    if not (salvages and spoils_a_start(error)):
+                        raise
+                    with describe(journal.path):
+                        journal.mark_damaged(words_of(error))
+                finally:
+                    await journal.close()
                 salvages -= 1
+            else:
+                return journal, keeper, fold, replayed
 
     async def _start_http(self) -> HttpServer:
         """Health answers before the log is replayed."""

@@ -51,7 +51,7 @@ class Housekeeper:
                 self._condition.not_copied = ""
             except TakenError as error:
                 self._end(error)
-            except StateError as error:
+            except (StateError, OSError) as error:
                 self._condition.not_copied = str(error)
             if ended := self._condition.health():
                 self._end(DamageError(ended))

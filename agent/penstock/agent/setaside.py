@@ -72,7 +72,8 @@ def spoils_a_start(error: BaseException) -> bool:
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", 0)
         return code in (_READ, _SHORT_READ) or code & 0xFF not in _SYSTEM
-    return not isinstance(error, OSError | MemoryError)
+    # What is no Exception ends the agent: a start that is cancelled by SIGTERM has found nothing.
+    return isinstance(error, Exception) and not isinstance(error, OSError | MemoryError)
 
 
 def words_of(error: BaseException) -> str:

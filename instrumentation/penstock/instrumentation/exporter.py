@@ -185,7 +185,7 @@ class Exporter(Service):
         if now >= self._complain_at:
             self._complain_at = NEVER
             logger.warning(
-                "penstock has no agent at %s: %s; vLLM is not affected, up to 32 MiB of entries are buffered",
+                "penstock delivers nothing to the agent at %s: %s; vLLM is not affected, up to 32 MiB of entries are buffered",
                 self._settings.endpoint,
                 reason,
             )

@@ -252,6 +252,8 @@ def _extreme(field: Any, variant: int) -> Any:
         return _extremes(field.message_type, variant)
     if field.name.endswith("_json"):
         return ""
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return b"secret"
     low, high = _ENDS[field.cpp_type]
     if field.type == FieldDescriptor.TYPE_SINT64:
         low, high = -(2**63), 2**63 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from penstock.agent.ingest.losses import agent_source
+from penstock.agent.journal.own import agent_source
 from penstock.agent.metrics.family import Sample
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.ingest_pb2 import Goodbye

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock.agent.journal.parsing import parse
 from penstock.agent.traces import assemble, chapters, ids, names, standalone
 from penstock.agent.traces.assemble import Assembler
 from penstock.agent.traces.recall import recall
@@ -67,6 +68,10 @@ class Fold:
     def request_batches(self, request_id, before, allowance):
         """Do what the journal's reader does, for all requests."""
         return [logged for logged in self.log.batches if logged.id < before]
+
+    def parse(self, logged):
+        """Do what the journal's reader does."""
+        return parse(logged)
 
     def source(self, epoch):
         """Do what the journal's reader does."""

@@ -223,7 +223,7 @@ def test_long_absence_is_one_line(
     runtime.start()
     wait_until(lambda: runtime._exporter._connections >= 4, "four attempts")
     line = (
-        f"penstock has no agent at {runtime.settings.endpoint}: there is no such socket; start penstock-agent, and mount "
+        f"penstock delivers nothing to the agent at {runtime.settings.endpoint}: there is no such socket; start penstock-agent, and mount "
         "the directory of its socket here; vLLM is not affected, up to 32 MiB of entries are buffered"
     )
     assert [record.getMessage() for record in caplog.records] == [line]

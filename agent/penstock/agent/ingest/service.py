@@ -17,7 +17,7 @@ from penstock.agent.ingest.refusals import Refusals
 from penstock.agent.ingest.stream import Ending, Stream
 from penstock.agent.journal.connect import describe
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.status import code_of
+from penstock.agent.status import refuse
 from penstock.proto.v1.ingest_pb2 import DESCRIPTOR, Ack
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class IngestService:
             if isinstance(error, ContractError | HeldError):
                 _log.warning("message refused", error=str(error))
                 self.refused.note(str(error))
-            await context.abort(code_of(error), str(error))
+            await refuse(context, error)
         except TimeoutError:
             self._count_refused("silent")
             await context.abort(grpc.StatusCode.UNAVAILABLE, _SILENT)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.journal import reserve
 from penstock.agent.journal.salvage import Salvage
 from penstock.agent.journal.schema import FILE
-from penstock.agent.setaside import set_aside, size_of
+from penstock.agent.setaside import is_unwritable, set_aside, size_of, spoils_a_start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +35,8 @@ def replace_damaged(path: Path, limit: int, *, salvages: bool) -> None:
     directory has *limit* bytes.
 
     Raises:
-        OSError: it cannot be moved.
+        OSError: it cannot be moved, or the disk takes nothing; then it is where it was, for a start that has room.
+        sqlite3.Error: likewise.
 
     """
     # What an interrupted one has left.
@@ -44,8 +47,21 @@ def replace_damaged(path: Path, limit: int, *, salvages: bool) -> None:
         return
     place = set_aside(path, reason)
     _marker(path).unlink(missing_ok=True)
-    said = _salvage(place / FILE, path, limit) if salvages else ""
+    try:
+        said = _salvage(place / FILE, path, limit) if salvages else ""
+    except (OSError, sqlite3.Error):
+        _put_back(place, path, reason)
+        raise
     _log.error("the journal was damaged", place=str(place), kept=said or "nothing; counters begin anew")
+
+
+def _put_back(place: Path, path: Path, reason: str) -> None:
+    for part in place.iterdir():
+        part.rename(path.with_name(part.name))
+    place.rmdir()
+    # Without the mark the next start meets the damage again.
+    with suppress(OSError):
+        mark(path, reason)
 
 
 def _salvage(damaged: Path, path: Path, limit: int) -> str:
@@ -54,7 +70,11 @@ def _salvage(damaged: Path, path: Path, limit: int) -> str:
     size = max(limit // _SHARE, (limit - size_of(damaged.parent)) // 2)
     try:
         said = Salvage(damaged, written, size).run()
-    except Exception as error:  # noqa: BLE001  (a new journal is better than none)
+    except Exception as error:
+        if is_unwritable(error) and not spoils_a_start(error):
+            written.unlink(missing_ok=True)
+            raise
+        # A new journal is better than none.
         _log.warning("the damaged journal could not be read", error=str(error))
         said = ""
     if said:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sqlite3
 import sys
 from contextlib import closing
 from itertools import groupby, islice
@@ -83,11 +84,13 @@ class Reader:
         self._open()
 
     def _open(self) -> None:
+        restored = 0
         if self._whereabouts is not None:
-            self._restored = self._whereabouts.restored
+            restored = self._whereabouts.restored
             self._whereabouts.check()
         with describe(self._path):
             self._database = connect_reader(self._path)
+        self._restored = restored
         self._lookup = Lookup(self._database)
 
     def _follow(self) -> None:
@@ -188,8 +191,13 @@ class Reader:
         ]
 
     def ends_with_goodbye(self, row: SourceRow) -> bool:
-        """Tell whether a source's newest batch is its goodbye; False if that is gone from the log."""
-        logged = self.batch(row.last_batch)
+        """Tell whether a source's newest batch is its goodbye; False if that is gone from the log, or damaged."""
+        try:
+            logged = self.batch(row.last_batch)
+        except sqlite3.Error as error:
+            if is_damage(error):
+                return False
+            raise
         return logged is not None and self.parse(logged).HasField("goodbye")
 
     def is_open(self, epoch: int) -> bool:

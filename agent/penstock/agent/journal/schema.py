@@ -251,7 +251,12 @@ def _open(path: Path, pod_uid: str) -> sqlite3.Connection:
             _make_private(path)
             database = connect(path)
             migrate(database)
-        database.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?)", (VERSION,))
+        # Without a change it writes nothing: the disk may be full.
+        database.execute(
+            "INSERT INTO meta VALUES ('schema', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+            " WHERE value IS NOT excluded.value",
+            (VERSION,),
+        )
         database.execute("INSERT OR IGNORE INTO meta VALUES ('created_unix_nano', ?)", (time.time_ns(),))
         if pod_uid:
             # It is another one only in a new journal, so a start on a full disk need not write.

@@ -178,8 +178,8 @@ class Fold:
 
     def known(self) -> list[EngineKey]:
         """Return all engines that the log has named and not forgotten."""
-        with self._lock:
-            return sorted(self._engines)
+        # Without the lock, which a dump holds for long: this is asked on the loop, where the fold is changed.
+        return sorted(self._engines.copy())
 
     def counting_peer(self, peer: str) -> list[EngineKey]:
         """Return the engines that have counted something with *peer*."""

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from penstock.agent.errors import ContractError, HeldError, PenstockError
 from penstock.agent.ingest.pace import Bucket
 from penstock.agent.policy.answer_log import AnswerLog
-from penstock.agent.status import code_of
+from penstock.agent.status import refuse
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PolicyFeedService:
             if isinstance(error, HeldError):
                 self._count_refused("held")
                 _log.warning("subscription refused", error=str(error))
-            await context.abort(code_of(error), str(error))
+            await refuse(context, error)
         reader = asyncio.ensure_future(self._read(subscriber, context))
         log = _log.bind(engine=str(subscriber.target.key))
         log.info("engine subscribed", hash_in_force=subscriber.hash_in_force)
@@ -73,7 +73,7 @@ class PolicyFeedService:
             await asyncio.wait([reader])
             broken = None if reader.cancelled() else reader.exception()
         if isinstance(broken, PenstockError):
-            await context.abort(code_of(broken), str(broken))
+            await refuse(context, broken)
         if not self._feed.holds(subscriber):
             await context.abort(grpc.StatusCode.ABORTED, "a newer stream of the same engine took over")
 

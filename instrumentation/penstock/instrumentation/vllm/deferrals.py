@@ -112,7 +112,7 @@ class Deferrals:
         key = (request_id, reason)
         found = self._open.get(key)
         if found is not None and (not found.transfer_start_ns or began_ns < found.transfer_start_ns):
-            self._open[key] = replace(found, transfer_start_ns=began_ns, peer=found.peer or peer)
+            self._open[key] = replace(found, transfer_start_ns=began_ns, peer=peer or found.peer)
 
     def end(self, request_id: str, reason: int) -> Deferral | None:
         """Close and return a deferral, or None if it was not open."""

@@ -86,7 +86,7 @@ class Waited:
     @property
     def blames_others(self) -> bool:
         """Whether it says nothing about the request's own peer, which was not asked at all or had less than half of the time."""
-        return not self.asked or 2 * self.held_ns > self.until_ns - self.since_ns
+        return not self.asked or (bool(self.holds) and 2 * self.held_ns > self.until_ns - self.since_ns)
 
     @property
     def text(self) -> str:

@@ -51,7 +51,14 @@ def explain(worker: Any, remote_hash: str) -> tuple[str, ...]:
     """Return the names of the factors in which a peer with *remote_hash* differs from *worker*, empty if not known."""
     from vllm.config.utils import hash_factors
 
-    factors = _matching(worker.vllm_config, worker.compat_hash)
+    config = worker.vllm_config
+    factors: dict[str, Any] | None = {
+        **_of_config(config),
+        "attn_backend_name": worker.backend_name,
+        "transfer_mode": worker._TRANSFER_MODE,
+    }
+    if hash_factors(factors) != worker.compat_hash:
+        factors = _matching(config, worker.compat_hash)
     if factors is None:
         return ()
     return differing(factors, _alternatives(factors), remote_hash, hash_factors)
@@ -63,7 +70,12 @@ def own_factors(vllm_config: Any, shown_hash: str) -> dict[str, str]:
     Computes at most some thousand hashes (tens of milliseconds): once, when an engine starts.
     """
     factors = _matching(vllm_config, shown_hash) or {}
-    return {name: str(value)[:_VALUE_MAX] for name, value in factors.items()}
+    return {name: _text(value) for name, value in factors.items()}
+
+
+def _text(value: Any) -> str:
+    """Return *value* as the wire takes it: a path may hold bytes that are no UTF-8."""
+    return str(value).encode("utf-8", "replace").decode()[:_VALUE_MAX]
 
 
 def _matching(vllm_config: Any, shown_hash: str) -> dict[str, Any] | None:

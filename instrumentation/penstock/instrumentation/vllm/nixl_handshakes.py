@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
@@ -102,7 +103,9 @@ class Handshake:
     @property
     def has_begun(self) -> bool:
         """Whether it has got to its thread; one that ended has."""
-        return self.future is None or self.future.running() or self.future.done()
+        # Its own thread forgets the future when it ends.
+        future = self.future
+        return future is None or future.running() or future.done()
 
     def turn(self, start_ns: int, end_ns: int, *, bad: bool, rehearsal: bool = False) -> Turn:
         """Return its time on the thread."""
@@ -150,7 +153,8 @@ class Handshakes:
             if handshake is None or is_new:
                 handshake = Handshake(peer, queued_ns, initiator=request_id, future=future)
                 self._keep(self._last, peer.engine_id, handshake)
-            handshake.joined(request_id, queued_ns)
+            if self._waiting.get(request_id, (None,))[0] is not handshake:
+                handshake.joined(request_id, queued_ns)
             if request_id:
                 # vLLM may ask again for a request whose peer it has let go meanwhile: it still waits.
                 _, since_ns = self._waiting.get(request_id, (handshake, queued_ns))
@@ -205,8 +209,11 @@ class Handshakes:
             handshake, since_ns = self._waiting.pop(request_id, (None, 0))
             if handshake is None:
                 return None
+            turns = self._turns(since_ns, until_ns)
             asked = handshake.peer.address == address and handshake.has_begun
-            holds = in_the_way(self._turns(until_ns), address, since_ns, until_ns)
+            # By another engine id: it is the same peer that keeps the thread.
+            asked = asked or any(turn.peer.address == address for turn in turns)
+            holds = in_the_way(turns, address, since_ns, until_ns)
             waited = Waited(since_ns, until_ns, asked, holds)
             if waited.blames_others:
                 handshake.left(request_id)
@@ -217,9 +224,10 @@ class Handshakes:
         with self._lock:
             self._waiting.pop(request_id, None)
 
-    def _turns(self, now_ns: int) -> list[Turn]:
-        """Return the last turns on the handshakes' thread, the present one included."""
-        turns = list(self._recent)
+    def _turns(self, since_ns: int, now_ns: int) -> list[Turn]:
+        """Return the turns on the handshakes' thread that ended after *since_ns*, the present one included."""
+        # They stand in the order of time.
+        turns = list(takewhile(lambda turn: turn.end_ns > since_ns, reversed(self._recent)))
         if self._running is not None:
             engine_id, start_ns, rehearsal = self._running
             handshake = self._last.get(engine_id)

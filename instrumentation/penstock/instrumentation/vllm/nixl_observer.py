@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation import constants as c
 from penstock.instrumentation.deadlines import Wait
+from penstock.instrumentation.guard import guard
 from penstock.instrumentation.log_limit import LogLimit
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm import failures
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.nixl_blame import Turn, Waited
     from penstock.instrumentation.vllm.nixl_handshakes import Handshake, Run
 
+_GUARD = guard("nixl")
 _TOO_LONG: Final = "the load took longer than the policy's deferral allows, and was cancelled"
 _STAYS: Final = (
     "the load takes longer than the policy's deferral allows; its blocks stay until the transfer has ended"
@@ -214,7 +216,11 @@ class NixlObserver(NixlFailures):
             meta = meta if stays else worker._recving_metadata[request_id]
             # Whoever was in the way before the transfer is not why the transfer takes so long; but it may have begun on other
             # ranks only.
-            waited = self._waited(request_id, meta) if wait is Wait.START or not stays else None
+            waited = None
+            if wait is Wait.START or not stays:
+                # It has failed by now: that has to be told, whoever is to blame.
+                with _GUARD:
+                    waited = self._waited(request_id, meta)
             text = _STAYS if stays else _TOO_LONG
             if waited is not None and waited.blames_others:
                 text = f"{text}: {waited.text}"
