@@ -152,7 +152,8 @@ def _use(listen: str, address: str) -> Life:
             named = stub.ListEvents(admin.ListEventsRequest(request_id="new"), timeout=_PATIENCE).events
             assert [logged.event.request_id for logged in named] == ["new"]
             stub.ApplyPolicy(
-                admin.ApplyPolicyRequest(manifest_json=_MANIFEST % 99, author="test"), timeout=_PATIENCE
+                admin.ApplyPolicyRequest(manifest_json=_MANIFEST % 99, author="test", all=True),
+                timeout=_PATIENCE,
             )
         except grpc.RpcError as error:
             life.ended_by = str(error.details())
