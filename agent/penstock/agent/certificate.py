@@ -31,7 +31,12 @@ def client_names(auth_context: Mapping[str, Iterable[bytes]]) -> list[str]:
         raise AccessError("the client has no certificate; connect with --tls-cert and --tls-key")
     try:
         names = _names(x509.load_pem_x509_certificate(pem))
-    except (ValueError, x509.DuplicateExtension) as error:
+    except (
+        ValueError,
+        x509.DuplicateExtension,
+        x509.InvalidVersion,
+        x509.UnsupportedGeneralNameType,
+    ) as error:
         raise AccessError(f"the client's certificate cannot be read ({error}); issue another one") from error
     for name in names:
         # NUL, other control characters, marks that reverse text: no name on a list has them.

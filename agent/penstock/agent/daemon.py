@@ -47,6 +47,7 @@ from penstock.agent.tls import Certificates
 from penstock.agent.traces.export import TraceExporter
 from penstock.agent.traces.reach import unreachable
 from penstock.agent.traces.state import ExportStatus
+from penstock.agent.whereabouts import identity
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
 
@@ -467,7 +468,15 @@ class Daemon:
         except OSError as error:
             # A full disk: the addresses are in the log, too.
             _log.warning("the addresses could not be written", path=str(path), error=str(error))
-        self._parts.callback(path.unlink, missing_ok=True)
+            return
+        ours = identity(path)
+
+        def remove() -> None:
+            # Another agent may have taken the directory, and written its own.
+            if identity(path) == ours:
+                path.unlink(missing_ok=True)
+
+        self._parts.callback(remove)
 
     async def _drain(self, ingest: IngestService, feed: PolicyFeed, engines: GrpcServer) -> None:
         """Take nothing new; commit and acknowledge what is in hand."""

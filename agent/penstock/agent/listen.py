@@ -102,8 +102,10 @@ class Lock:
         return identity(self._path) == (ours.st_dev, ours.st_ino)
 
     def release(self) -> None:
-        """Let go. The file stays: removing it would let two processes lock two files of one name."""
-        os.close(self._file)
+        """Let go; again is fine. The file stays: removing it would let two processes lock two files of one name."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 class _Health(health.aio.HealthServicer):  # type: ignore[misc]
