@@ -119,6 +119,8 @@ async def live_here(state_dir: Path) -> Life:
         "state-dir": str(state_dir),
         "drain-deadline": "2s",
         "source-grace": "1h",
+        # This process may hold whatever else a test run has imported.
+        "memory-limit": "64GiB",
     }
     daemon = Daemon(resolve(flags, {}))
     try:

@@ -214,7 +214,11 @@ def test_heartbeat_to_a_wrong_engine(pair: tuple[Engine, Engine], recorder: Reco
     """A heartbeat's handshake has no request: its failure is told without one, once."""
     prefill, decode = pair
     decode.heartbeat("the-former-engine", prefill.port)
-    decode.step_until(lambda _: recorder.take("handshake"), "the handshake")
+    # Each is told on the handshake's thread, one after the other.
+    decode.step_until(
+        lambda _: recorder.take("handshake") and recorder.take("transfer_failure", ""),
+        "handshake and failure",
+    )
     (failure,) = recorder.take("transfer_failure", "")
     (handshake,) = recorder.take("handshake")
     assert (failure.mode, failure.handshake_id) == (c.FAILURE_MODE_HANDSHAKE, handshake.id)
