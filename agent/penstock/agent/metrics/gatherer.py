@@ -1,0 +1,145 @@
+"""What a scrape gets: the log's counters, the live gauges and the agent's own metrics as one text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.family import Distribution, Family, Mark, Sample
+from penstock.agent.metrics.gauges import add_snapshots, by_engine
+from penstock.agent.metrics.sheet import Sheet
+from penstock.agent.metrics.spec import NANO, Kind
+from penstock.agent.metrics.text import negotiate, write
+from penstock.agent.model import ENGINE_CORE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.agent.metrics.exemplars import Exemplar, Exemplars
+    from penstock.agent.metrics.fold import Fold
+    from penstock.agent.metrics.gauges import Wanted
+    from penstock.agent.metrics.own import AgentMetrics
+    from penstock.agent.metrics.series import Row
+    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.model import EngineKey
+    from penstock.agent.registry import LiveSource
+
+_ORDER = {metric: index for index, metric in enumerate(c.METRICS)}
+
+log = structlog.get_logger(__name__)
+
+
+class Exposition:
+    """Renders the metrics. Thread-safe, so that a long scrape can run beside the event loop.
+
+    Args:
+        sources: returns the registry's sources, disconnected ones included.
+        wanted: hash of the policy that an engine should have; None where that is not known yet.
+
+    """
+
+    def __init__(
+        self,
+        fold: Fold,
+        sources: Callable[[], Sequence[LiveSource]],
+        exemplars: Exemplars,
+        agent: AgentMetrics,
+        *,
+        wanted: Wanted | None = None,
+    ) -> None:
+        self._fold = fold
+        self._sources = sources
+        self._exemplars = exemplars
+        self._agent = agent
+        self._wanted = wanted
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """Return the body and its content type for an Accept header. A part that fails does not take the rest along."""
+        content_type = negotiate(accept)
+        families: list[Family] = []
+        success = Family(c.COLLECTOR_SUCCESS)
+        for name, part in (
+            ("log", self._log),
+            ("snapshots", self._snapshots),
+            ("agent", self._agent.families),
+        ):
+            try:
+                families += part()
+                worked = True
+            except Exception:
+                log.exception("a part of the metrics could not be collected", collector=name)
+                worked = False
+            success.samples.append(Sample((name,), worked))
+        families.append(success)
+        families = [family for family in families if family.samples or family.distributions]
+        families.sort(key=lambda family: _ORDER[family.metric])
+        return write(families, content_type), content_type
+
+    def _log(self) -> list[Family]:
+        """Return the counters of all engines that are not forgotten."""
+        families: dict[Metric, Family] = {}
+        for engine in self._fold.engines():
+            for metric, rows in engine.rows.items():
+                family = families.setdefault(metric, Family(metric))
+                if metric.kind is Kind.HISTOGRAM:
+                    family.distributions += self._distributions(engine.key, metric, rows)
+                else:
+                    family.samples += self._counters(engine.key, metric, rows)
+        return list(families.values())
+
+    def _counters(self, key: EngineKey, metric: Metric, rows: list[Row]) -> list[Sample]:
+        prefix = (key.engine, key.server)
+        samples = []
+        for labels, total, *_ in sorted(rows):
+            exemplar = self._exemplars.get(key, metric, labels) if metric.exemplars else None
+            mark = _mark(exemplar, metric) if exemplar else None
+            samples.append(Sample((*prefix, *labels), total, mark))
+        return samples
+
+    def _distributions(self, key: EngineKey, metric: Metric, rows: list[Row]) -> list[Distribution]:
+        distributions = []
+        for labels, total, counts, _ in sorted(rows):
+            marks = {}
+            if metric.exemplars:
+                for bucket in range(len(counts)):
+                    exemplar = self._exemplars.get(key, metric, labels, bucket)
+                    if exemplar:
+                        marks[bucket] = _mark(exemplar, metric)
+            distributions.append(
+                Distribution((key.engine, key.server, *labels), total / metric.scale, counts, marks)
+            )
+        return distributions
+
+    def _snapshots(self) -> list[Family]:
+        """Return the gauges of connected engines, and which engines those are."""
+        sources = self._sources()
+        sheet = Sheet()
+        add_snapshots(sheet, sources, self._wanted)
+        connected = self._connected(sources)
+        for key, value in connected.items():
+            sheet.set(c.ENGINE_CONNECTED, key, value)
+        families = sheet.families()
+        hidden = [Sample((metric.name,), count) for metric, count in sheet.hidden.items()]
+        expected = self._agent.engines_expected or len(connected)
+        return [
+            *families,
+            Family(c.LABEL_SETS_HIDDEN, sorted(hidden)),
+            Family(c.ENGINES_EXPECTED, [Sample((), expected)]),
+            Family(c.ENGINES_CONNECTED, [Sample((), sum(connected.values()))]),
+        ]
+
+    def _connected(self, sources: Sequence[LiveSource]) -> Mapping[EngineKey, bool]:
+        """Return all engines that are not forgotten, and whether their EngineCore is connected (as in `EngineView`)."""
+        connected = {key: False for key in self._fold.known() if key.engine}
+        for key, lives in by_engine(sources).items():
+            if key.engine:
+                cores = [live for live in lives if live.source.process == ENGINE_CORE]
+                connected[key] = any(live.connected for live in cores or lives)
+        return connected
+
+
+def _mark(exemplar: Exemplar, metric: Metric) -> Mark:
+    return Mark(
+        exemplar.trace_id, exemplar.span_id, exemplar.value / metric.scale, exemplar.time_unix_nano / NANO
+    )

@@ -1,0 +1,301 @@
+"""The whole text of a scrape: golden in both formats, and what comes and goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from penstock.agent.contents import Contents
+from penstock.agent.journal import AGENT_PROCESS
+from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
+from penstock.agent.metrics.catalogue import METRICS
+from penstock.agent.metrics.own import BUILD
+from penstock.agent.metrics.process import ProcessUse
+from penstock.agent.metrics.text import OPENMETRICS, PLAIN
+from penstock.agent.model import EngineKey
+from penstock.agent.policy.files.source import FileStatus
+from penstock.agent.samples import transfer_samples
+from penstock.agent.traces.state import ExportStatus
+from penstock.proto.v1 import common_pb2 as common
+from penstock.proto.v1 import events_pb2 as events
+from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
+from penstock.proto.v1.snapshot_pb2 import Snapshot
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+
+from tests.support.batches import PEER, TIME, deferral_end, event, transfer_failure
+from tests.support.metrics import SECOND, exposition, live, probes, source, transfers
+
+GOLDEN = Path(__file__).parent / "golden"
+MINUTE = 60 * SECOND
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+DECODE = source(server="decode", epoch=1)
+WORKER = source(server="decode", process="worker", rank=1, epoch=2)
+FRONT = source(server="decode", engine="", process="api", epoch=3)
+
+LOG = [
+    (WORKER, transfers([(30_000_000, 1 << 20, PEER, 1), (7_000_000, 1 << 15, PEER, 1), (9, 9, "", 2)])),
+    (WORKER, probes([(PEER, common.PROBE_RESULT_HIT), (PEER, common.PROBE_RESULT_MISS)])),
+    (
+        WORKER,
+        Batch(
+            events=[
+                transfer_failure("r-1"),
+                transfer_failure(
+                    "r-2", mode=common.FAILURE_MODE_LATE_READ, error_type=common.ERROR_TYPE_OTHER
+                ),
+                event(
+                    "handshake",
+                    peer={"address": PEER},
+                    queued_time_unix_nano=TIME - 3 * SECOND,
+                    start_time_unix_nano=TIME - SECOND,
+                    end_time_unix_nano=TIME,
+                ),
+                event(
+                    "transfer_delayed",
+                    "r-3",
+                    channel=common.CHANNEL_KV,
+                    delay_nano=3 * SECOND,
+                    caused_by_peer={"address": PEER},
+                ),
+                event(
+                    "eplb_rebalance",
+                    trigger=events.EPLB_TRIGGER_INTERVAL,
+                    result=common.TRANSFER_RESULT_OK,
+                    duration_nano=2 * SECOND,
+                    pause_nano=SECOND // 5,
+                    balancedness_before=0.55,
+                    balancedness_after=0.95,
+                    layers=[{"experts_unchanged": 6, "experts_received_remotely": 2}],
+                ),
+            ],
+            drops=[Drop(reason="queue_full", kind="transfer_sample", count=3)],
+            tombstone=Tombstone(lost=[Drop(kind="handshake", count=1)]),
+            guard_errors=[GuardError(hook="nixl.poll", error_class="KeyError", count=2)],
+        ),
+    ),
+    (
+        DECODE,
+        Batch(
+            events=[
+                deferral_end("r-1", start_ns=TIME - 5 * SECOND),
+                event(
+                    "load_outcome",
+                    "r-1",
+                    channel=common.CHANNEL_KV,
+                    outcome=common.OUTCOME_RECOMPUTED,
+                    decided_by=common.DECIDED_BY_POLICY,
+                    mode=common.FAILURE_MODE_HANDSHAKE,
+                    peer={"address": PEER},
+                    tokens_recomputed=412,
+                ),
+                event("policy_applied", accepted=True, cause="push"),
+                event(
+                    "quarantine_changed",
+                    peer={"address": PEER},
+                    state=events.QUARANTINE_STATE_OPEN,
+                    reason="failures",
+                ),
+            ]
+        ),
+    ),
+    (FRONT, Batch(events=[event("request_closed", "r-1")])),
+]
+
+SNAPSHOT = Snapshot(
+    in_flight=[
+        {"channel": 1, "peer": {"address": PEER}, "count": 2, "oldest_start_time_unix_nano": TIME - SECOND}
+    ],
+    deferred=[
+        {"reason": 2, "peer": {"address": PEER}, "count": 1, "oldest_start_time_unix_nano": TIME - SECOND}
+    ],
+    leases={"count": 3, "blocks": 12},
+    peers=[
+        {
+            "peer": {"address": PEER, "engine_id": "e-1"},
+            "clock_offset_nano": 1_500_000,
+            "quarantine": events.QUARANTINE_STATE_OPEN,
+        }
+    ],
+    engine={
+        "model": "llama",
+        "role": common.ROLE_DECODE,
+        "vllm_version": "0.32.0",
+        "kv_connector": "NixlConnector",
+        "kv_role": "kv_consumer",
+        "kv_engine_id": "c0ffee",
+        "tensor_parallel_size": 2,
+        "data_parallel_size": 1,
+        "start_time_unix_nano": TIME - MINUTE,
+        "compatibility_hash": "9f2",
+        "compatibility_factors": {"block_size": "16"},
+    },
+    policy={
+        "hash": "5e1",
+        "kv_action": "recompute",
+        "changed_time_unix_nano": TIME - MINUTE,
+        "expires_time_unix_nano": TIME + MINUTE,
+    },
+    emitter={"pending_entries": 12, "produced_entries": 90, "unacknowledged_bytes": 4096},
+    hooks=[
+        {"name": "scheduler", "component": common.COMPONENT_SCHEDULER, "installed": True},
+        {"name": "ec", "component": common.COMPONENT_SCHEDULER, "reason": 'no "ec" connector'},
+    ],
+)
+
+
+def golden_exposition() -> Exposition:
+    """Build what the golden files show."""
+    fold, exemplars = Fold(), Exemplars()
+    for origin, batch in LOG:
+        fold.apply(origin, Contents(batch))
+        for entry in (*batch.events, *transfer_samples(batch)):
+            exemplars.note(origin, entry, TRACE, SPAN)
+    files = FileStatus(error="a.yaml:1: no", applied=2, refused=1, last_success=TIME / SECOND - 60)
+    agent = AgentMetrics(
+        TIME - 60 * MINUTE,
+        2,
+        commit_queue=lambda: 3,
+        export_backlog=lambda: 17,
+        policy_files=lambda: files,
+        exporting=lambda: ExportStatus("http://collector:4317", "", 1, 2, 3, TIME - MINUTE, 70, 1, 5),
+        process=lambda: ProcessUse(90 << 20, 1.5, 40),
+        build=dict.fromkeys(BUILD, "1.2.3"),
+        started=TIME / SECOND - 30,
+    )
+    agent.refused.count("invalid")
+    agent.commit.observe(0.0008)
+    agent.ack.observe(0.004)
+    agent.export.observe(12)
+    return Exposition(
+        fold,
+        lambda: [
+            replace(live(DECODE, SNAPSHOT), unaccounted=-2),
+            live(WORKER, Snapshot(leases={"count": 4, "blocks": 8})),
+            live(FRONT),
+        ],
+        exemplars,
+        agent,
+        wanted={EngineKey("decode", "0"): "5e1"}.__getitem__,
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "accept", "content_type"),
+    [
+        ("metrics.txt", "text/plain", PLAIN),
+        ("metrics.openmetrics.txt", "application/openmetrics-text", OPENMETRICS),
+    ],
+)
+def test_the_text_of_a_scrape(file: str, accept: str, content_type: str) -> None:
+    """A fixed log and fixed snapshots give exactly this."""
+    body, kind = golden_exposition().render(accept)
+    assert kind == content_type
+    assert body.decode() == (GOLDEN / file).read_text()
+
+
+def test_the_golden_scrape_has_nearly_all_metrics() -> None:
+    """What is missing from it is absent with a reason."""
+    shown = {
+        sample.name
+        for family in parse_plain(golden_exposition().render("")[0].decode())
+        for sample in family.samples
+    }
+    missing = {metric.name for metric in METRICS if not set(metric.samples) <= shown}
+    assert missing == {
+        # nothing was folded, evicted or hidden
+        "penstock_label_sets_folded_total",
+        "penstock_label_sets_evicted_total",
+        "penstock_agent_label_sets_hidden",
+        # there is no state directory here
+        "penstock_agent_degraded",
+        "penstock_agent_databases_restored_total",
+        "penstock_agent_databases_set_aside",
+        "penstock_agent_lost_batches_total",
+        "penstock_agent_pruned_batches_total",
+        "penstock_agent_state_bytes",
+        "penstock_agent_state_limit_bytes",
+        "penstock_agent_log_oldest_timestamp_seconds",
+    }
+
+
+def test_both_formats_parse_and_say_the_same() -> None:
+    """prometheus_client's parsers read both; exemplars are in OpenMetrics only, and no _created anywhere."""
+    plain, opened = (
+        golden_exposition().render("")[0].decode(),
+        golden_exposition().render(OPENMETRICS)[0].decode(),
+    )
+    first = {
+        (s.name, tuple(sorted(s.labels.items()))): s.value for f in parse_plain(plain) for s in f.samples
+    }
+    second = {
+        (s.name, tuple(sorted(s.labels.items()))): s for f in parse_openmetrics(opened) for s in f.samples
+    }
+    assert first == {key: sample.value for key, sample in second.items()}
+    assert not [name for name, _ in first if name.endswith("_created")]
+    marked = {name for (name, _), sample in second.items() if sample.exemplar}
+    assert {"penstock_transfer_failures_total", "penstock_transfer_duration_seconds_bucket"} <= marked
+    assert "trace_id" not in plain
+
+
+def one_failure() -> Fold:
+    """Fold one failure of engine 0."""
+    fold = Fold()
+    fold.apply(source(), Contents(Batch(events=[transfer_failure("r")])))
+    return fold
+
+
+def test_gauges_go_at_once_and_the_rest_when_an_engine_is_forgotten() -> None:
+    """While it is away its counters stay, and engine_connected is 0; then there is nothing of it."""
+    fold, sources = one_failure(), [live(source(), Snapshot(leases={"count": 1}))]
+    rendered = exposition(fold, sources)
+    here = rendered.render("")[0].decode()
+    assert 'penstock_engine_connected{engine="0",server=""} 1.0' in here
+    assert "penstock_send_leases{" in here
+    assert "penstock_transfer_failures_total{" in here
+    sources[0] = live(source(), connected=False)
+    away = rendered.render("")[0].decode()
+    assert "penstock_send_leases{" not in away
+    assert "penstock_transfer_failures_total{" in away
+    assert 'penstock_engine_connected{engine="0",server=""} 0.0' in away
+    assert "penstock_engines_connected 0.0" in away
+    assert "penstock_engines_expected 1.0" in away
+    sources.clear()
+    fold.apply(source(process=AGENT_PROCESS), Contents(Batch(events=[event("forgotten")])))
+    gone = rendered.render("")[0].decode()
+    assert 'engine="0"' not in gone
+    assert "penstock_engines_expected 0.0" in gone
+
+
+def test_after_a_restart_the_counters_are_there_before_their_engine() -> None:
+    """The log knows it, the registry does not yet: the counters are shown, the engine as not connected."""
+    body = exposition(one_failure()).render("")[0].decode()
+    assert "penstock_transfer_failures_total{" in body
+    assert 'penstock_engine_connected{engine="0",server=""} 0.0' in body
+
+
+def test_an_engine_is_connected_by_its_engine_core() -> None:
+    """Workers that outlive their EngineCore are no engine."""
+    sources = [live(source(), connected=False), live(source(process="worker", epoch=2))]
+    body = exposition(Fold(), sources).render("")[0].decode()
+    assert 'penstock_engine_connected{engine="0",server=""} 0.0' in body
+
+
+def test_a_part_that_fails_does_not_take_the_others_along() -> None:
+    """A bug in one collector shows as its success 0; the rest of the scrape is there."""
+
+    def broken(_: EngineKey) -> str:
+        raise RuntimeError("boom")
+
+    sources = [live(source(), Snapshot(policy={"hash": "x"}))]
+    body = exposition(one_failure(), sources, wanted=broken).render("")[0].decode()
+    assert 'penstock_agent_collector_success{collector="snapshots"} 0.0' in body
+    assert 'penstock_agent_collector_success{collector="log"} 1.0' in body
+    assert "penstock_transfer_failures_total{" in body
+    assert "penstock_policy_info{" not in body
+
+
+def test_an_engine_expected_by_configuration() -> None:
+    """The configuration wins over what has been seen."""
+    assert "penstock_engines_expected 4.0" in exposition(Fold(), engines_expected=4).render("")[0].decode()
