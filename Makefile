@@ -41,7 +41,7 @@ test-engine: setup ## Only the tests that start vLLM.
 	@$(PYTEST) -m engine
 
 test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
-	@$(COMPAT)/bin/python -m pytest $(TOGETHER) $(ARGS) tests/instrumentation/{vllm,eplb}
+	@$(COMPAT)/bin/python -m pytest $(TOGETHER) $(ARGS) tests/instrumentation/vllm
 
 test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
@@ -91,8 +91,8 @@ check-proto: setup ## Is the generated code what the .proto files say?
 	@PYTHON=$(PYTHON_IN_VENV) scripts/proto.sh --check
 
 schema: setup ## Write docs/reference/*.schema.json: of policies, and of what agentctl prints.
-	@$(PYTHON_IN_VENV) -m penstock.agent.policy.schema >docs/reference/transferpolicy.schema.json
-	@$(PYTHON_IN_VENV) -m penstock.agent.ctl.schema >docs/reference/agentctl.schema.json
+	@$(PYTHON_IN_VENV) -m penstock.agent.policy.manifest.json_schema >docs/reference/transferpolicy.schema.json
+	@$(PYTHON_IN_VENV) -m penstock.agent.ctl.json_schema >docs/reference/agentctl.schema.json
 
 prometheus:
 	@scripts/need-prometheus.sh

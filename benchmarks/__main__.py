@@ -18,11 +18,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import ratios
-from benchmarks.document import Results, terminal
-from benchmarks.machine import circumstances, load
-from benchmarks.rows import Section
-from benchmarks.turns import Run
+from benchmarks.harness import ratios
+from benchmarks.harness.document import Results, terminal
+from benchmarks.harness.interleave import Run
+from benchmarks.harness.machine import circumstances, load
+from benchmarks.harness.results import Section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ def say(text: str) -> None:
 
 def be(area: str, answer: IO[str], *, quick: bool) -> None:
     """Measure one area and write its section to *answer*."""
-    measure: Callable[[Run], Section] = import_module(f"benchmarks.{area}").measure
+    measure: Callable[[Run], Section] = import_module(f"benchmarks.areas.{area}").measure
     began, before = time.monotonic(), load()
 
     def told(text: str) -> None:

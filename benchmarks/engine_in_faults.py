@@ -1,7 +1,7 @@
 """What an engine pays for Penstock while its agent is in trouble: ``python -m benchmarks.engine_in_faults``.
 
 A real vLLM engine on the CPU with a tiny model, which makes Penstock's part of a step as large as it can be. In each experiment it is with and
-without Penstock by turns (:mod:`benchmarks.switch`) under a closed-loop load, while the agent is as the experiment says, all the time. The
+without Penstock by turns (:mod:`benchmarks.in_engine.schedule`) under a closed-loop load, while the agent is as the experiment says, all the time. The
 blocks without against each other show the noise. Then nobody asks anything of it for a while, and what it takes all the same, with Penstock,
 is compared with a second engine, without.
 
@@ -25,19 +25,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.document import interval, spread, table
-from benchmarks.engines import MODULE, VARIANT, aside, cpu_seconds, settled, started, told
-from benchmarks.switching import CPU, MAIN, THROUGHPUT, Switched, Switching, row
-from benchmarks.switching import MODULE as SWITCHED
-from benchmarks.traffic import Load, Route, drive
-from demo.agent import Agent
+from benchmarks.harness.document import interval, spread, table
+from benchmarks.in_engine.client import CPU, MAIN, THROUGHPUT, Switched, Switching, row
+from benchmarks.in_engine.client import MODULE as SWITCHED
+from benchmarks.load.engines import MODULE, VARIANT, aside, cpu_seconds, settled, started, told
+from benchmarks.load.traffic import Load, Route, drive
+from demo.common.agent import Agent
 from demo.servers import ServerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from benchmarks.switching import Measure
+    from benchmarks.in_engine.client import Measure
     from demo.servers import Server
 
 LOAD = Load("4 at a time", 4, 24, 16, 64, varies=True)

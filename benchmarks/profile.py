@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from benchmarks.engines import MODULE, VARIANT, pids, started
-from benchmarks.otlp_peer import running_peer
+from benchmarks.harness.stack_samples import Profile, top
+from benchmarks.load.engines import MODULE, VARIANT, pids, started
+from benchmarks.load.otlp_peer import running_peer
+from benchmarks.load.traffic import Load, Route, meanwhile
 from benchmarks.scale import Result, Sender
-from benchmarks.stacks import Profile, top
-from benchmarks.traffic import Load, Route, meanwhile
-from demo.agent import Agent
+from demo.common.agent import Agent
 from demo.servers import ServerSpec
-from tests.support.agent import running_agent
+from tests.support.agent.agent import running_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

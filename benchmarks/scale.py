@@ -4,7 +4,7 @@ For each number of sources a new agent is started, and simulated engine processe
 in flight, a batch every 200 ms at most, a snapshot every second, as the exporter of an engine in trouble does: a calm one sends a batch a second) send it
 
 1. 2,000 events a second in all, a wait's start, its end and the request's end for each request, for some seconds;
-2. as many full batches as it acknowledges, of what real engines send (:mod:`benchmarks.mixes`).
+2. as many full batches as it acknowledges, of what real engines send (:mod:`benchmarks.load.mixes`).
 
 The times of acknowledgements are measured in the sender, from the send. All of this shares the machine with the
 sender, which takes about as much of it as the agent.
@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.journal.schema import FILE
-from penstock.instrumentation.collector import SOON
+from penstock.instrumentation.telemetry.batcher import SOON
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1.common_pb2 import ROLE_DECODE
 from penstock.proto.v1.ingest_pb2 import Ack, Batch, Hello
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from benchmarks.mixes import FULL, MIXES, decode_events, request_id
-from tests.support.agent import AgentProcess, running_agent
+from benchmarks.load.mixes import FULL, MIXES, decode_events, request_id
+from tests.support.agent.agent import AgentProcess, running_agent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,14 +10,17 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from penstock.agent.contents import Contents
-from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
+from penstock.agent.batch.columns import Contents
+from penstock.agent.metrics.agent_metrics import AgentMetrics
+from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.exemplars import Exemplars
+from penstock.agent.metrics.gatherer import Exposition
 from penstock.agent.metrics.process import process_use
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.registry import Registry
+from penstock.agent.sources.registry import Registry
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import add_transfers, transfer_failure
+from tests.support.agent.batches import add_transfers, transfer_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from demo.command import run
+from demo.common.command import run
+from demo.common.console import say
 from demo.stack import running_stack
 from demo.story import tell
-from demo.telling import say
 
 
 def _play(keep: bool) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo.client import fetch
-from demo.processes import Child, free_port
+from demo.common.client import fetch
+from demo.common.processes import Child, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ START_SECONDS = 300.0
 _OK = 200
 _PROGRESS_SECONDS = 10.0
 
-API_SERVER = "demo.vllm_server"
+API_SERVER = "demo.common.vllm_server"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from demo.model import tiny_model
+from demo.common.model import tiny_model
+from demo.common.workspace import run_directory, start_watch
 from demo.servers import ROOT, Server, ServerSpec
-from demo.watch import run_directory, start_watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import ExitStack
     from pathlib import Path
 
-    from demo.agent import Agent
-    from demo.receiver import Receiver
+    from demo.common.agent import Agent
+    from demo.common.otlp_receiver import Receiver
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from demo.client import Answer, complete, prefill_decode
-from demo.processes import free_port
+from demo.common.client import Answer, complete, prefill_decode
+from demo.common.processes import free_port
 from demo.servers import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from demo.agent import Agent, Ran
-    from demo.metrics import Sample
-    from demo.receiver import Receiver, Span
+    from demo.common.agent import Agent, Ran
+    from demo.common.metrics import Sample
+    from demo.common.otlp_receiver import Receiver, Span
     from demo.stack import Stack
 
 # Longer than the 30 s that prefill keeps blocks for a reader: a span of theirs closes only then.

@@ -6,8 +6,8 @@ import signal
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from demo.common.console import command, exported, output, samples, say, title, words
 from demo.steps import StepError, bad_request, good_request, set_policy
-from demo.telling import command, exported, output, samples, say, title, words
 
 if TYPE_CHECKING:
     from demo.stack import Stack

@@ -150,7 +150,7 @@ def test_a_forbidden_import_is_seen(path: str, source: str) -> None:
         ("agent/penstock/agent/metrics/x.py", "from .fold import Fold\nfrom ..model import Source"),
         ("instrumentation/penstock/instrumentation/x.py", "import grpc\nfrom google.protobuf import message"),
         ("instrumentation/penstock/instrumentation/vllm/x.py", "import vllm, torch, zmq, numpy"),
-        ("demo/x.py", "import vllm\nfrom demo.client import fetch"),
+        ("demo/x.py", "import vllm\nfrom demo.common.client import fetch"),
     ],
 )
 def test_an_allowed_import_is_not(path: str, source: str) -> None:

@@ -13,14 +13,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import otlp_load
-from benchmarks.mixes import MIXES
-from benchmarks.otlp_peer import ATTRIBUTES, grpc_exporter, provider, running_peer
-from benchmarks.rows import Budget, Row, Section, Spread, against
+from benchmarks.harness.interleave import take_turns
+from benchmarks.harness.results import Budget, Row, Section, Spread, against
+from benchmarks.harness.thread_time import cpu_seconds
+from benchmarks.load import otlp_load
+from benchmarks.load.mixes import MIXES
+from benchmarks.load.otlp_peer import ATTRIBUTES, grpc_exporter, provider, running_peer
 from benchmarks.scale import Result, Taken, flood, load, own
-from benchmarks.turns import take_turns
-from benchmarks.waiting import cpu_seconds
-from tests.support.agent import running_agent
+from tests.support.agent.agent import running_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import TracerProvider
 
-    from benchmarks.otlp_peer import Peer
-    from benchmarks.turns import Run
-    from tests.support.agent import AgentProcess
+    from benchmarks.harness.interleave import Run
+    from benchmarks.load.otlp_peer import Peer
+    from tests.support.agent.agent import AgentProcess
 
 AREA: Final = "agent"
 TITLE: Final = "The agent"

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import torch
 import zmq
 
-from benchmarks.rows import Section, against
+from benchmarks.harness.results import Section, against
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
-    from benchmarks.rows import Row
-    from benchmarks.turns import Run
+    from benchmarks.harness.interleave import Run
+    from benchmarks.harness.results import Row
 
 AREA: Final = "ec"
 TITLE: Final = "Encoder outputs from one process to another"

@@ -1,7 +1,7 @@
 """What an entry costs the thread that emits it, against what people use for the same: ``make bench ONLY=emit``.
 
 Alone (nothing drains what is emitted; it is thrown away between the rounds), as statements in a compiled loop without the garbage
-collector, as ``timeit`` has it. What goes on in the background is in :mod:`benchmarks.background`.
+collector, as ``timeit`` has it. What goes on in the background is in :mod:`benchmarks.areas.exporter_cost`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks import background
-from benchmarks.otlp_peer import ATTRIBUTES, provider
-from benchmarks.rows import Budget, Section, against
-from benchmarks.turns import Run, take_turns, without_gc
+from benchmarks.areas import exporter_cost
+from benchmarks.harness.interleave import Run, take_turns, without_gc
+from benchmarks.harness.results import Budget, Section, against
+from benchmarks.load.otlp_peer import ATTRIBUTES, provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from benchmarks.rows import Row
+    from benchmarks.harness.results import Row
 
 AREA: Final = "emit"
 TITLE: Final = "Emit path"
@@ -35,7 +35,7 @@ _NOTES: Final = (
         "call, since peers come and go. `logging` writes to a file on tmpfs; a DogStatsD datagram goes to a socket of this machine, one a call. In the first table "
         "nothing is exported meanwhile, times are the thread's CPU time, and the garbage collector is off."
     ),
-    *background.NOTES,
+    *exporter_cost.NOTES,
 )
 _PER_ROUND: Final = 500
 _ROUNDS, _QUICK_ROUNDS = 200, 60
@@ -86,7 +86,7 @@ def measure(run: Run) -> Section:
     """Measure the area."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, ExitStack() as parts:
         rows = _alone(run, Path(directory), parts)
-    rows += background.measure(run)
+    rows += exporter_cost.measure(run)
     return Section(AREA, TITLE, _NOTES, rows)
 
 
@@ -128,7 +128,7 @@ def _namespace(directory: Path, parts: ExitStack) -> tuple[dict[str, Any], Calla
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-    from penstock.instrumentation.emitter import Emitter
+    from penstock.instrumentation.telemetry.emitter import Emitter
     from prometheus_client import CollectorRegistry, Counter, Histogram
 
     class Forget(SpanExporter):

@@ -1,6 +1,6 @@
 """What a real engine pays for Penstock: ``make bench ONLY=engine``.
 
-The budget is held against engines that are with and without Penstock by turns (:mod:`benchmarks.switch`). Beside them, to see what else changes and
+The budget is held against engines that are with and without Penstock by turns (:mod:`benchmarks.in_engine.schedule`). Beside them, to see what else changes and
 what vLLM's own traces cost, engines of all variants are up at once, with a tiny model, which makes Penstock's part of a step as large as it can be; one is driven at a
 time, in another order for each load and round. Two engines without Penstock: what the others are compared with is their mean, and
 their difference is the noise. The same with pairs of prefill and decode servers over NIXL.
@@ -20,25 +20,25 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
-from benchmarks import switching
-from benchmarks.engines import MODULE, VARIANT, aside, cpu_seconds, started
-from benchmarks.otlp_peer import running_peer
-from benchmarks.policy import change
-from benchmarks.rows import Budget, Row, Section, Spread, against
-from benchmarks.switching import MODULE as SWITCHED
-from benchmarks.switching import Switched, Switching
-from benchmarks.traffic import Load, Route, drive, meanwhile
-from benchmarks.turns import take_turns
-from demo.agent import Agent
-from demo.client import fetch
-from demo.metrics import Metrics
+from benchmarks.areas.policy import change
+from benchmarks.harness.interleave import take_turns
+from benchmarks.harness.results import Budget, Row, Section, Spread, against
+from benchmarks.in_engine import client
+from benchmarks.in_engine.client import MODULE as SWITCHED
+from benchmarks.in_engine.client import Switched, Switching
+from benchmarks.load.engines import MODULE, VARIANT, aside, cpu_seconds, started
+from benchmarks.load.otlp_peer import running_peer
+from benchmarks.load.traffic import Load, Route, drive, meanwhile
+from demo.common.agent import Agent
+from demo.common.client import fetch
+from demo.common.metrics import Metrics
 from demo.servers import Server, ServerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from benchmarks.rows import Better
-    from benchmarks.turns import Run
+    from benchmarks.harness.interleave import Run
+    from benchmarks.harness.results import Better
 
 AREA: Final = "engine"
 TITLE: Final = "A real engine"
@@ -224,7 +224,7 @@ def _by_turns(switches: Mapping[str, tuple[Switching, Route]], say: Callable[[st
         say(f"{name}, on and off by turns for {seconds:.0f} s: {load.name}")
         switch, route = switches[name]
         found[name][load.name] = switch.watched(route, load, seconds)
-    return switching.tables(found, _BUDGETS)
+    return client.tables(found, _BUDGETS)
 
 
 # Prefill and decode.

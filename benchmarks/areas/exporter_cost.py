@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.otlp_peer import ATTRIBUTES, grpc_exporter, provider, running_peer
-from benchmarks.rows import Row, Spread, against
-from benchmarks.turns import take_turns, without_gc
-from benchmarks.waiting import ThreadTime
-from tests.support.agent import running_agent, wait_until
-from tests.support.entries import acknowledged, emit_closed, emit_transfer
+from benchmarks.harness.interleave import take_turns, without_gc
+from benchmarks.harness.results import Row, Spread, against
+from benchmarks.harness.thread_time import ThreadTime
+from benchmarks.load.otlp_peer import ATTRIBUTES, grpc_exporter, provider, running_peer
+from tests.support.agent.agent import running_agent, wait_until
+from tests.support.agent.entries import acknowledged, emit_closed, emit_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.instrumentation.runtime import Runtime
 
-    from benchmarks.turns import Run
+    from benchmarks.harness.interleave import Run
 
 NOTES: Final = (
     (
@@ -80,9 +80,9 @@ def measure(run: Run) -> list[Row]:
 def _encoding(run: Run) -> list[Row]:
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.trace import TracerProvider
-    from penstock.instrumentation.emitter import Emitter
-    from penstock.instrumentation.encode import frame, seal
-    from penstock.instrumentation.tally import Tally
+    from penstock.instrumentation.core.drop_counter import Tally
+    from penstock.instrumentation.telemetry.emitter import Emitter
+    from penstock.instrumentation.telemetry.encoder import frame, seal
 
     run.say("encoding")
     emitter = Emitter(lambda: None)
@@ -197,9 +197,9 @@ def _unit() -> int:
 
 @contextmanager
 def _ways() -> Iterator[tuple[Way, Way]]:
-    from penstock.instrumentation.collector import ROUND
+    from penstock.instrumentation.core.settings import Settings
     from penstock.instrumentation.runtime import Runtime
-    from penstock.instrumentation.settings import Settings
+    from penstock.instrumentation.telemetry.batcher import ROUND
 
     with running_agent(["--log-level=warning"]) as agent, running_peer() as peer:
         runtime = Runtime()

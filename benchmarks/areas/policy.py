@@ -8,7 +8,7 @@ agent reports for each engine (from the change in the store to its acknowledgeme
 The peer is gRPC itself: a server in this process sends a message of the same size to the same processes over as many streams, which
 answer with one of an answer's size; the time to the last answer. The two take turns.
 
-``python -m benchmarks.policy KIND ENDPOINT PEER FIRST COUNT`` is a process of engines.
+``python -m benchmarks.areas.policy KIND ENDPOINT PEER FIRST COUNT`` is a process of engines.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from penstock.instrumentation.hello import engine_key, labels
-from penstock.instrumentation.policy_client import METHOD, PolicyClient
-from penstock.instrumentation.policy_desk import PolicyDesk
+from penstock.instrumentation.core.settings import Settings
+from penstock.instrumentation.policy.applier import PolicyDesk
+from penstock.instrumentation.policy.client import METHOD, PolicyClient
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.settings import Settings
+from penstock.instrumentation.transport.hello import engine_key, labels
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 
-from benchmarks.rows import Budget, Row, Section, Spread, against
-from tests.support.agent import running_agent
+from benchmarks.harness.results import Budget, Row, Section, Spread, against
+from tests.support.agent.agent import running_agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-    from benchmarks.turns import Run
+    from benchmarks.harness.interleave import Run
 
 AREA: Final = "policy"
 TITLE: Final = "A policy on its way"
@@ -201,7 +201,16 @@ def processes(kind: str, endpoint: str, peer: str, streams: int) -> Iterator[Non
         for first in range(0, streams, share):
             count = min(share, streams - first)
             child = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.policy", kind, endpoint, peer, str(first), str(count)],
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.areas.policy",
+                    kind,
+                    endpoint,
+                    peer,
+                    str(first),
+                    str(count),
+                ],
                 stdin=subprocess.PIPE,
             )
             ended.callback(_end, child)

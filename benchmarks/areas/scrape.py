@@ -9,8 +9,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
-from penstock.agent.registry import Registry
+from penstock.agent.metrics.agent_metrics import AgentMetrics
+from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.exemplars import Exemplars
+from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.sources.registry import Registry
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -21,16 +24,16 @@ from prometheus_client import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.rows import Budget, Section, against
+from benchmarks.harness.interleave import take_turns
+from benchmarks.harness.results import Budget, Section, against
 from benchmarks.series import fill
-from benchmarks.turns import take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from prometheus_client.metrics_core import Metric
 
-    from benchmarks.turns import Run
+    from benchmarks.harness.interleave import Run
 
 AREA: Final = "scrape"
 TITLE: Final = "A scrape"

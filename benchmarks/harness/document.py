@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, Self
 
-from benchmarks.rows import Section
+from benchmarks.harness.results import Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from benchmarks.rows import Budget, Row, Spread
+    from benchmarks.harness.results import Budget, Row, Spread
 
 _HEAD: Final = """\
 # Benchmarks

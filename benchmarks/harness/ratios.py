@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from benchmarks.rows import Section
+    from benchmarks.harness.results import Section
 
 FACTOR: Final = 2.0
 

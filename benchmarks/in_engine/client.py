@@ -1,4 +1,4 @@
-"""A server that switches itself (:mod:`benchmarks.switched_server`), asked from outside, and the rows of what it noted."""
+"""A server that switches itself (:mod:`benchmarks.in_engine.server`), asked from outside, and the rows of what it noted."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.rows import against
-from benchmarks.switch import BLOCK_NS, Note, block_at, blocks, compared, controls
-from benchmarks.traffic import Load, drive, meanwhile
+from benchmarks.harness.results import against
+from benchmarks.in_engine.schedule import BLOCK_NS, Note, block_at, blocks, compared, controls
+from benchmarks.load.traffic import Load, drive, meanwhile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from benchmarks.rows import Better, Budget, Row
-    from benchmarks.switch import Comparison, Work
-    from benchmarks.traffic import Route
+    from benchmarks.harness.results import Better, Budget, Row
+    from benchmarks.in_engine.schedule import Comparison, Work
+    from benchmarks.load.traffic import Route
 
-MODULE: Final = "benchmarks.switched_server"
+MODULE: Final = "benchmarks.in_engine.server"
 PEER: Final = "the same engine without"
 NOISE: Final = "without, again"
 _DIRECTORY: Final = "BENCHMARK_SWITCH"

@@ -1,7 +1,7 @@
 """vLLM's API server that switches Penstock on and off by the clock, in all of its processes at once.
 
-``python -m benchmarks.switched_server`` takes the API server's arguments. Nothing happens, and Penstock is on, unless the directory
-``BENCHMARK_SWITCH`` has a file ``go``; while it is there, Penstock is on in every block that :mod:`benchmarks.switch` says. Each process
+``python -m benchmarks.in_engine.server`` takes the API server's arguments. Nothing happens, and Penstock is on, unless the directory
+``BENCHMARK_SWITCH`` has a file ``go``; while it is there, Penstock is on in every block that :mod:`benchmarks.in_engine.schedule` says. Each process
 notes what it did in each block in a file of its own in that directory.
 
 *Off* means that none of Penstock's code runs: the scheduler gets vLLM's own class back, what is patched gets what was there before, the two
@@ -19,17 +19,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import exporter, policy_client, service
-from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.hooks import patch
+from penstock.instrumentation.hooks.registry import registry
+from penstock.instrumentation.policy import client
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import patch
-from penstock.instrumentation.vllm.scheduler import SchedulerMixin
-from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+from penstock.instrumentation.telemetry import exporter
+from penstock.instrumentation.transport import background_thread
+from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+from penstock.instrumentation.vllm.scheduler.mixin import SchedulerMixin
 from vllm.v1.engine.core import EngineCoreProc
 
-from benchmarks import switch
-from benchmarks.switch import Note
-from tests.support import forced_server  # noqa: F401  (production's defaults are forced at import)
+from benchmarks.in_engine import schedule
+from benchmarks.in_engine.schedule import Note
+from tests.support.engine import forced_server  # noqa: F401  (production's defaults are forced at import)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,14 +68,14 @@ class Gate:
 
     def guard(self) -> None:
         """Put the gate into the services, which read the clock by the module's name."""
-        turn: Callable[[Any], None] = service.Service._turn
+        turn: Callable[[Any], None] = background_thread.Service._turn
 
         def waiting(each: Any) -> None:
             self._open.wait()
             turn(each)
 
-        setattr(service.Service, "_turn", waiting)
-        for module in (exporter, policy_client, service):
+        setattr(background_thread.Service, "_turn", waiting)
+        for module in (exporter, client, background_thread):
             module.time = self  # type: ignore[attr-defined]
 
 
@@ -88,7 +90,7 @@ class Switch:
         self._notes = (directory / f"{process}.jsonl").open("a", buffering=1)
         self._patched: list[tuple[Any, str, Any, Any]] = []
         self.on = True
-        self.block = switch.block_at(time.monotonic_ns())
+        self.block = schedule.block_at(time.monotonic_ns())
         self.until = 0
         self.steps = self.tokens = self.told = 0
         self._begin()
@@ -96,8 +98,8 @@ class Switch:
     def turn(self, now: int) -> None:
         """Note the block that has ended, and be as the one that begins says."""
         self._notes.write(self._note().line())
-        self.block = switch.block_at(now)
-        wanted = switch.is_with(self.block) or not self._go.exists()
+        self.block = schedule.block_at(now)
+        wanted = schedule.is_with(self.block) or not self._go.exists()
         if wanted is not self.on:
             self.on = wanted
             (self.switch_on if wanted else self.switch_off)()
@@ -124,7 +126,7 @@ class Switch:
 
     def _begin(self) -> None:
         self.steps = self.tokens = 0
-        self.until = switch.end_of(self.block)
+        self.until = schedule.end_of(self.block)
         self._began = time.monotonic_ns(), time.process_time_ns(), time.thread_time_ns()
 
     def _note(self) -> Note:
@@ -229,7 +231,7 @@ _GATE.guard()
 _in_the_engine(_GATE)
 
 if __name__ == "__main__":
-    from demo import vllm_server
+    from demo.common import vllm_server
 
     _in_the_api_process(_GATE)
     vllm_server.main()

@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from demo.model import tiny_model
+from demo.common.model import tiny_model
 from demo.servers import ROOT, Server, ServerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import ExitStack
 
-    from demo.agent import Agent
+    from demo.common.agent import Agent
 
-MODULE: Final = "tests.support.forced_server"
+MODULE: Final = "tests.support.engine.forced_server"
 VARIANT: Final = {"FORCED_VARIANT": "uni"}
 """Production's defaults: scheduler and worker in one process, asynchronous scheduling. Nothing in it waits by polling, so the
 demo's slower polling (decision 0006), which this module has too, changes nothing here."""

@@ -14,7 +14,7 @@ from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL
 from penstock.proto.v1.events_pb2 import LEASE_ENDING_READ
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import TIME, add_transfers, deferral_end, deferral_start, event
+from tests.support.agent.batches import TIME, add_transfers, deferral_end, deferral_start, event
 
 if TYPE_CHECKING:
     import random

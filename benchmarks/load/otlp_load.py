@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from penstock.instrumentation.collector import ROUND
+from penstock.instrumentation.telemetry.batcher import ROUND
 
-from benchmarks.otlp_peer import ATTRIBUTES, SERVICE
+from benchmarks.load.otlp_peer import ATTRIBUTES, SERVICE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.otlp_peer import Peer
+    from benchmarks.load.otlp_peer import Peer
 
 _METHOD: Final = f"/{SERVICE}/Export"
 _MS: Final = 1e3

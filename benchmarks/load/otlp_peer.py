@@ -2,7 +2,7 @@
 
 Or keeps them: as durable as our journal, a call is answered when its body is committed to SQLite (a write-ahead log, ``synchronous = NORMAL``).
 
-``python -m benchmarks.otlp_peer [DIRECTORY]`` is the server, which keeps spans if it has a directory; it prints its address and serves until
+``python -m benchmarks.load.otlp_peer [DIRECTORY]`` is the server, which keeps spans if it has a directory; it prints its address and serves until
 standard input ends. A line on standard input asks how many spans there were, and what it has used.
 """
 
@@ -115,7 +115,7 @@ class Peer:
 @contextmanager
 def running_peer(*, keeps: bool = False) -> Iterator[Peer]:
     """Run a server in a process of its own; it ends with the context, and with us. If it *keeps* spans, then where an agent's state would be."""
-    command = [sys.executable, "-m", "benchmarks.otlp_peer"]
+    command = [sys.executable, "-m", "benchmarks.load.otlp_peer"]
     with ExitStack() as parts:
         if keeps:
             command.append(parts.enter_context(tempfile.TemporaryDirectory(prefix="penstock-peer-")))

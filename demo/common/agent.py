@@ -12,9 +12,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo.client import fetch
-from demo.metrics import Metrics
-from demo.processes import Child, ChildError
+from demo.common.client import fetch
+from demo.common.metrics import Metrics
+from demo.common.processes import Child, ChildError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

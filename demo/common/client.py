@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from demo.picture import Picture
+    from demo.common.images import Picture
 
 # What asks a prefill server to keep the KV blocks for a reader.
 _REMOTE_DECODE: dict[str, Any] = {

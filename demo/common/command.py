@@ -7,9 +7,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from demo.processes import ChildError
+from demo.common.console import say
+from demo.common.processes import ChildError
 from demo.steps import StepError
-from demo.telling import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable

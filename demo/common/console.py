@@ -10,9 +10,9 @@ from demo.steps import StepError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from demo.agent import Agent
-    from demo.metrics import Sample
-    from demo.receiver import Receiver
+    from demo.common.agent import Agent
+    from demo.common.metrics import Sample
+    from demo.common.otlp_receiver import Receiver
 
 _WIDTH = 100
 

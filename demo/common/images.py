@@ -8,7 +8,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from demo.vision_model import SIDE
+from demo.common.vision_model import SIDE
 
 
 @dataclass(frozen=True, slots=True)

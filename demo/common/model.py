@@ -1,6 +1,6 @@
 """A model small enough for a test: real random weights, a byte-level tokenizer, nothing downloaded.
 
-``python -m demo.model DIRECTORY`` writes it. It runs in a process of its own, so that whoever asks for
+``python -m demo.common.model DIRECTORY`` writes it. It runs in a process of its own, so that whoever asks for
 a model does not have to import torch.
 """
 
@@ -37,7 +37,7 @@ def tiny_model(cache: Path) -> Path:
         RuntimeError: it could not be built; the text holds what the builder said.
 
     """
-    return built(cache / _RECIPE, by="demo.model")
+    return built(cache / _RECIPE, by="demo.common.model")
 
 
 def built(target: Path, *, by: str) -> Path:
@@ -50,7 +50,7 @@ def built(target: Path, *, by: str) -> Path:
     if (target / "config.json").exists():
         return target
     command = [sys.executable, "-m", by, str(target)]
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parent.parent.parent
     done = subprocess.run(
         command, cwd=root, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False
     )

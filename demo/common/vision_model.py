@@ -1,6 +1,6 @@
 """A multimodal model small enough for a test: Idefics3 with real random weights, several pictures a request.
 
-``python -m demo.vision_model DIRECTORY`` writes it. Of vLLM's multimodal models it is one of the few that take
+``python -m demo.common.vision_model DIRECTORY`` writes it. Of vLLM's multimodal models it is one of the few that take
 several pictures and run without torchvision.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from demo.model import SEED, SPREAD, built, text_config, tokenizer, write
+from demo.common.model import SEED, SPREAD, built, text_config, tokenizer, write
 
 _RECIPE = "tiny-idefics3-1"
 _FAKE_IMAGE, _IMAGE, _GLOBAL_IMAGE, _END = (
@@ -38,7 +38,7 @@ def tiny_vision_model(cache: Path) -> Path:
         RuntimeError: it could not be built; the text holds what the builder said.
 
     """
-    return built(cache / _RECIPE, by="demo.vision_model")
+    return built(cache / _RECIPE, by="demo.common.vision_model")
 
 
 def _build(target: Path) -> None:

@@ -1,6 +1,6 @@
 """vLLM's API server, at ease on a machine of two cores.
 
-``python -m demo.vllm_server`` takes the API server's arguments. Some constants of vLLM and NIXL suppose
+``python -m demo.common.vllm_server`` takes the API server's arguments. Some constants of vLLM and NIXL suppose
 that every process has a core of its own; on two cores they turn milliseconds into seconds. They
 are set at import, so that a spawned child, which imports its parent's main module, has them too.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm.distributed.device_communicators import shm_broadcast
 
-from demo.nixl_at_ease import pause_progress_threads
+from demo.common.nixl_poll_pause import pause_progress_threads
 
 _RECHECK_MILLISECONDS = 5
 _SPIN_SECONDS = 0.002

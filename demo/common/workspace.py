@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demo.agent import Agent
-from demo.receiver import Receiver
+from demo.common.agent import Agent
+from demo.common.otlp_receiver import Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

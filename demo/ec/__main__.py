@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from demo.command import run
-from demo.ec_stack import running_ec_stack
-from demo.ec_story import tell
-from demo.telling import say
+from demo.common.command import run
+from demo.common.console import say
+from demo.ec.stack import running_ec_stack
+from demo.ec.story import tell
 
 
 def _play(keep: bool) -> None:

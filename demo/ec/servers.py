@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from demo.client import post
+from demo.common.client import post
 from demo.servers import LOOPBACK, ServerSpec
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def language_spec(
     *,
     producers: Sequence[str],
     extra: Mapping[str, Any] | None = None,
-    module: str = "demo.vllm_server",
+    module: str = "demo.common.vllm_server",
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> ServerSpec:
@@ -75,7 +75,7 @@ def file_spec(
     name: str,
     *,
     directory: str,
-    module: str = "demo.vllm_server",
+    module: str = "demo.common.vllm_server",
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> ServerSpec:
@@ -102,7 +102,7 @@ def _spec(
     args: Sequence[str],
     env: Mapping[str, str] | None,
     *,
-    module: str = "demo.vllm_server",
+    module: str = "demo.common.vllm_server",
 ) -> ServerSpec:
     return ServerSpec(
         name,

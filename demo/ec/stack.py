@@ -6,20 +6,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from demo.ec_servers import encoder_spec, language_spec
-from demo.link import Link
-from demo.processes import free_port
+from demo.common.link import Link
+from demo.common.processes import free_port
+from demo.common.vision_model import tiny_vision_model
+from demo.common.workspace import run_directory, start_watch
+from demo.ec.servers import encoder_spec, language_spec
 from demo.servers import ROOT, Server
-from demo.vision_model import tiny_vision_model
-from demo.watch import run_directory, start_watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import ExitStack
     from pathlib import Path
 
-    from demo.agent import Agent
-    from demo.receiver import Receiver
+    from demo.common.agent import Agent
+    from demo.common.otlp_receiver import Receiver
     from demo.servers import ServerSpec
 
 # On a busy machine an encoder may take its time to answer, and its death to end its connections.

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from demo.client import chat
-from demo.ec_servers import forget_all
-from demo.picture import Picture
+from demo.common.client import chat
+from demo.common.images import Picture
+from demo.ec.servers import forget_all
 from demo.steps import PROMPT, StepError, backend_spans, until
 
 if TYPE_CHECKING:
-    from demo.agent import Ran
-    from demo.client import Answer
-    from demo.ec_stack import EcStack
-    from demo.metrics import Sample
-    from demo.receiver import Span
+    from demo.common.agent import Ran
+    from demo.common.client import Answer
+    from demo.common.metrics import Sample
+    from demo.common.otlp_receiver import Span
+    from demo.ec.stack import EcStack
 
 POLICY = "language-default"
 # More than the answers to a few probes, less than one encoder output.

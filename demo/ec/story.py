@@ -6,7 +6,8 @@ import signal
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from demo.ec_steps import (
+from demo.common.console import command, exported, output, samples, say, title, words
+from demo.ec.steps import (
     broken_request,
     encoded_here,
     failures,
@@ -17,11 +18,10 @@ from demo.ec_steps import (
     waiting_request,
 )
 from demo.steps import StepError
-from demo.telling import command, exported, output, samples, say, title, words
 
 if TYPE_CHECKING:
-    from demo.ec_stack import EcStack
-    from demo.ec_steps import Seen
+    from demo.ec.stack import EcStack
+    from demo.ec.steps import Seen
 
 
 def tell(stack: EcStack, *, keep: bool) -> None:

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demo.agent import Agent
-from demo.eplb_maps import Moves, moves_of
-from demo.processes import Child, ChildError, free_port
-from demo.receiver import Receiver
+from demo.common.agent import Agent
+from demo.common.console import say
+from demo.common.otlp_receiver import Receiver
+from demo.common.processes import Child, ChildError, free_port
+from demo.eplb.weight_maps import Moves, moves_of
 from demo.servers import ROOT
 from demo.steps import StepError, until
-from demo.telling import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from demo.metrics import Metrics
-    from demo.receiver import Span
+    from demo.common.metrics import Metrics
+    from demo.common.otlp_receiver import Span
 
 RANKS = 2
 ASYNCHRONOUS = ("--asynchronous", "--steps", "60", "--interval", "50")
@@ -80,7 +80,7 @@ def run_ranks(
         children = []
         for rank in range(RANKS):
             command = [
-                *(sys.executable, "-m", "demo.eplb_rank", "--rank", str(rank), "--ranks", str(RANKS)),
+                *(sys.executable, "-m", "demo.eplb.rank", "--rank", str(rank), "--ranks", str(RANKS)),
                 *("--port", str(port), "--out", str(out), *arguments, *(["--die"] if rank == dies else [])),
             ]
             child = Child(f"rank {rank}", command, env=environment, cwd=out, log=out / f"rank{rank}.log")

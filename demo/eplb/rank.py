@@ -1,4 +1,4 @@
-"""One rank of an expert-parallel group that really moves expert weights: ``python -m demo.eplb_rank``.
+"""One rank of an expert-parallel group that really moves expert weights: ``python -m demo.eplb.rank``.
 
 It builds vLLM's own ``EplbState`` over a group of processes on gloo, with random expert weights, feeds it an uneven load and
 steps it like a model runner does. Before and after it writes what each row holds, so that somebody else can check the moves.
@@ -24,8 +24,8 @@ from vllm.distributed.eplb.eplb_state import EplbState
 from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
 from vllm.plugins import load_general_plugins
 
-from demo import eplb_cpu
-from demo.eplb_maps import expert_values
+from demo.eplb import cpu_device
+from demo.eplb.weight_maps import expert_values
 
 WIDTHS = (48, 24)
 """Values of one expert in each of a layer's weight tensors."""
@@ -106,7 +106,7 @@ def _start_receiving(state: Any) -> None:
     """Start vLLM's thread that receives layers, without the device that vLLM would give it."""
 
     def receive() -> None:
-        async_worker.transfer_run_periodically(state=state, stream=eplb_cpu.stream())
+        async_worker.transfer_run_periodically(state=state, stream=cpu_device.stream())
 
     threading.Thread(target=receive, daemon=True).start()
 
@@ -126,7 +126,7 @@ def _write(path: Path, state: Any, experts: Experts) -> None:
 def main() -> None:
     """Run the steps."""
     options = _parse()
-    eplb_cpu.install()
+    cpu_device.install()
     load_general_plugins()
     experts = Experts(options.layers, options.experts, options.redundant, options.ranks, options.rank)
     state = _state(options, experts)

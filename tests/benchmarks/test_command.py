@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks.rows import Section, against
-from tests.support.agent import wait_until
+from benchmarks.harness.results import Section, against
+from tests.support.agent.agent import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 

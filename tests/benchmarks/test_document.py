@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.document import Results, anchor, number, spread, terminal
-from benchmarks.rows import Budget, Row, Section, Spread, against
+from benchmarks.harness.document import Results, anchor, number, spread, terminal
+from benchmarks.harness.results import Budget, Row, Section, Spread, against
 
 ORDER = ("emit", "agent")
 EMIT = Section(

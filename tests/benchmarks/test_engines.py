@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from benchmarks.engines import aside
+from benchmarks.load.engines import aside
 
 
 def test_who_is_aside_runs_where_nobody_else_wants_to():

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from penstock.instrumentation.collector import ROUND
+from penstock.instrumentation.telemetry.batcher import ROUND
 
-from benchmarks.otlp_load import load
-from benchmarks.otlp_peer import running_peer
+from benchmarks.load.otlp_load import load
+from benchmarks.load.otlp_peer import running_peer
 
 
 @pytest.mark.parametrize("keeps", [False, True])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.ratios import (
+from benchmarks.harness.ratios import (
     Stored,
     better_of,
     found_in,
@@ -16,7 +16,7 @@ from benchmarks.ratios import (
     save,
     unmatched,
 )
-from benchmarks.rows import Row, Section, Spread, against
+from benchmarks.harness.results import Row, Section, Spread, against
 
 RATIO = st.floats(1e-6, 1e6)
 

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.rows import FAILS, HOLDS, OPEN, SHOWN, Budget, Row, Section, Spread, against, ratios
+from benchmarks.harness.results import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    SHOWN,
+    Budget,
+    Row,
+    Section,
+    Spread,
+    against,
+    ratios,
+)
 
 VALUES = st.lists(st.floats(0.001, 1e9), min_size=1, max_size=200)
 

@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.switch import BLOCK_NS, Note, Work, block_at, blocks, compared, controls, end_of, is_with
-from benchmarks.switching import CPU, NOISE, THROUGHPUT, Switched, rows, tables
+from benchmarks.in_engine.client import CPU, NOISE, THROUGHPUT, Switched, rows, tables
+from benchmarks.in_engine.schedule import (
+    BLOCK_NS,
+    Note,
+    Work,
+    block_at,
+    blocks,
+    compared,
+    controls,
+    end_of,
+    is_with,
+)
 
 EIGHT = 8
 NUMBERS = st.floats(-1, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.stacks import Profile, Stack, top
+from benchmarks.harness.stack_samples import Profile, Stack, top
 
 SITE = "/venv/lib/python3.11/site-packages"
 OURS = "/src/instrumentation/penstock/instrumentation"

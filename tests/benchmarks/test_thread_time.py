@@ -6,8 +6,8 @@ import os
 import threading
 import time
 
-from benchmarks.waiting import ThreadTime, cpu_seconds
-from tests.support.agent import wait_until
+from benchmarks.harness.thread_time import ThreadTime, cpu_seconds
+from tests.support.agent.agent import wait_until
 
 HELD = 0.1
 

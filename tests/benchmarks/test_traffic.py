@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from benchmarks.traffic import Load, Route, Seen, drive, meanwhile
+from benchmarks.load.traffic import Load, Route, Seen, drive, meanwhile
 
 
 class Streams:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from penstock.agent.metrics.catalogue import METRICS
 
-from tests.support.prometheus import promtool
-from tests.support.promql import groupings, metrics, selectors
+from tests.support.prometheus.promql import groupings, metrics, selectors
+from tests.support.prometheus.server import promtool
 
 if TYPE_CHECKING:
     from pathlib import Path

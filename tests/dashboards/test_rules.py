@@ -10,7 +10,7 @@ import click
 import yaml
 from penstock.agent.ctl.main import cli
 
-from tests.support.prometheus import promtool
+from tests.support.prometheus.server import promtool
 
 if TYPE_CHECKING:
     from pathlib import Path

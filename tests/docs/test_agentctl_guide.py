@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from click.testing import CliRunner
+from penstock.agent.ctl.commands.policy_fields import FIELDS
 from penstock.agent.ctl.main import cli
-from penstock.agent.ctl.policy_fields import FIELDS
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.admin_server import AdminHarness, running_admin
-from tests.support.agent import short_directory
-from tests.support.batches import deferral_start, transfer_failure
-from tests.support.policies import action, document
-from tests.support.quiet import quiet_logs
-from tests.support.stories import closed, outcome
+from tests.support.agent.admin_server import AdminHarness, running_admin
+from tests.support.agent.agent import short_directory
+from tests.support.agent.batches import deferral_start, transfer_failure
+from tests.support.agent.quiet import quiet_logs
+from tests.support.agent.stories import closed, outcome
+from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from penstock.agent.ctl.commands.policy_fields import FIELDS
 from penstock.agent.ctl.main import cli
-from penstock.agent.ctl.policy_fields import FIELDS
 from penstock.agent.metrics.catalogue import METRICS
-from penstock.agent.traces import names
+from penstock.agent.traces.spans import semconv
 from penstock.proto.names import words
 from penstock.proto.v1.common_pb2 import DecidedBy, ErrorType, FailureMode
 
@@ -59,7 +59,7 @@ def test_every_metric_attribute_and_alert_exists(guide: Path) -> None:
     assert set(re.findall(r"`(Penstock\w+)`", text)) <= known
     metrics = {name for metric in METRICS for name in (metric.name, *metric.samples)}
     assert set(re.findall(r"\bpenstock_\w+", text)) <= metrics
-    spans = {value for name, value in vars(names).items() if name.isupper()}
+    spans = {value for name, value in vars(semconv).items() if name.isupper()}
     assert set(re.findall(r"`(penstock\.[\w.]+)`", text)) <= spans
 
 

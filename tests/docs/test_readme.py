@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from penstock.agent.config import OPTIONS
+from penstock.agent.daemon.config import OPTIONS
 
 _ROOT = Path(__file__).parents[2]
 _README = (_ROOT / "README.md").read_text()

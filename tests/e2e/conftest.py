@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.kv_bench import Bench
-from tests.support.kv_peers import Spare
-from tests.support.stacks import variant_stack
-from tests.support.told import Told
+from tests.support.agent.derived import Told
+from tests.support.engine.stacks import variant_stack
+from tests.support.kv.bench import Bench
+from tests.support.kv.peers import Spare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

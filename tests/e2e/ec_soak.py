@@ -22,18 +22,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demo.ec_stack import start_ec_stack
-from tests.support.agent import short_directory
-from tests.support.ec_bench import Ask, new_picture
-from tests.support.ec_files import FileBench, fewer_rows, garble, truncate_to, wider
-from tests.support.ec_stacks import file_bench
-from tests.support.ec_zmq import SMALL_HOST_CACHE, ZmqBench, zmq_bench
-from tests.support.engines import CPU_DEFAULTS
+from demo.ec.stack import start_ec_stack
+from tests.support.agent.agent import short_directory
+from tests.support.ec.bench import Ask, new_picture
+from tests.support.ec.files import FileBench, fewer_rows, garble, truncate_to, wider
+from tests.support.ec.stacks import file_bench
+from tests.support.ec.zmq_server import SMALL_HOST_CACHE, ZmqBench, zmq_bench
+from tests.support.engine.pairs import CPU_DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.support.ec_bench import EcBench
+    from tests.support.ec.bench import EcBench
 
 _TOGETHER = 4
 _WORDS = "The gate of a penstock regulates the flow at the head of a channel."

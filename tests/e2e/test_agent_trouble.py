@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.client import prefill_decode
+from demo.common.client import prefill_decode
 from demo.steps import PROMPT, until
-from tests.support.engines import CPU_DEFAULTS
+from tests.support.engine.pairs import CPU_DEFAULTS
 
 if TYPE_CHECKING:
     from demo.stack import Stack

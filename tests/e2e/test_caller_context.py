@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.client import prefill_decode
+from demo.common.client import prefill_decode
 from demo.steps import PROMPT, until
-from tests.support.engines import CPU_DEFAULTS
-from tests.support.stacks import CALLER_SPAN
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.engine.stacks import CALLER_SPAN
 
 if TYPE_CHECKING:
-    from demo.receiver import Span
+    from demo.common.otlp_receiver import Span
     from demo.stack import Stack
 
 pytestmark = [

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.steps import PROMPT
-from tests.support import extra_connectors
-from tests.support.bench import new_name
-from tests.support.extra_connectors import vllm_counters
-from tests.support.shared_cache import CacheBench, ask, running_bench
+from tests.support.engine.bench import new_name
+from tests.support.kv import extra_connectors
+from tests.support.kv.extra_connectors import vllm_counters
+from tests.support.kv.shared_cache import CacheBench, ask, running_bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 
 from demo.steps import PROMPT
-from tests.support.bench import new_name
-from tests.support.extra_connectors import needs_extra_connectors, vllm_counters
-from tests.support.lmcache import CHUNK, CacheServer
-from tests.support.shared_cache import CacheBench, ask, running_bench, saved
+from tests.support.engine.bench import new_name
+from tests.support.kv.extra_connectors import needs_extra_connectors, vllm_counters
+from tests.support.kv.lmcache import CHUNK, CacheServer
+from tests.support.kv.shared_cache import CacheBench, ask, running_bench, saved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
-from demo.agent import Agent
-from demo.processes import free_port
+from demo.common.agent import Agent
+from demo.common.processes import free_port
 from demo.servers import LOOPBACK
 from demo.steps import PROMPT, until
-from tests.support.agent import short_directory
-from tests.support.bench import AgentBench, new_name
-from tests.support.extra_connectors import needs_extra_connectors, vllm_counters
-from tests.support.kv_peers import signal_group, stopped
-from tests.support.mooncake_pair import Pair, running_pairs
+from tests.support.agent.agent import short_directory
+from tests.support.engine.bench import AgentBench, new_name
+from tests.support.kv.extra_connectors import needs_extra_connectors, vllm_counters
+from tests.support.kv.mooncake_pair import Pair, running_pairs
+from tests.support.kv.peers import signal_group, stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

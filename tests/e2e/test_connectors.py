@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1.common_pb2 import FAILURE_MODE_EXCEPTION
 
-from demo.client import complete
-from tests.support.connector_trial import NAMES, PROMPTS, SETUPS, TOKENS, trial
+from demo.common.client import complete
+from tests.support.kv.connector_trial import NAMES, PROMPTS, SETUPS, TOKENS, trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.connector_trial import Trial
+    from tests.support.kv.connector_trial import Trial
 
 pytestmark = pytest.mark.engine
 

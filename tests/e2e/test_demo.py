@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.steps import bad_request, good_request, set_policy, until
-from tests.support.engines import CPU_DEFAULTS
-from tests.support.stacks import CALLER_SPAN, forget_policy, named
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.engine.stacks import CALLER_SPAN, forget_policy, named
 
 if TYPE_CHECKING:
-    from demo.receiver import Span
+    from demo.common.otlp_receiver import Span
     from demo.stack import Stack
 
 pytestmark = [

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
-from demo.picture import Picture
-from demo.processes import ChildError
+from demo.common.images import Picture
+from demo.common.processes import ChildError
 from demo.steps import until
 from tests.e2e.ec_soak import FileSoak
-from tests.support.ec_bench import ask
-from tests.support.ec_files import FileBench, fewer_rows, garble, truncate, wider
-from tests.support.ec_stacks import file_bench
-from tests.support.engines import CPU_DEFAULTS, UNI
+from tests.support.ec.bench import ask
+from tests.support.ec.files import FileBench, fewer_rows, garble, truncate, wider
+from tests.support.ec.stacks import file_bench
+from tests.support.engine.pairs import CPU_DEFAULTS, UNI
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1.admin_pb2 import Span
 
-    from tests.support.ec_bench import Ask
+    from tests.support.ec.bench import Ask
 
 pytestmark = [
     pytest.mark.engine,

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
-from demo.ec_stack import start_ec_stack
-from demo.ec_steps import broken_request, encoded_here, good_request, new_encoder, set_policy, waiting_request
+from demo.ec.stack import start_ec_stack
+from demo.ec.steps import broken_request, encoded_here, good_request, new_encoder, set_policy, waiting_request
 from demo.steps import until
 from tests.e2e.ec_soak import ZmqSoak
-from tests.support.agent import short_directory
-from tests.support.ec_bench import ask
-from tests.support.ec_zmq import INTO_THE_SECOND, SMALL_HOST_CACHE, zmq_bench
-from tests.support.engines import ASYNC_FORK_TP2
+from tests.support.agent.agent import short_directory
+from tests.support.ec.bench import ask
+from tests.support.ec.zmq_server import INTO_THE_SECOND, SMALL_HOST_CACHE, zmq_bench
+from tests.support.engine.pairs import ASYNC_FORK_TP2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from demo.ec_stack import EcStack
-    from tests.support.ec_bench import Ask
-    from tests.support.ec_zmq import ZmqBench
+    from demo.ec.stack import EcStack
+    from tests.support.ec.bench import Ask
+    from tests.support.ec.zmq_server import ZmqBench
 
 pytestmark = pytest.mark.engine
 

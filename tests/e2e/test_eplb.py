@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from demo.agent import Agent
-from demo.eplb import ASYNCHRONOUS, RANKS, rebalances, run_ranks
+from demo.common.agent import Agent
+from demo.eplb.__main__ import ASYNCHRONOUS, RANKS, rebalances, run_ranks
 from demo.steps import until
-from tests.support.agent import short_directory
+from tests.support.agent.agent import short_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
-from demo.processes import free_port
-from tests.support.engines import CPU_DEFAULTS
-from tests.support.kv_peers import garbled, impostor
+from demo.common.processes import free_port
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.kv.peers import garbled, impostor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.kv_bench import Bench
-    from tests.support.kv_peers import Impostor
+    from tests.support.kv.bench import Bench
+    from tests.support.kv.peers import Impostor
 
 pytestmark = [
     pytest.mark.engine,

@@ -9,13 +9,13 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 from penstock.proto.v1 import events_pb2 as e
 
-from demo.processes import free_port
+from demo.common.processes import free_port
 from demo.steps import until
-from tests.support.engines import CPU_DEFAULTS
+from tests.support.engine.pairs import CPU_DEFAULTS
 
 if TYPE_CHECKING:
-    from tests.support.kv_bench import Bench, Prefilled
-    from tests.support.kv_peers import Spare
+    from tests.support.kv.bench import Bench, Prefilled
+    from tests.support.kv.peers import Spare
 
 pytestmark = [
     pytest.mark.engine,

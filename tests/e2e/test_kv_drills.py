@@ -9,12 +9,12 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 
 from demo.steps import until
-from tests.support.engines import CPU_DEFAULTS
-from tests.support.kv_bench import DECODE
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.kv.bench import DECODE
 
 if TYPE_CHECKING:
-    from tests.support.kv_bench import Bench, Prefilled
-    from tests.support.kv_peers import Spare
+    from tests.support.kv.bench import Bench, Prefilled
+    from tests.support.kv.peers import Spare
 
 pytestmark = [
     pytest.mark.engine,

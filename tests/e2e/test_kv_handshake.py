@@ -9,16 +9,16 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 
 from demo.steps import until
-from tests.support.engines import CPU_DEFAULTS
-from tests.support.kv_peers import garbled, impostor, stopped, with_hash
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.kv.peers import garbled, impostor, stopped, with_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.proto.v1.events_pb2 import TransferFailure
 
-    from tests.support.kv_bench import Bench, Prefilled
-    from tests.support.kv_peers import Spare
+    from tests.support.kv.bench import Bench, Prefilled
+    from tests.support.kv.peers import Spare
 
 pytestmark = [
     pytest.mark.engine,

@@ -8,14 +8,14 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 from penstock.proto.v1 import events_pb2 as e
 
-from demo.client import complete
+from demo.common.client import complete
 from demo.steps import until
-from tests.support.engines import CPU_DEFAULTS
-from tests.support.kv_peers import LEASE_SECONDS
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.kv.peers import LEASE_SECONDS
 
 if TYPE_CHECKING:
-    from tests.support.kv_bench import Bench
-    from tests.support.kv_peers import Spare
+    from tests.support.kv.bench import Bench
+    from tests.support.kv.peers import Spare
 
 pytestmark = [
     pytest.mark.engine,

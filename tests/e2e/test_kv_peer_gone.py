@@ -9,17 +9,17 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 
 from demo.steps import until
-from tests.support.engines import CPU_DEFAULTS
-from tests.support.kv_peers import stopped
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.kv.peers import stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from demo.client import Answer
+    from demo.common.client import Answer
     from demo.servers import Server
-    from tests.support.kv_bench import Bench, Prefilled
-    from tests.support.kv_peers import Spare
+    from tests.support.kv.bench import Bench, Prefilled
+    from tests.support.kv.peers import Spare
 
 pytestmark = [
     pytest.mark.engine,

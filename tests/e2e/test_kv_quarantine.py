@@ -10,14 +10,14 @@ from penstock.proto.v1 import common_pb2 as c
 from penstock.proto.v1 import events_pb2 as e
 
 from demo.steps import until
-from tests.support.engines import CPU_DEFAULTS
-from tests.support.kv_peers import garbled, impostor, with_hash
+from tests.support.engine.pairs import CPU_DEFAULTS
+from tests.support.kv.peers import garbled, impostor, with_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.kv_bench import Bench, Prefilled
-    from tests.support.kv_peers import Impostor
+    from tests.support.kv.bench import Bench, Prefilled
+    from tests.support.kv.peers import Impostor
 
 pytestmark = [
     pytest.mark.engine,

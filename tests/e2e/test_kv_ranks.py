@@ -9,11 +9,11 @@ import pytest
 from penstock.proto.v1 import common_pb2 as c
 
 from demo.steps import until
-from tests.support.engines import ASYNC_FORK_TP2
-from tests.support.kv_peers import garbled, impostor
+from tests.support.engine.pairs import ASYNC_FORK_TP2
+from tests.support.kv.peers import garbled, impostor
 
 if TYPE_CHECKING:
-    from tests.support.kv_bench import Bench, Prefilled
+    from tests.support.kv.bench import Bench, Prefilled
 
 pytestmark = [
     pytest.mark.engine,

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
-from demo.processes import ChildError
+from demo.common.processes import ChildError
+from demo.common.vision_model import tiny_vision_model
 from demo.servers import ROOT, Server, ServerSpec
-from demo.vision_model import tiny_vision_model
-from tests.support.ec_bench import EcBench, ask
-from tests.support.ec_files import truncate
-from tests.support.ec_stacks import agent_with_backend
+from tests.support.ec.bench import EcBench, ask
+from tests.support.ec.files import truncate
+from tests.support.ec.stacks import agent_with_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from demo.agent import Agent
-    from tests.support.ec_bench import Ask
+    from demo.common.agent import Agent
+    from tests.support.ec.bench import Ask
 
 pytestmark = pytest.mark.engine
 
@@ -53,7 +53,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     store.mkdir()
     transfer = {
         "kv_connector": "TolerantExampleConnector",
-        "kv_connector_module_path": "tests.support.tolerant_connector",
+        "kv_connector_module_path": "tests.support.kv.tolerant_connector",
         "kv_role": "kv_consumer",
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"shared_storage_path": str(store)},

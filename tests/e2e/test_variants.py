@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.steps import bad_request, good_request, set_policy
-from tests.support.engines import ASYNC_FORK_TP2, UNI
-from tests.support.stacks import forget_policy, named
+from tests.support.engine.pairs import ASYNC_FORK_TP2, UNI
+from tests.support.engine.stacks import forget_policy, named
 
 if TYPE_CHECKING:
     from demo.stack import Stack

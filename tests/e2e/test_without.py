@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.client import complete, prefill_decode
-from demo.model import tiny_model
+from demo.common.client import complete, prefill_decode
+from demo.common.model import tiny_model
 from demo.servers import ROOT, Server, ServerSpec
 from demo.steps import PROMPT
-from tests.support.agent import short_directory
+from tests.support.agent.agent import short_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -69,10 +69,10 @@ def _after(owner: Any, name: str, action: Callable[[], None]) -> None:
 
 def install(place: str, passes: int) -> None:
     """Set the trap."""
-    from penstock.agent import backup
+    from penstock.agent.admin.calls import backup
     from penstock.agent.journal.journal import Journal
     from penstock.agent.journal.transaction import Transaction
-    from penstock.agent.traces.backend import Backend
+    from penstock.agent.traces.export.otlp_client import Backend
 
     trap = Trap(passes)
     if place == "before-commit":
@@ -103,7 +103,7 @@ def main() -> None:
     place, _, passes = os.environ.get("FAULT", "").partition(" ")
     if place:
         install(place, int(passes))
-    from penstock.agent.main import main as agent
+    from penstock.agent.daemon.main import main as agent
 
     agent()
 

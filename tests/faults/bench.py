@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.faults.oracle import Book, Oracle, read_book
-from tests.support.agent import AgentProcess, short_directory, wait_until
+from tests.support.agent.agent import AgentProcess, short_directory, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 
 import grpc
 import structlog
-from penstock.agent.config import resolve
-from penstock.agent.daemon import Daemon
+from penstock.agent.daemon.config import resolve
+from penstock.agent.daemon.daemon import Daemon
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 from tests.faults.spoil import Case
-from tests.support.agent import AgentProcess, running_agent, short_directory, wait_until
-from tests.support.batches import deferral_start, noise, transfer_failure
-from tests.support.engine import FakeEngine
+from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
+from tests.support.agent.batches import deferral_start, noise, transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

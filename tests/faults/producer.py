@@ -24,15 +24,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.instrumentation import exporter
-from penstock.instrumentation.exporter import Exporter
-from penstock.instrumentation.outbox import Outbox, Watermark
+from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.settings import Settings
+from penstock.instrumentation.telemetry import exporter
+from penstock.instrumentation.telemetry.exporter import Exporter
+from penstock.instrumentation.telemetry.outbox import Outbox, Watermark
 
 from tests.faults.ids import held, name
 from tests.faults.shift import WallClock
-from tests.support.entries import acknowledged, emit_closed, emit_probe, emit_transfer
+from tests.support.agent.entries import acknowledged, emit_closed, emit_probe, emit_transfer
 
 # The pace of the traffic: so often a second some entries are emitted.
 _TICKS = 50

@@ -6,15 +6,15 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.accounts import Account
-from penstock.agent.journal import Reader
-from penstock.agent.journal.parsing import parse
+from penstock.agent.journal.batch_parser import parse
+from penstock.agent.journal.reader import Reader
+from penstock.agent.sources.accounting import Account
 
 from tests.faults.bench import bench
 from tests.faults.damage import Bench
 from tests.faults.extent import DAMAGED
 from tests.faults.spoil import Case
-from tests.support.agent import short_directory, wait_until
+from tests.support.agent.agent import short_directory, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

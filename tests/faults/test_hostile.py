@@ -17,9 +17,9 @@ from penstock.proto.v1.ingest_pb2 import Batch
 from tests.faults.bench import bench
 from tests.faults.extent import LABEL_VALUES, RECONNECTS
 from tests.faults.hostile import BODIES, EPOCH, OTHERS, PREFACE, hello, raw_connections, send
-from tests.support.agent import wait_until
-from tests.support.batches import add_transfers, transfer_failure
-from tests.support.engine import FakeEngine
+from tests.support.agent.agent import wait_until
+from tests.support.agent.batches import add_transfers, transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
 
 MIB = 1 << 20
 # Half-open connections are closed 5 seconds after they came.

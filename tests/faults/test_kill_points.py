@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 
 import pytest
-from penstock.agent.traces import names
+from penstock.agent.traces.spans import semconv
 
 from tests.faults.bench import bench
 from tests.faults.ids import number
-from tests.support.otlp import otlp_backend
+from tests.support.otlp.backend import otlp_backend
 
 # The first of so many entries of a producer is a request's end.
 KINDS = 3
@@ -59,4 +59,4 @@ def test_a_kill_in_the_middle_of_an_export(place):
 
 def request_of(span):
     """Return the request that a span is about."""
-    return span.attributes.get(names.REQUEST_ID)
+    return span.attributes.get(semconv.REQUEST_ID)

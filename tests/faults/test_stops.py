@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.bench import FaultyAgent, bench
 from tests.faults.extent import STANDSTILL
-from tests.support.agent import wait_until
+from tests.support.agent.agent import wait_until
 
 # Both sides send a ping after 2 seconds of silence and give 3 for its answer; the rest is for a machine that is busy.
 NOTICED = 5.0

@@ -11,34 +11,39 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from penstock.agent.admin import events, requests
-from penstock.agent.admin.deferrals import deferred_requests
-from penstock.agent.admin.engines import list_engines
-from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
-from penstock.agent.admin.targets import selection_of
-from penstock.agent.ctl import describe, get_requests, output, rows
-from penstock.agent.ctl.diagnosis import examine
+from penstock.agent.admin.calls import events, requests
+from penstock.agent.admin.calls.engines import list_engines
+from penstock.agent.admin.support.deferrals import deferred_requests
+from penstock.agent.admin.support.peers import COUNTED, last_failures, peer_summaries
+from penstock.agent.admin.support.targets import selection_of
+from penstock.agent.ctl.commands import describe, get_requests
+from penstock.agent.ctl.diagnosis.agent_checks import examine
+from penstock.agent.ctl.render import output, rows
+from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.ctl.top.view import History
 from penstock.agent.ctl.top.view import Sample as TopSample
-from penstock.agent.ctl.tree import tree_lines
 from penstock.agent.errors import NotFoundError
-from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore
-from penstock.agent.traces.explain import explain
-from penstock.agent.traces.otel import SpanConverter
-from penstock.agent.traces.query import get_trace
+from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.orders.kill_switch import Pauses
+from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
+from penstock.agent.traces.query.explain import explain
+from penstock.agent.traces.query.trace import get_trace
+from penstock.agent.traces.spans.sdk_spans import SpanConverter
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import Outcome
 
-from tests.support.memory import SharedReader
+from tests.support.agent.memory_journal import SharedReader
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable
 
     from google.protobuf.message import Message
-    from penstock.agent.metrics import Fold
-    from penstock.agent.registry import Registry
-    from penstock.agent.traces.spans import Span
+    from penstock.agent.metrics.aggregator import Fold
+    from penstock.agent.sources.registry import Registry
+    from penstock.agent.traces.spans.model import Span
     from penstock.proto.v1.ingest_pb2 import Batch
 
 # Of one message: each is read with a query of its own.

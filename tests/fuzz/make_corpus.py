@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.agent.ingest.limits import AGENT_KINDS
-from penstock.instrumentation.encode import frame, seal
-from penstock.instrumentation.hello import hello
-from penstock.instrumentation.identity import Identity
-from penstock.instrumentation.outbox import Sealed
-from penstock.instrumentation.settings import Settings
-from penstock.instrumentation.tally import Tally
+from penstock.agent.ingest.message_limits import AGENT_KINDS
+from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.core.identity import Identity
+from penstock.instrumentation.core.settings import Settings
+from penstock.instrumentation.telemetry.encoder import frame, seal
+from penstock.instrumentation.telemetry.outbox import Sealed
+from penstock.instrumentation.transport.hello import hello
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 from penstock.proto.v1.snapshot_pb2 import Snapshot

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import sqlite3
 
-from penstock.agent.contents import Contents
-from penstock.agent.ctl.event_words import event_peer, event_words
+from penstock.agent.batch.columns import Contents
+from penstock.agent.ctl.render.events import event_peer, event_words
 from penstock.agent.errors import ContractError
-from penstock.agent.ingest.limits import check_batch, check_hello, parse
+from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
 from penstock.agent.journal.schema import migrate
 from penstock.agent.journal.transaction import Transaction
-from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
-from penstock.agent.metrics.text import OPENMETRICS
+from penstock.agent.metrics.agent_metrics import AgentMetrics
+from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.exemplars import Exemplars
+from penstock.agent.metrics.exposition import OPENMETRICS
+from penstock.agent.metrics.gatherer import Exposition
 from penstock.agent.model import LoggedBatch, Source
-from penstock.agent.registry import Registry
-from penstock.agent.traces.assemble import Assembler
-from penstock.agent.traces.recall import recall
-from penstock.agent.traces.state import Limits
+from penstock.agent.sources.registry import Registry
+from penstock.agent.traces.assembly.assembler import Assembler
+from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly.model import Limits
 from penstock.proto.v1.ingest_pb2 import Batch, Hello
 
 from tests.fuzz.answers import Answers
-from tests.support.memory import SharedReader
+from tests.support.agent.memory_journal import SharedReader
 
 EPOCH = 1
 SOURCE = Source.from_hello(EPOCH, Hello(schema_version=1, process="engine-core", key={"engine": "0"}))

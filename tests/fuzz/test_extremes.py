@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ingest.limits import AGENT_KINDS
+from penstock.agent.ingest.message_limits import AGENT_KINDS
 from penstock.proto.v1.common_pb2 import EngineKey
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Hello

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from penstock.agent.contents import Contents
-from penstock.agent.ingest.limits import check_batch, check_hello, parse
+from penstock.agent.batch.columns import Contents
+from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
 
 from tests.fuzz.make_corpus import CORPUS, corpus
 

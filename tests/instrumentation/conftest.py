@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.settings import Settings
 
-from tests.support.agent import short_directory
-from tests.support.fake_agent import FakeAgent
+from tests.support.agent.agent import short_directory
+from tests.support.agent.fake_agent import FakeAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

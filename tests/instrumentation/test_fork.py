@@ -9,16 +9,16 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.settings import Settings
 
 if TYPE_CHECKING:
-    from tests.support.fake_agent import FakeAgent
+    from tests.support.agent.fake_agent import FakeAgent
 
 PRELUDE = """
 import os, sys, threading, time
 from penstock.instrumentation.runtime import Runtime, runtime
-from penstock.instrumentation.settings import Settings
+from penstock.instrumentation.core.settings import Settings
 
 Runtime.stop.__defaults__ = (60.0,)  # also where nobody gives a deadline: a busy machine needs more than a second
 runtime.configure(Settings(endpoint=sys.argv[1]))

@@ -7,21 +7,21 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation.exporter import METHOD
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import START_AGAIN
-from penstock.instrumentation.transport import Stream
+from penstock.instrumentation.telemetry.exporter import METHOD
+from penstock.instrumentation.transport.grpc_stream import Stream
 from penstock.proto.v1.ingest_pb2 import Ack
 
-from tests.support.agent import wait_until
-from tests.support.entries import emit_failure
+from tests.support.agent.agent import wait_until
+from tests.support.agent.entries import emit_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.instrumentation.runtime import Runtime
 
-    from tests.support.fake_agent import FakeAgent
+    from tests.support.agent.fake_agent import FakeAgent
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_hooks_that_cannot_be_imported() -> None:
         from penstock.instrumentation import plugin
         plugin.register()
         plugin.register()
-        from penstock.instrumentation.guard import guard
+        from penstock.instrumentation.core.guard import guard
         assert guard.counts.take() == {{("plugin.register", "ModuleNotFoundError"): 1}}
         """,
         PENSTOCK_ENDPOINT="unix:///nowhere/ingest.sock",

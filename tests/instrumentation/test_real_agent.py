@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from penstock.instrumentation.policy_client import PolicyClient
-from penstock.instrumentation.policy_model import NO_POLICY, Action
+from penstock.instrumentation.core.settings import Settings
+from penstock.instrumentation.policy.client import PolicyClient
+from penstock.instrumentation.resilience.policy import NO_POLICY, Action
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.settings import Settings
 from penstock.proto.v1 import admin_pb2, admin_pb2_grpc
 
-from tests.support.agent import AgentProcess, running_agent, wait_until
-from tests.support.entries import acknowledged, emit_failure, emit_transfer
-from tests.support.held_step import hold_step
+from tests.support.agent.agent import AgentProcess, running_agent, wait_until
+from tests.support.agent.entries import acknowledged, emit_failure, emit_transfer
+from tests.support.engine.held_step import hold_step
 from tests.support.seconds import SecondsClock
 
 if TYPE_CHECKING:
@@ -269,9 +269,9 @@ def test_engine_is_in_sync_only_once_it_has_its_policy(
 _LIFE = """
 import sys
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.settings import Settings
-from tests.support.agent import wait_until
-from tests.support.entries import acknowledged, emit_failure
+from penstock.instrumentation.core.settings import Settings
+from tests.support.agent.agent import wait_until
+from tests.support.agent.entries import acknowledged, emit_failure
 
 runtime = Runtime()
 runtime.configure(Settings(endpoint=sys.argv[1], labels={}))

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from penstock.agent.errors import ConflictError, ManifestError, NotFoundError
 from penstock.agent.model import EngineKey
-from penstock.instrumentation.policy_model import NO_POLICY, Policy
+from penstock.instrumentation.resilience.policy import NO_POLICY, Policy
 
-from tests.support.orders import quarantine_order
-from tests.support.policies import action, manifest
-from tests.support.policy_world import Link, SimulatedEngine, World
+from tests.support.policy.orders import quarantine_order
+from tests.support.policy.policies import action, manifest
+from tests.support.policy.world import Link, SimulatedEngine, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

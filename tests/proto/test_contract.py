@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.descriptors import FILES, contract, enums, messages
+from tests.support.agent.descriptors import FILES, contract, enums, messages
 
 GOLDEN = Path(__file__).parent / "golden" / "contract.txt"
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.support.descriptors import messages
-from tests.support.runtimes import RUNTIMES, run_with_runtime
+from tests.support.agent.descriptors import messages
+from tests.support.agent.runtimes import RUNTIMES, run_with_runtime
 
 
 @pytest.mark.parametrize("version", RUNTIMES)
 def test_every_message_makes_the_round_trip(version: str) -> None:
     """No warning, no error, nothing lost: vLLM decides which runtime there is, not we."""
-    done = run_with_runtime(version, "tests.support.round_trip")
+    done = run_with_runtime(version, "tests.support.agent.round_trip")
 
     assert done.returncode == 0, done.stderr
     found, count = done.stdout.split()

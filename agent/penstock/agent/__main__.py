@@ -1,5 +1,42 @@
-"""``python -m penstock.agent``: the same as ``penstock-agent``."""
+"""The installed commands, and ``python -m penstock.agent``; the base install lacks what they need.
 
-from penstock.agent.entry import agent
+Only the standard library is imported here.
+"""
 
-agent()
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+_WRONG_USE = 2
+
+
+def agent() -> NoReturn:
+    """Run ``penstock-agent``."""
+    _run("penstock-agent", "penstock.agent.daemon.main")
+
+
+def agentctl() -> NoReturn:
+    """Run ``agentctl``."""
+    _run("agentctl", "penstock.agent.ctl.main")
+
+
+def _run(program: str, module: str) -> NoReturn:
+    """Run the ``main`` of *module*; a package that is not installed is one sentence, whenever it is missed."""
+    try:
+        import_module(module).main()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "penstock"):
+            raise
+        sys.stderr.write(
+            f"{program}: {missing} is not installed: only the engine's part of Penstock is here; "
+            "install the rest with: pip install 'penstock[agent]'\n"
+        )
+        sys.exit(_WRONG_USE)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    agent()

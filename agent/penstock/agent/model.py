@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.holders import digest
+from penstock.agent.sources.engine_owners import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

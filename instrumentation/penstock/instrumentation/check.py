@@ -14,8 +14,8 @@ import warnings
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation import settings
-from penstock.instrumentation.fitness import GROUP, Report, as_json, as_text, surroundings
+from penstock.instrumentation.core import settings
+from penstock.instrumentation.hooks.report import GROUP, Report, as_json, as_text, surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 
-from penstock.instrumentation import settings
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core import settings
+from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import runtime
 
 

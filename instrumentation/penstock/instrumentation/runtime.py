@@ -15,21 +15,21 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.emitter import CAPACITY, Emitter
-from penstock.instrumentation.fork import wait_for_grpc_to_end
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.identity import PRECEDENCE, Identity, new_epoch, new_secret
-from penstock.instrumentation.policy_holder import PolicyHolder
-from penstock.instrumentation.snapshots import Snapshots
+from penstock.instrumentation.core.fork import wait_for_grpc_to_end
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core.identity import PRECEDENCE, Identity, new_epoch, new_secret
+from penstock.instrumentation.hooks.registry import registry
+from penstock.instrumentation.policy.active_policy import PolicyHolder
+from penstock.instrumentation.telemetry.emitter import CAPACITY, Emitter
+from penstock.instrumentation.telemetry.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.exporter import Exporter
-    from penstock.instrumentation.policy_client import PolicyClient
-    from penstock.instrumentation.service import Service
-    from penstock.instrumentation.settings import Settings
+    from penstock.instrumentation.core.settings import Settings
+    from penstock.instrumentation.policy.client import PolicyClient
+    from penstock.instrumentation.telemetry.exporter import Exporter
+    from penstock.instrumentation.transport.background_thread import Service
 
 logger = logging.getLogger("penstock")
 
@@ -150,7 +150,7 @@ class Runtime:
             with self._lock:
                 if self.settings is None or self._off() or self._policy_client is not None:
                     return
-                from penstock.instrumentation.policy_client import PolicyClient  # noqa: PLC0415  (grpc)
+                from penstock.instrumentation.policy.client import PolicyClient  # noqa: PLC0415  (grpc)
 
                 client = PolicyClient(self, self.settings, frozenset(fields))
                 client.start()
@@ -277,7 +277,7 @@ class Runtime:
         with self._lock:
             if self.settings is None or self._off() or self._exporter is not None:
                 return self._exporter
-            from penstock.instrumentation.exporter import Exporter  # noqa: PLC0415  (not before the first emit)
+            from penstock.instrumentation.telemetry.exporter import Exporter  # noqa: PLC0415  (not before the first emit)
 
             exporter = Exporter(self, self.settings)
             exporter.start()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.admin_server import AdminHarness, running_admin
-from tests.support.agent import short_directory
+from tests.support.agent.admin_server import AdminHarness, running_admin
+from tests.support.agent.agent import short_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

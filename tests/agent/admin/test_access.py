@@ -10,20 +10,20 @@ import grpc
 import pytest
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from penstock.agent.addresses import TcpAddress, UnixAddress
-from penstock.agent.admin.access import READING, AccessInterceptor
-from penstock.agent.certificate import client_names
-from penstock.agent.config import AdminTls
+from penstock.agent.admin.authorization import READING, AccessInterceptor
+from penstock.agent.daemon.config import AdminTls
 from penstock.agent.errors import AccessError, ConfigError
-from penstock.agent.identity import LOCAL, Caller, Role, parse_allow_list
-from penstock.agent.listen import GrpcServer
-from penstock.agent.tls import Certificates
+from penstock.agent.server.addresses import TcpAddress, UnixAddress
+from penstock.agent.server.callers import LOCAL, Caller, Role, parse_allow_list
+from penstock.agent.server.certificates import client_names
+from penstock.agent.server.grpc_server import GrpcServer
+from penstock.agent.server.tls import Certificates
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 from structlog.testing import capture_logs
 
-from tests.support.agent import short_directory
-from tests.support.certificates import Authority, Files
+from tests.support.agent.agent import short_directory
+from tests.support.agent.certificates import Authority, Files
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,18 +9,18 @@ import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.policy.model import check_manifest
-from penstock.agent.policy.store import OwnedManifest
+from penstock.agent.policy.manifest.manifest import check_manifest
+from penstock.agent.policy.store.interface import OwnedManifest
 from penstock.proto.v1 import admin_pb2 as admin
 
-from tests.support.admin_server import running_admin
-from tests.support.agent import short_directory
-from tests.support.policies import action, document, manifest
+from tests.support.agent.admin_server import running_admin
+from tests.support.agent.agent import short_directory
+from tests.support.policy.policies import action, document, manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
 
 @pytest.fixture(scope="module")

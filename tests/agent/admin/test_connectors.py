@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.admin.connectors import shortfalls
+from penstock.agent.admin.support.connectors import shortfalls
 from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 FAILS = "it fails and is not recomputed"

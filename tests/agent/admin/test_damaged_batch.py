@@ -9,7 +9,7 @@ import pytest
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import OUTCOME_FAILED
 
-from tests.support.batches import event, noise, transfer_failure
+from tests.support.agent.batches import event, noise, transfer_failure
 
 SPOILT = 3
 BATCHES = 6

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from penstock.agent.admin.events import Filter, _events_of, watch_events
-from penstock.agent.journal import Reader
+from penstock.agent.admin.calls.events import Filter, _events_of, watch_events
+from penstock.agent.journal.reader import Reader
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
     CHANNEL_EC,
@@ -28,8 +28,8 @@ from penstock.proto.v1.common_pb2 import (
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import wait_until
-from tests.support.batches import (
+from tests.support.agent.agent import wait_until
+from tests.support.agent.batches import (
     PEER,
     TIME,
     add_transfers,
@@ -39,12 +39,12 @@ from tests.support.batches import (
     sample_batch,
     transfer_failure,
 )
-from tests.support.policies import document
+from tests.support.policy.policies import document
 
 if TYPE_CHECKING:
     from penstock.agent.model import LoggedBatch
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
 _OTHER = "10.0.0.8:5600"
 

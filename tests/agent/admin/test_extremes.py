@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from penstock.agent.selector import MAX_GLOB, MAX_GLOBS
+from penstock.agent.parsing.label_selector import MAX_GLOB, MAX_GLOBS
 from penstock.proto.v1 import admin_pb2 as admin
 
-from tests.support.batches import transfer_failure
+from tests.support.agent.batches import transfer_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
 _SERVICE = admin.DESCRIPTOR.services_by_name["Admin"]
 # What can be called without an end to wait for, and without a file that comes of it.

@@ -26,13 +26,13 @@ from penstock.proto.v1.events_pb2 import (
 )
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import wait_until
-from tests.support.policies import action, document
+from tests.support.agent.agent import wait_until
+from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
     from penstock.agent.model import Source
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
 _PEER = "prefill-0:5600"
 _ABLE: dict[str, Any] = {"supported": ("kv_load_failure", "peer_quarantine"), "faults_allowed": True}

@@ -12,11 +12,11 @@ from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
 
-from tests.support.agent import wait_until
-from tests.support.policies import action, document
+from tests.support.agent.agent import wait_until
+from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
 _DECODE = {"selector": {"matchLabels": {"role": "decode"}}}
 

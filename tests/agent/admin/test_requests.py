@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from penstock.agent.admin import events, requests, scanning, service
-from penstock.agent.journal.allowance import Allowance
+from penstock.agent.admin import service
+from penstock.agent.admin.calls import events, requests
+from penstock.agent.admin.support import bounded_scan
+from penstock.agent.journal.read_budget import Allowance
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.batches import PEER, TIME, deferral_end, deferral_start, transfer_failure
-from tests.support.stories import SECOND, closed, outcome
+from tests.support.agent.batches import PEER, TIME, deferral_end, deferral_start, transfer_failure
+from tests.support.agent.stories import SECOND, closed, outcome
 
 if TYPE_CHECKING:
-    from penstock.agent.journal import Reader
+    from penstock.agent.journal.reader import Reader
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
 _OTHER = "10.0.0.9:5600"
 
@@ -123,19 +125,19 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
     monkeypatch.setattr(requests, "MAX_BYTES", 1)
     response = _ask(harness)
     assert (_ids(response), response.truncated) == (["r2"], True)
-    monkeypatch.setattr(scanning, "MAX_EVENTS", 2)
+    monkeypatch.setattr(bounded_scan, "MAX_EVENTS", 2)
     response = _ask(harness, peer="nobody:1")
     assert (_ids(response), response.truncated) == ([], True)
     events = harness.stub.ListEvents(admin.ListEventsRequest(peer="nobody:1"))
     assert (len(events.events), events.truncated) == (0, True)
     with harness.journal.reader() as reader:
         rows = reader.scan(kinds=["request_closed"], limit=10)
-        scan = scanning.Scan(reader, rows, events=2)
+        scan = bounded_scan.Scan(reader, rows, events=2)
         assert [found.event.request_id for found in scan] == ["r2", "r1"]
         assert scan.cut
         allowance = Allowance(1)
         rows = reader.scan(kinds=["request_closed"], limit=10, allowance=allowance)
-        scan = scanning.Scan(reader, rows, allowance=allowance)
+        scan = bounded_scan.Scan(reader, rows, allowance=allowance)
         assert [found.event.request_id for found in scan] == ["r2"]
         assert scan.cut
 

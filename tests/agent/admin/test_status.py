@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 from penstock.agent import errors
-from penstock.agent.status import _CODES, code_of
+from penstock.agent.server.status_codes import _CODES, code_of
 
 
 def test_every_error_has_a_status() -> None:

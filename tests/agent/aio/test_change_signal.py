@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.agent.policy.notice import Notice
+from penstock.agent.aio.change_signal import Notice
 
 FAR = 60.0
 

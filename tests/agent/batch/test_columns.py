@@ -10,15 +10,28 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.contents import Contents
+from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.rows import with_kinds
+from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
 from penstock.agent.ingest.outline import event_sizes
-from penstock.agent.journal.index import KIND_NUMBERS, event_request_ids, kind_rows, request_ids, request_keys
-from penstock.agent.kinds import with_kinds
-from penstock.agent.transposed import TRANSPOSED, transposed_events
+from penstock.agent.journal.index_keys import (
+    KIND_NUMBERS,
+    event_request_ids,
+    kind_rows,
+    request_ids,
+    request_keys,
+)
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import TIME, add_transfers, deferral_end, deferral_start, event, transfer_failure
+from tests.support.agent.batches import (
+    TIME,
+    add_transfers,
+    deferral_end,
+    deferral_start,
+    event,
+    transfer_failure,
+)
 
 _TIMES = st.sampled_from([0, 1, TIME, 2**64 - 1])
 _IDS = st.sampled_from(["", "a", "b", "ü" * 300])

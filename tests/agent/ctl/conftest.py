@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 
-from tests.support.admin_server import AdminHarness, running_admin
-from tests.support.agent import short_directory
-from tests.support.quiet import quiet_logs
+from tests.support.agent.admin_server import AdminHarness, running_admin
+from tests.support.agent.agent import short_directory
+from tests.support.agent.quiet import quiet_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN, Event
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.batches import PEER, deferral_end, deferral_start, event
-from tests.support.stories import (
+from tests.support.agent.batches import PEER, deferral_end, deferral_start, event
+from tests.support.agent.stories import (
     DECODE,
     closed_decode,
     failed_load,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
-    from penstock.agent.samples import TransferSample
+    from penstock.agent.batch.samples import TransferSample
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
 MOST = (1 << 64) - 1
 MOMENTS = (0, 1, 1 << 63, MOST)

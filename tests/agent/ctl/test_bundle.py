@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.support.policies import action, document
+from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 
-from tests.support.batches import PEER, transfer_failure
+from tests.support.agent.batches import PEER, transfer_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 
@@ -57,7 +57,7 @@ def test_names_that_would_do_something_are_left_out(
     harness: AdminHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell inserts a completion as it is, and the person at it presses enter."""
-    monkeypatch.setattr("penstock.agent.ctl.named._DEADLINE", 60.0)
+    monkeypatch.setattr("penstock.agent.ctl.name_arguments._DEADLINE", 60.0)
     names = (
         "$(reboot)",
         "`id`",
@@ -79,7 +79,7 @@ def test_names_are_those_that_the_agent_knows(
     harness: AdminHarness, agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Engines, peers, policies; of several servers with the server."""
-    monkeypatch.setattr("penstock.agent.ctl.named._DEADLINE", 60.0)
+    monkeypatch.setattr("penstock.agent.ctl.name_arguments._DEADLINE", 60.0)
     harness.append(harness.source("0"), transfer_failure("r"))
     harness.source("1", server="prefill")
     agentctl("set-policy", "gold", "--all", "--kv-load-failure", "recompute")

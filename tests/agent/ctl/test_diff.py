@@ -10,11 +10,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.ctl.differences import differences
-from penstock.agent.policy.store import OwnedManifest
+from penstock.agent.ctl.render.field_diff import differences
+from penstock.agent.policy.store.interface import OwnedManifest
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.policies import action, document, manifest
+from tests.support.policy.policies import action, document, manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 

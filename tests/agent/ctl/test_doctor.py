@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 from click.testing import CliRunner
-from penstock.agent.ctl.diagnosis import examine
-from penstock.agent.ctl.findings import NOTE, OK, WRONG
+from penstock.agent.ctl.diagnosis.agent_checks import examine
+from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
+from penstock.agent.ctl.diagnosis.socket_probe import why
 from penstock.agent.ctl.main import cli
-from penstock.agent.ctl.reach import why
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import short_directory
+from tests.support.agent.agent import short_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 
@@ -254,7 +254,7 @@ def test_a_socket_of_another_user(harness: AdminHarness) -> None:
     path.chmod(0o600)
     code = (
         "import os, sys\n"
-        "from penstock.agent.ctl.reach import why\n"
+        "from penstock.agent.ctl.diagnosis.socket_probe import why\n"
         "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
         "else: os.chmod(sys.argv[1], 0)\n"
         "print(why('unix://' + sys.argv[1]))"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from penstock.agent.ctl.event_words import event_peer, event_words
+from penstock.agent.ctl.render.events import event_peer, event_words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
-from tests.support.batches import PEER, deferral_end, event
-from tests.support.stories import DECODE, failed_load, outcome
+from tests.support.agent.batches import PEER, deferral_end, event
+from tests.support.agent.stories import DECODE, failed_load, outcome
 
 _KV = {"channel": common.CHANNEL_KV, "peer": {"address": PEER}}
 _NO_TRY = {"mode": common.FAILURE_MODE_UNSPECIFIED, "error_type": common.ERROR_TYPE_UNSPECIFIED}

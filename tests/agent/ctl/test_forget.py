@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.batches import PEER, transfer_failure
+from tests.support.agent.batches import PEER, transfer_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from click.testing import Result
     from penstock.agent.model import Source
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 

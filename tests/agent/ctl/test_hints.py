@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
-from penstock.agent.ctl.hints import COMMANDS, hinted, note_program
+from penstock.agent.ctl.command_hints import COMMANDS, hinted, note_program
 from penstock.agent.ctl.main import cli
 
 if TYPE_CHECKING:
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,22 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.agent.ctl import order_rows
-from penstock.agent.drill_modes import DRILL_MODES, SLOW
+from penstock.agent.ctl.render import order_rows
 from penstock.agent.model import EngineKey
+from penstock.agent.parsing.drill_modes import DRILL_MODES, SLOW
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EC, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_HALF_OPEN, QUARANTINE_STATE_OPEN
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.batches import event
+from tests.support.agent.batches import event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 

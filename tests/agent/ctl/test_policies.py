@@ -10,14 +10,14 @@ import yaml
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.policies import action, document
+from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.ctl.differences import leaves
-from penstock.agent.ctl.policy_fields import FIELDS, unset_fields
-from penstock.agent.policy.wire import body_of
+from penstock.agent.ctl.commands.policy_fields import FIELDS, unset_fields
+from penstock.agent.ctl.render.field_diff import leaves
+from penstock.agent.policy.distribution.push_encoding import body_of
 from penstock.proto.v1.policy_pb2 import PolicyBody
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from click.testing import Result
     from google.protobuf.descriptor import Descriptor
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from penstock.agent.ctl.get import _NO_ENGINE
+from penstock.agent.ctl.commands.get import _NO_ENGINE
 
-from tests.support.agent import AgentProcess, running_agent
-from tests.support.policy_feed import Engine, eventually, hash_of
+from tests.support.agent.agent import AgentProcess, running_agent
+from tests.support.policy.feed import Engine, eventually, hash_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
-from penstock.instrumentation import constants
-from penstock.instrumentation.policy_model import Action, Deferral, KvLoadFailure, PeerQuarantine
+from penstock.instrumentation.core import constants
+from penstock.instrumentation.core.settings import Settings
+from penstock.instrumentation.resilience.policy import Action, Deferral, KvLoadFailure, PeerQuarantine
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.settings import Settings
 
-from tests.support.agent import AgentProcess, running_agent, wait_until
+from tests.support.agent.agent import AgentProcess, running_agent, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ _RECOMPUTE = ("set-policy", "p", "-l", "role=decode", "--kv-load-failure", "reco
 _TWIN = """
 import sys
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.settings import Settings
+from penstock.instrumentation.core.settings import Settings
 runtime = Runtime()
 runtime.configure(Settings(endpoint=sys.argv[1], labels={"role": "decode"}))
 runtime.identify(process="engine-core", key="0", model="tiny", vllm_version="0.32.0")

@@ -10,15 +10,15 @@ import pytest
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.batches import PEER, deferral_start, transfer_failure
-from tests.support.stories import closed, outcome
+from tests.support.agent.batches import PEER, deferral_start, transfer_failure
+from tests.support.agent.stories import closed, outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 

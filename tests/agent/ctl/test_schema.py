@@ -14,17 +14,17 @@ import pytest
 import yaml
 from google.protobuf.descriptor import FieldDescriptor
 from jsonschema import Draft202012Validator
-from penstock.agent.ctl import schema
+from penstock.agent.ctl import json_schema
 from penstock.agent.ctl.main import cli
-from penstock.agent.ctl.output import dump
-from penstock.agent.ctl.plain import MOST, moment, plain
+from penstock.agent.ctl.render.json_values import MOST, moment, plain
+from penstock.agent.ctl.render.output import dump
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.batches import deferral_start, sample_batch, transfer_failure
-from tests.support.policies import action, document
-from tests.support.stories import closed, handshake, outcome
+from tests.support.agent.batches import deferral_start, sample_batch, transfer_failure
+from tests.support.agent.stories import closed, handshake, outcome
+from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from click.testing import Result
     from google.protobuf.message import Message
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 
@@ -55,7 +55,7 @@ def _closed(node: Any) -> Any:
 
 
 def _validator(name: str) -> Draft202012Validator:
-    published = _closed(schema.schema())
+    published = _closed(json_schema.schema())
     definitions = published["$defs"]
     # An engine and something more: closed as one.
     first, second = definitions["describe-engine"]["allOf"]
@@ -70,8 +70,8 @@ def _validator(name: str) -> Draft202012Validator:
 
 def test_the_published_schema_is_current() -> None:
     """``make schema`` writes it."""
-    assert _PUBLISHED.read_text() == schema.text()
-    Draft202012Validator.check_schema(json.loads(schema.text()))
+    assert _PUBLISHED.read_text() == json_schema.text()
+    Draft202012Validator.check_schema(json.loads(json_schema.text()))
 
 
 def _with_output(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _with_output(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[st
 def test_every_command_with_a_format_is_published() -> None:
     """And no other."""
     assert isinstance(cli, click.Group)
-    assert set(_with_output(cli)) == set(schema.COMMANDS) == set(_TYPED)
+    assert set(_with_output(cli)) == set(json_schema.COMMANDS) == set(_TYPED)
 
 
 # Typed one after the other; what a command prints is checked by the definition of its name.
@@ -219,12 +219,12 @@ def _is_seen(text: str) -> None:
 
 def test_nothing_is_printed_another_way() -> None:
     """What does is text of ours: the help, and what a shell reads."""
-    here = Path(schema.__file__).parent
+    here = Path(json_schema.__file__).parent
     prints = {
         path.name for path in here.rglob("*.py") if re.search(r"\b(echo|secho|print)\(", path.read_text())
     }
     styles = {path.name for path in here.rglob("*.py") if "click.style" in path.read_text()}
-    assert (prints, styles) == ({"say.py", "output.py", "group.py", "completion.py"}, set())
+    assert (prints, styles) == ({"console.py", "output.py", "lazy_group.py", "completion.py"}, set())
 
 
 def _read(text: str, output: str) -> Iterator[Any]:

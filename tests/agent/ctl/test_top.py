@@ -27,15 +27,15 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ERROR_TYPE_REFUSED, FAILURE_MODE_HANDSHAKE
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import wait_until
-from tests.support.batches import PEER, sample_batch, transfer_failure
+from tests.support.agent.agent import wait_until
+from tests.support.agent.batches import PEER, sample_batch, transfer_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from click.testing import Result
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 
@@ -266,7 +266,7 @@ def test_the_poller_keeps_the_newest_and_an_error_is_a_sample() -> None:
 
     class Nobody:
         def call(self, *_: object, **__: object) -> None:
-            from penstock.agent.ctl.failure import AwayError
+            from penstock.agent.ctl.errors import AwayError
 
             raise AwayError("no agent answers")
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from penstock.agent.ctl import tree
-from penstock.agent.traces import names
+from penstock.agent.ctl.render import span_tree
+from penstock.agent.traces.spans import semconv
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import wait_until
-from tests.support.batches import PEER, TIME, sample_batch, transfer_failure
+from tests.support.agent.agent import wait_until
+from tests.support.agent.batches import PEER, TIME, sample_batch, transfer_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
 
-    from tests.support.admin_server import AdminHarness
+    from tests.support.agent.admin_server import AdminHarness
 
     Agentctl = Callable[..., Result]
 
@@ -194,8 +194,8 @@ def test_a_request_as_a_tree_and_as_a_sentence(filled: AdminHarness, agentctl: A
 
 def test_the_attributes_of_a_tree_exist() -> None:
     """A name that the spans do not have would never be shown."""
-    assert set(tree.MATTERS) <= {
-        value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)
+    assert set(span_tree.MATTERS) <= {
+        value for key, value in vars(semconv).items() if key.isupper() and isinstance(value, str)
     }
 
 

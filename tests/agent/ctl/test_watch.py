@@ -11,13 +11,13 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ctl.failure import AwayError
-from penstock.agent.ctl.watch import follow
+from penstock.agent.ctl.commands.watch import follow
+from penstock.agent.ctl.errors import AwayError
 from penstock.proto.v1 import admin_pb2 as admin
 
-from tests.support.agent import AgentProcess, running_agent, wait_until
-from tests.support.batches import transfer_failure
-from tests.support.engine import FakeEngine
+from tests.support.agent.agent import AgentProcess, running_agent, wait_until
+from tests.support.agent.batches import transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.agent import AgentProcess, running_agent
+from tests.support.agent.agent import AgentProcess, running_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

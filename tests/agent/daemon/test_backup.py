@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from penstock.agent.backup import back_up
+from penstock.agent.admin.calls.backup import back_up
 from penstock.agent.errors import ImpossibleError, StateError
-from penstock.agent.journal import Journal
-from penstock.agent.policy import PolicyDatabase
+from penstock.agent.journal.journal import Journal
+from penstock.agent.policy.store.database import PolicyDatabase
 
 from tests.faults.bench import FaultyAgent
-from tests.support.agent import short_directory, wait_until
+from tests.support.agent.agent import short_directory, wait_until
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def test_half_a_backup_is_none(state, tmp_path):
 
 async def test_a_backup_that_is_stopped(state, tmp_path, monkeypatch):
     """It says so, and leaves nothing behind."""
-    monkeypatch.setattr("penstock.agent.backup._PAGES", 1)
+    monkeypatch.setattr("penstock.agent.admin.calls.backup._PAGES", 1)
     asked = iter([False, False])
     with pytest.raises(ImpossibleError, match="the agent is stopping; the backup was given up"):
         back_up(state, tmp_path / "copy", lambda: next(asked, True))
@@ -62,7 +62,7 @@ async def test_a_backup_that_is_stopped(state, tmp_path, monkeypatch):
 
 async def test_commits_between_its_steps(state, tmp_path, monkeypatch):
     """They neither begin it anew nor are they in it: each database is as it was at one moment."""
-    monkeypatch.setattr("penstock.agent.backup._PAGES", 1)
+    monkeypatch.setattr("penstock.agent.admin.calls.backup._PAGES", 1)
     database = sqlite3.connect(state / "policy.db", isolation_level=None)
     database.execute("CREATE TABLE seen (step INTEGER)")
     steps = []

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.config import resolve
-from penstock.agent.daemon import Daemon
-from penstock.agent.folding import FoldKeeper
+from penstock.agent.daemon.config import resolve
+from penstock.agent.daemon.daemon import Daemon
+from penstock.agent.metrics.checkpoint import FoldKeeper
 
-from tests.support.agent import short_directory
+from tests.support.agent.agent import short_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.addresses import TcpAddress, UnixAddress, parse_address, parse_tcp
-from penstock.agent.config import OPTIONS, parse_duration, resolve
+from penstock.agent.daemon.config import OPTIONS, parse_duration, resolve
 from penstock.agent.errors import ConfigError
-from penstock.agent.identity import Role
+from penstock.agent.server.addresses import TcpAddress, UnixAddress, parse_address, parse_tcp
+from penstock.agent.server.callers import Role
 
 TLS = {
     "admin-tls-cert": "/c.pem",

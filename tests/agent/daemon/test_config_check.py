@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.check import Finding, check
-from penstock.agent.config import resolve
-from penstock.agent.main import main
+from penstock.agent.daemon.config import resolve
+from penstock.agent.daemon.config_check import Finding, check
+from penstock.agent.daemon.main import main
 
-from tests.support.certificates import Authority
+from tests.support.agent.certificates import Authority
 
 
 def findings(tmp_path, environment=None, **flags) -> list[Finding]:

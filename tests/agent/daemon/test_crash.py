@@ -11,9 +11,9 @@ import grpc
 from penstock.agent.journal.reader import Reader
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.agent import running_agent, wait_until
-from tests.support.batches import transfer_failure
-from tests.support.engine import FakeEngine
+from tests.support.agent.agent import running_agent, wait_until
+from tests.support.agent.batches import transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
 
 if TYPE_CHECKING:
     from pathlib import Path

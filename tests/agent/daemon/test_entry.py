@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from penstock.agent import entry
+from penstock.agent import __main__ as entry
 
 _ROOT = Path(__file__).parents[3]
 _ROOTS = [str(_ROOT / name) for name in ("agent", "instrumentation", "proto")]
@@ -32,7 +32,7 @@ def _run(directory: Path, packages: tuple[str, ...], *arguments: str) -> subproc
     for name in packages:
         place = _place(name)
         directory.joinpath(place.name).symlink_to(place)
-    code = f"import sys; sys.path[:0] = {[*_ROOTS, str(directory)]!r}; from penstock.agent import entry; entry.{arguments[0]}()"
+    code = f"import sys; sys.path[:0] = {[*_ROOTS, str(directory)]!r}; from penstock.agent import __main__ as entry; entry.{arguments[0]}()"
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, *arguments[1:]],
         capture_output=True, text=True, timeout=60, check=False,

@@ -6,15 +6,15 @@ import asyncio
 from unittest.mock import Mock
 
 import pytest
-from penstock.agent.budget import MIN_LIMIT
-from penstock.agent.condition import REASONS, Condition
+from penstock.agent.daemon.health import REASONS, Condition
+from penstock.agent.daemon.housekeeping import Housekeeper
+from penstock.agent.daemon.state_gauges import StateMetrics
 from penstock.agent.errors import DamageError, StateError, TakenError
-from penstock.agent.housekeeping import Housekeeper
-from penstock.agent.journal import Journal
-from penstock.agent.metrics.state import StateMetrics
-from penstock.agent.policy import PolicyDatabase
-from penstock.agent.statedir import LOCK, StateDirectory
-from penstock.agent.whereabouts import Whereabouts
+from penstock.agent.journal.journal import Journal
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.state.database_files import Whereabouts
+from penstock.agent.state.directory import LOCK, StateDirectory
+from penstock.agent.state.disk_budget import MIN_LIMIT
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_metrics_of_the_state(condition):
 )
 async def test_housekeeping(condition, monkeypatch, attribute, value, sentence):
     """The policies' copy is written, a copy that fails shows, damage or the end of the writer ends the agent."""
-    monkeypatch.setattr("penstock.agent.housekeeping._SECONDS", 0.001)
+    monkeypatch.setattr("penstock.agent.daemon.housekeeping._SECONDS", 0.001)
     database = condition.policies
     fatal = asyncio.get_running_loop().create_future()
     copied = asyncio.Event()
@@ -124,7 +124,7 @@ async def test_housekeeping(condition, monkeypatch, attribute, value, sentence):
 
 async def test_housekeeping_of_the_place(condition, monkeypatch):
     """A lock that was removed is taken again; the agent ends if another one has it."""
-    monkeypatch.setattr("penstock.agent.housekeeping._SECONDS", 0.001)
+    monkeypatch.setattr("penstock.agent.daemon.housekeeping._SECONDS", 0.001)
     lock = condition.place.path / LOCK
     fatal = asyncio.get_running_loop().create_future()
     house = Housekeeper(condition.place, condition.policies, condition, fatal)

@@ -18,9 +18,9 @@ from penstock.proto.v1.policy_pb2 import Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import running_agent, wait_until
-from tests.support.batches import deferral_start, transfer_failure
-from tests.support.engine import FakeEngine
+from tests.support.agent.agent import running_agent, wait_until
+from tests.support.agent.batches import deferral_start, transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
 
 
 def test_ready_means_that_all_doors_are_open(agent):

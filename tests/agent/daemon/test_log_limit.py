@@ -7,13 +7,13 @@ import logging
 import subprocess
 import sys
 
-from penstock.agent import log_limit
-from penstock.agent.log_limit import BURST, LogLimit
+from penstock.agent.daemon import log_limit
+from penstock.agent.daemon.log_limit import BURST, LogLimit
 
 FLOOD = """
 import logging, structlog
 from penstock.agent import log_limit
-from penstock.agent.log import configure
+from penstock.agent.daemon.logs import configure
 now = 0.0
 log_limit.time.monotonic = lambda: now
 log_limit.LogLimit.__init__.__defaults__ = (lambda: now,)

@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = """
 import logging, structlog
-from penstock.agent.log import configure
+from penstock.agent.daemon.logs import configure
 configure({format!r}, "warning")
 log = structlog.get_logger("x")
 log.info("not shown")

@@ -10,8 +10,8 @@ import yaml
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
-from tests.support.agent import AgentProcess, short_directory, wait_until
-from tests.support.policies import action, document
+from tests.support.agent.agent import AgentProcess, short_directory, wait_until
+from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
     from pathlib import Path

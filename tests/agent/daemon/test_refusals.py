@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from penstock.proto import __version__
 
-from tests.support.agent import AgentProcess, short_directory
-from tests.support.engine import FakeEngine
+from tests.support.agent.agent import AgentProcess, short_directory
+from tests.support.agent.ingest_client import FakeEngine
 
 
 def run(agent: AgentProcess) -> subprocess.CompletedProcess[str]:

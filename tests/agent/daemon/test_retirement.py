@@ -7,9 +7,9 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import AgentProcess, running_agent, wait_until
-from tests.support.batches import transfer_failure
-from tests.support.engine import FakeEngine
+from tests.support.agent.agent import AgentProcess, running_agent, wait_until
+from tests.support.agent.batches import transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
 
 
 def _engines(agent: AgentProcess) -> list[admin.Engine]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from tests.support.agent import short_directory
-from tests.support.ingest import IngestHarness, running_ingest
+from tests.support.agent.agent import short_directory
+from tests.support.agent.ingest import IngestHarness, running_ingest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

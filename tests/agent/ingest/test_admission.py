@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.agent.aio.rate_limit import Bucket, Hand
 from penstock.agent.errors import LimitError
 from penstock.agent.ingest import admission
 from penstock.agent.ingest.admission import MAX_ENGINES, MAX_STREAMS, Admission, give_back, resident_bytes
-from penstock.agent.ingest.pace import Bucket, Hand
 from penstock.agent.model import EngineKey
 
 MIB = 1 << 20

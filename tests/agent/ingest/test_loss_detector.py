@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
-from penstock.agent.contents import Contents
+from penstock.agent.batch.columns import Contents
 from penstock.agent.errors import FullError
-from penstock.agent.ingest import LossWatch, losses
-from penstock.agent.ingest.losses import loss_batch
-from penstock.agent.journal import Reader
-from penstock.agent.journal.own import agent_source
-from penstock.agent.metrics import Fold
+from penstock.agent.ingest import loss_detector
+from penstock.agent.ingest.loss_detector import LossWatch, loss_batch
+from penstock.agent.journal.agent_log import agent_source
+from penstock.agent.journal.reader import Reader
+from penstock.agent.metrics.aggregator import Fold
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 
-from tests.support.agent import short_directory, wait_until
-from tests.support.batches import TIME, deferral_end, deferral_start, transfer_failure
-from tests.support.consistent import check_counts
-from tests.support.engine import FakeEngine
-from tests.support.ingest import running_ingest
+from tests.support.agent.agent import short_directory, wait_until
+from tests.support.agent.batches import TIME, deferral_end, deferral_start, transfer_failure
+from tests.support.agent.consistency import check_counts
+from tests.support.agent.ingest import running_ingest
+from tests.support.agent.ingest_client import FakeEngine
 
 if TYPE_CHECKING:
     from penstock.proto.v1.ingest_pb2 import Batch
@@ -140,7 +140,7 @@ def test_a_source_that_comes_back_in_time_is_not_lost(ingest):
 
 def test_a_loss_is_written_when_the_disk_has_room_again(hasty, monkeypatch):
     """The first attempt fails; it is not forgotten."""
-    monkeypatch.setattr(losses, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(loss_detector, "_RETRY_SECONDS", 0.01)
     append, failures = hasty.journal.append, iter([True, False])
 
     async def full_once(source: Source, batch: Batch, body: bytes) -> int:
@@ -157,7 +157,7 @@ def test_a_loss_is_written_when_the_disk_has_room_again(hasty, monkeypatch):
 
 def test_a_loss_is_written_when_the_log_can_be_read_again(hasty, monkeypatch):
     """A disk that fails a read ends neither the wait nor the watch."""
-    monkeypatch.setattr(losses, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(loss_detector, "_RETRY_SECONDS", 0.01)
     is_open, failures = Reader.is_open, iter([True, False])
 
     def broken_once(reader: Reader, epoch: int) -> bool:
@@ -217,7 +217,7 @@ def test_a_greeting_shows_what_the_state_has_lost(ingest):
     ((source, batch),) = own_batches(ingest)
     assert (source.key.engine, len(batch.drops)) == ("0", 1)
     (drop,) = batch.drops
-    assert (drop.reason, drop.count) == (losses.STATE_LOST, 7)
+    assert (drop.reason, drop.count) == (loss_detector.STATE_LOST, 7)
 
 
 def test_a_greeting_that_shows_no_loss(ingest):

@@ -9,18 +9,18 @@ import pytest
 from google.protobuf.internal import encoder, wire_format
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from penstock.agent.contents import Contents
+from penstock.agent.batch.columns import Contents
 from penstock.agent.errors import ContractError
-from penstock.agent.ingest import limits
-from penstock.agent.ingest.limits import check_batch, check_hello, parse
-from penstock.agent.ingest.scan import count_entries
+from penstock.agent.ingest import message_limits
+from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
+from penstock.agent.ingest.prescan import count_entries
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.events_pb2 import Event, Forgotten, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Hello, Tombstone
 from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 from penstock.proto.v1.snapshot_pb2 import EngineFacts, Hook, Snapshot
 
-from tests.support.batches import deferral_end, sample_batch, transfer_failure
+from tests.support.agent.batches import deferral_end, sample_batch, transfer_failure
 
 
 def samples(count: int = 1, **columns: list[int]) -> Batch:
@@ -33,13 +33,13 @@ def samples(count: int = 1, **columns: list[int]) -> Batch:
 
 TAKEN = [
     Batch(epoch=1, seq=1),
-    Batch(epoch=1, seq=2**63, events=[transfer_failure("r" * limits.MAX_TEXT, error_text="x" * limits.MAX_TEXT)]),
-    Batch(epoch=1, seq=1, events=[Event()] * limits.MAX_EVENTS),
-    Batch(epoch=1, seq=1, strings=["", "x" * limits.MAX_NAME]),
-    Batch(epoch=1, seq=1, drops=[Drop(count=1)] * limits.MAX_COUNTS),
+    Batch(epoch=1, seq=2**63, events=[transfer_failure("r" * message_limits.MAX_TEXT, error_text="x" * message_limits.MAX_TEXT)]),
+    Batch(epoch=1, seq=1, events=[Event()] * message_limits.MAX_EVENTS),
+    Batch(epoch=1, seq=1, strings=["", "x" * message_limits.MAX_NAME]),
+    Batch(epoch=1, seq=1, drops=[Drop(count=1)] * message_limits.MAX_COUNTS),
     Batch(epoch=1, hello=Hello(), snapshot=Snapshot()),
     Batch(epoch=1, snapshot=Snapshot(hooks=[Hook(name="n", reason="x" * 2000)] * 300)),
-    samples(limits.MAX_SAMPLES - 4),
+    samples(message_limits.MAX_SAMPLES - 4),
     samples(result=[99]),
     Batch(epoch=1, seq=1, strings=[""], probes=ProbeSamples(
         end_time_unix_nano=[1], duration_nano=[1], result=[1], connector=[0], peer=[0], request_id=[0])),
@@ -50,7 +50,7 @@ REFUSED = [
     (Batch(epoch=1, events=[Event()]), "events came without a sequence number; only hello and snapshot may"),
     (Batch(epoch=1, seq=1, hello=Hello()), "batch 1 holds a hello or a snapshot; those are sent with seq 0"),
     (Batch(epoch=1, seq=1, snapshot=Snapshot()), "batch 1 holds a hello or a snapshot"),
-    (Batch(epoch=1, seq=1, events=[Event()] * (limits.MAX_EVENTS + 1)), "events has 4097 entries, at most 4096"),
+    (Batch(epoch=1, seq=1, events=[Event()] * (message_limits.MAX_EVENTS + 1)), "events has 4097 entries, at most 4096"),
     (Batch(epoch=1, seq=1, drops=[Drop(count=1)] * 513), "drops has 513 entries, at most 512"),
     (Batch(epoch=1, seq=1, guard_errors=[GuardError(count=1)] * 513), "guard_errors has 513 entries"),
     (Batch(epoch=1, seq=1, tombstone=Tombstone(lost=[Drop(count=1)] * 513)), "tombstone.lost has 513 entries"),
@@ -216,7 +216,16 @@ def test_a_message_that_was_cut_or_changed_is_parsed_or_refused(data):
 @settings(deadline=None)
 @given(
     st.lists(
-        st.sampled_from([1, 900, limits.MAX_NAME, limits.MAX_NAME + 1, limits.MAX_TEXT, limits.MAX_TEXT + 1]),
+        st.sampled_from(
+            [
+                1,
+                900,
+                message_limits.MAX_NAME,
+                message_limits.MAX_NAME + 1,
+                message_limits.MAX_TEXT,
+                message_limits.MAX_TEXT + 1,
+            ]
+        ),
         max_size=6,
     ),
     st.sampled_from(["request_id", "error_text"]),
@@ -231,8 +240,8 @@ def test_a_text_that_is_too_long_is_found_wherever_it_is(lengths, field, letter)
         events.append(entry)
     batch = Batch(epoch=1, seq=1, events=events)
     body = batch.SerializeToString()
-    if max(lengths, default=0) <= limits.MAX_TEXT:
+    if max(lengths, default=0) <= message_limits.MAX_TEXT:
         check_batch(Contents(batch, body), body)
     else:
-        with pytest.raises(ContractError, match=f"has a text of {limits.MAX_TEXT + 1} characters"):
+        with pytest.raises(ContractError, match=f"has a text of {message_limits.MAX_TEXT + 1} characters"):
             check_batch(Contents(batch, body), body)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import grpc
 import pytest
 from penstock.agent.errors import ContractError, FullError, GapError, LimitError, StateError
-from penstock.agent.ingest import Admission
+from penstock.agent.ingest.admission import Admission
 from penstock.agent.ingest.service import _reason
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, Goodbye
 from penstock.proto.v1.ingest_pb2_grpc import IngestStub
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import wait_until
-from tests.support.batches import transfer_failure
-from tests.support.engine import FakeEngine
+from tests.support.agent.agent import wait_until
+from tests.support.agent.batches import transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
 
 
 def seqs(ingest):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from penstock.agent.journal.own import agent_source
+from penstock.agent.journal.agent_log import agent_source
 from penstock.agent.metrics.family import Sample
 from penstock.agent.model import EngineKey
 from penstock.proto.v1.ingest_pb2 import Goodbye
 from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
 
-from tests.support.agent import short_directory, wait_until
-from tests.support.batches import deferral_start, transfer_failure
-from tests.support.engine import FakeEngine
-from tests.support.ingest import running_ingest
+from tests.support.agent.agent import short_directory, wait_until
+from tests.support.agent.batches import deferral_start, transfer_failure
+from tests.support.agent.ingest import running_ingest
+from tests.support.agent.ingest_client import FakeEngine
 
 OWN, OTHER = b"o" * 16, b"x" * 16
 

@@ -7,13 +7,14 @@ import threading
 
 import pytest
 from penstock.agent.errors import FullError, GapError, StateError
-from penstock.agent.journal import Journal, writer
+from penstock.agent.journal import writer
+from penstock.agent.journal.journal import Journal
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_REASON_GRAMMAR
 from penstock.proto.v1.events_pb2 import Event, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 
-from tests.support.batches import deferral_end, deferral_start, event, noise, transfer_failure
+from tests.support.agent.batches import deferral_end, deferral_start, event, noise, transfer_failure
 
 
 async def test_a_batch_is_there_when_append_returns(journal, source, log):

@@ -7,7 +7,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.journal.packing import CHECKED, PLAIN, ZLIB, ZSTD, pack, unpack, zstd
+from penstock.agent.journal.compression import CHECKED, PLAIN, ZLIB, ZSTD, pack, unpack, zstd
 
 BODIES = st.binary(max_size=5_000) | st.binary(min_size=1, max_size=40).map(lambda part: part * 100)
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.errors import FullError, StateError
-from penstock.agent.journal import Journal, schema
-from penstock.agent.journal.connect import describe
-from penstock.agent.journal.reserve import Reserve
-from penstock.agent.setaside import DamagedError, damaged, is_damage, trim
+from penstock.agent.journal import schema
+from penstock.agent.journal.connection import describe
+from penstock.agent.journal.disk_reserve import Reserve
+from penstock.agent.journal.journal import Journal
+from penstock.agent.state.archive import DamagedError, damaged, is_damage, trim
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import noise, transfer_failure
+from tests.support.agent.batches import noise, transfer_failure
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.errors import GapError
-from penstock.agent.journal import Journal
+from penstock.agent.journal.journal import Journal
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import transfer_failure
+from tests.support.agent.batches import transfer_failure
 
 SOURCES = [Source(epoch=2**64 - n, key=EngineKey("", str(n)), process="worker") for n in range(1, 4)]
 

@@ -15,13 +15,13 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from penstock.agent import budget
-from penstock.agent.folding import FoldKeeper
+from penstock.agent.metrics.checkpoint import FoldKeeper
 from penstock.agent.journal import Journal, schema
 from penstock.agent.metrics import Fold
 from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
-from tests.support.batches import noise, transfer_failure
+from tests.support.agent.batches import noise, transfer_failure
 
 schema.MIN_LIMIT = 0
 budget.Budget.reserve = 65536

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from penstock.agent.journal import Journal, schema
+from penstock.agent.journal import schema
+from penstock.agent.journal.journal import Journal
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.policy import database as policies
+from penstock.agent.policy.store import database as policies
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import deferral_start
+from tests.support.agent.batches import deferral_start
 
 SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 BATCHES = 500

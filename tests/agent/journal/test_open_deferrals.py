@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.contents import Contents
-from penstock.agent.journal.waits import Waits
+from penstock.agent.batch.columns import Contents
+from penstock.agent.journal.open_deferrals import Waits
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import deferral_end, deferral_start, event, transfer_failure
+from tests.support.agent.batches import deferral_end, deferral_start, event, transfer_failure
 
 _IDS = st.sampled_from(["", "a", "b"])
 _REASONS = st.sampled_from([1, 2, 99])

@@ -7,16 +7,16 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.contents import Contents
+from penstock.agent.batch.columns import Contents
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal import reader as reading
-from penstock.agent.journal.allowance import Allowance
-from penstock.agent.journal.connect import signed, unsigned
-from penstock.agent.journal.index import kind_rows, request_ids, request_key
+from penstock.agent.journal.connection import signed, unsigned
+from penstock.agent.journal.index_keys import kind_rows, request_ids, request_key
+from penstock.agent.journal.read_budget import Allowance
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import TIME, deferral_start, event, sample_batch, transfer_failure
+from tests.support.agent.batches import TIME, deferral_start, event, sample_batch, transfer_failure
 
 
 def pairs(found):

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 from penstock.agent.errors import FullError, StateError, TakenError
-from penstock.agent.journal import Journal
+from penstock.agent.journal.journal import Journal
 from penstock.agent.journal.reader import Reader
-from penstock.agent.statedir import StateDirectory
+from penstock.agent.state.directory import StateDirectory
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import transfer_failure
-from tests.support.removed_files import HARMS, the_directory, the_file
+from tests.support.agent.batches import transfer_failure
+from tests.support.agent.removed_files import HARMS, the_directory, the_file
 
 
 @pytest.fixture

@@ -10,17 +10,20 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.contents import Contents
-from penstock.agent.journal import Journal, Reader, lookup, requests
-from penstock.agent.journal.index import request_ids
+from penstock.agent.batch.columns import Contents
+from penstock.agent.journal import lookup, request_index
+from penstock.agent.journal.index_keys import request_ids
+from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.retention import Retention
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.agent import wait_until
-from tests.support.batches import transfer_failure
+from tests.support.agent.agent import wait_until
+from tests.support.agent.batches import transfer_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.agent.journal.journal import Journal
 
 RUN_KEYS = 40
 
@@ -28,7 +31,7 @@ RUN_KEYS = 40
 @pytest.fixture(autouse=True)
 def _small(monkeypatch) -> None:
     """Let runs be small, so that a test makes many."""
-    monkeypatch.setattr(requests, "RUN_KEYS", RUN_KEYS)
+    monkeypatch.setattr(request_index, "RUN_KEYS", RUN_KEYS)
     monkeypatch.setattr(lookup, "RUN_KEYS", RUN_KEYS)
 
 
@@ -98,7 +101,7 @@ async def test_what_goes_from_the_log_goes_from_the_index(journal, log):
         await journal.close()
         database = sqlite3.connect(journal.path, isolation_level=None)
         database.execute("PRAGMA wal_checkpoint")
-        index = requests.RequestIndex(database)
+        index = request_index.RequestIndex(database)
         trimmed = Retention(database, journal._retention._budget, index)
         for through, runs in ((39, 2), (40, 1), (79, 1), (80, 0), (90, 0)):
             trimmed._delete(through)
@@ -114,7 +117,7 @@ async def test_what_goes_from_the_log_goes_from_the_index(journal, log):
 
 async def test_batches_far_apart_are_in_different_runs(journal, log, monkeypatch):
     """A run can tell so many numbers apart; few keys may stand in many batches."""
-    monkeypatch.setattr(requests, "RUN_BATCHES", 10)
+    monkeypatch.setattr(request_index, "RUN_BATCHES", 10)
     names = set()
     for seq in range(1, 61):
         name = [f"r{seq}"] if seq % 7 == 0 else []
@@ -133,7 +136,7 @@ from pathlib import Path
 from penstock.agent.journal import Journal, requests
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
-from tests.support.batches import transfer_failure
+from tests.support.agent.batches import transfer_failure
 
 requests.RUN_KEYS = 8
 source = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")

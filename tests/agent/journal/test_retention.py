@@ -7,18 +7,19 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent import budget
-from penstock.agent.budget import MIB, Budget
 from penstock.agent.errors import FullError
-from penstock.agent.folding import FoldKeeper
-from penstock.agent.journal import Journal, retention, schema
+from penstock.agent.journal import retention, schema
+from penstock.agent.journal.journal import Journal
 from penstock.agent.journal.retention import TRACES
-from penstock.agent.metrics import Fold
+from penstock.agent.metrics.aggregator import Fold
 from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
+from penstock.agent.metrics.checkpoint import FoldKeeper
 from penstock.agent.model import EngineKey, Source
+from penstock.agent.state import disk_budget
+from penstock.agent.state.disk_budget import MIB, Budget
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 
-from tests.support.batches import deferral_start, noise, transfer_failure
+from tests.support.agent.batches import deferral_start, noise, transfer_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -233,7 +234,7 @@ async def test_archives_share_the_limit(tmp_path):
     await journal.close()
 
 
-@pytest.mark.parametrize("limit", [budget.MIN_LIMIT, budget.DEFAULT_LIMIT, 1 << 40])
+@pytest.mark.parametrize("limit", [disk_budget.MIN_LIMIT, disk_budget.DEFAULT_LIMIT, 1 << 40])
 def test_the_shares_add_up(limit, monkeypatch):
     """Database, write-ahead log and reserve are the limit; trimming begins before the end."""
     monkeypatch.undo()

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from penstock.agent.errors import StateError
-from penstock.agent.journal import Journal
+from penstock.agent.journal.journal import Journal
 from penstock.agent.journal.schema import MIGRATIONS, VERSION, migrate
 from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -7,11 +7,12 @@ import shutil
 import sqlite3
 import threading
 
-from penstock.agent.journal import Journal, schema
-from penstock.agent.journal.checkpoint import Checkpointer
+from penstock.agent.journal import schema
+from penstock.agent.journal.journal import Journal
+from penstock.agent.journal.wal_checkpointer import Checkpointer
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.agent import wait_until
+from tests.support.agent.agent import wait_until
 
 
 def in_file(path, copy):
@@ -46,7 +47,7 @@ def test_the_writer_waits_for_a_slow_checkpoint_only(tmp_path, monkeypatch):
     """Beside a quick one it goes on; beside a slow one the log would grow without bound."""
     made = Checkpointer(tmp_path / "none" / "journal.db")
     made.wait_if_slow()
-    monkeypatch.setattr("penstock.agent.journal.checkpoint._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.agent.journal.wal_checkpointer._PATIENCE_SECONDS", 0.0)
     made._turn.acquire()
     made._begun = 0.0
     waiting = threading.Thread(target=made.wait_if_slow)

@@ -10,18 +10,17 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.contents import Contents
+from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.samples import transfer_samples
 from penstock.agent.errors import StateError
-from penstock.agent.journal import AGENT_PROCESS
-from penstock.agent.metrics import Fold
+from penstock.agent.journal.transaction import AGENT_PROCESS
+from penstock.agent.metrics import aggregator as fold_module
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics import ended as ended_module
-from penstock.agent.metrics import fold as fold_module
-from penstock.agent.metrics.fold import _Engine
-from penstock.agent.metrics.mapping import transfer_updates
+from penstock.agent.metrics import ended_deferrals as ended_module
+from penstock.agent.metrics.aggregator import Fold, _Engine
+from penstock.agent.metrics.event_updates import transfer_updates
 from penstock.agent.metrics.series import IDLE_NANO, Room
 from penstock.agent.model import EngineKey
-from penstock.agent.samples import transfer_samples
 from penstock.proto.v1.common_pb2 import (
     DEFERRAL_ENDING_ENGINE_LOST,
     DEFERRAL_ENDING_READY,
@@ -30,8 +29,8 @@ from penstock.proto.v1.common_pb2 import (
 )
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import TIME, deferral_end, event, transfer_failure
-from tests.support.metrics import BATCHES, LOGS, UNTIMED, source, transfers
+from tests.support.agent.batches import TIME, deferral_end, event, transfer_failure
+from tests.support.agent.metric_logs import BATCHES, LOGS, UNTIMED, source, transfers
 
 if TYPE_CHECKING:
     from penstock.agent.model import Source

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from penstock.agent.metrics import catalogue
 from penstock.agent.metrics.catalogue import METRICS
-from penstock.agent.metrics.spec import Kind, Metric
+from penstock.agent.metrics.model import Kind, Metric
 
 GOLDEN = Path(__file__).parent / "golden" / "catalogue.txt"
 

@@ -8,19 +8,20 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.accounts import Account
 from penstock.agent.errors import StateError
-from penstock.agent.folding import FoldKeeper
-from penstock.agent.journal import Journal
-from penstock.agent.metrics import Fold, catalogue, mapping
+from penstock.agent.journal.journal import Journal
+from penstock.agent.metrics import catalogue, event_updates
+from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.checkpoint import FoldKeeper
 from penstock.agent.model import EngineKey, Source
+from penstock.agent.sources.accounting import Account
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import add_transfers, transfer_failure
+from tests.support.agent.batches import add_transfers, transfer_failure
 
 if TYPE_CHECKING:
-    from penstock.agent.contents import Contents
+    from penstock.agent.batch.columns import Contents
 
 SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
@@ -102,8 +103,8 @@ async def test_a_replay_of_many_batches_lets_others_run(tmp_path):
 
 async def test_saving_goes_on_by_itself(tmp_path, monkeypatch):
     """After so many batches the state is saved, once."""
-    monkeypatch.setattr("penstock.agent.folding.SAVE_BATCHES", 2)
-    monkeypatch.setattr("penstock.agent.folding.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.agent.metrics.checkpoint.SAVE_BATCHES", 2)
+    monkeypatch.setattr("penstock.agent.metrics.checkpoint.POLL_SECONDS", 0.001)
     journal = Journal.open(tmp_path)
     keeper = FoldKeeper(journal, ListFold())
     await keeper.restore()
@@ -136,9 +137,9 @@ class SlowFold(ListFold):
 @pytest.mark.parametrize("most", [1024, 2], ids=["beside", "too many wait"])
 async def test_commits_go_on_while_the_state_is_dumped(tmp_path, monkeypatch, most):
     """They are applied after it, in order, and the saved state is that of one place in the log."""
-    monkeypatch.setattr("penstock.agent.folding.SAVE_BATCHES", 2)
-    monkeypatch.setattr("penstock.agent.folding.POLL_SECONDS", 0.001)
-    monkeypatch.setattr("penstock.agent.folding.MAX_WAITING", most)
+    monkeypatch.setattr("penstock.agent.metrics.checkpoint.SAVE_BATCHES", 2)
+    monkeypatch.setattr("penstock.agent.metrics.checkpoint.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.agent.metrics.checkpoint.MAX_WAITING", most)
     journal = Journal.open(tmp_path)
     keeper = FoldKeeper(journal, fold := SlowFold())
     await keeper.restore()
@@ -162,8 +163,8 @@ async def test_commits_go_on_while_the_state_is_dumped(tmp_path, monkeypatch, mo
 
 async def test_a_dump_that_fails_is_tried_again(tmp_path, monkeypatch):
     """What was committed meanwhile is applied all the same."""
-    monkeypatch.setattr("penstock.agent.folding.SAVE_BATCHES", 2)
-    monkeypatch.setattr("penstock.agent.folding.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.agent.metrics.checkpoint.SAVE_BATCHES", 2)
+    monkeypatch.setattr("penstock.agent.metrics.checkpoint.POLL_SECONDS", 0.001)
     journal = Journal.open(tmp_path)
     keeper = FoldKeeper(journal, fold := SlowFold())
     await keeper.restore()
@@ -266,9 +267,9 @@ async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, caps
         raise OverflowError("boom")
 
     if rule == "handshake":
-        monkeypatch.setitem(mapping._RULES, "handshake", broken)
+        monkeypatch.setitem(event_updates._RULES, "handshake", broken)
     else:
-        monkeypatch.setattr("penstock.agent.metrics.fold.transfer_bulks", broken)
+        monkeypatch.setattr("penstock.agent.metrics.aggregator.transfer_bulks", broken)
     batch = Batch(
         epoch=SOURCE.epoch, seq=1, events=[Event(handshake={}), transfer_failure("r")], strings=[""]
     )

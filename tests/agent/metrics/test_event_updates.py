@@ -6,17 +6,17 @@ import math
 from typing import Any
 
 import pytest
-from penstock.agent.contents import Contents
+from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.samples import transfer_samples
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.columns import probe_bulks, transfer_bulks
-from penstock.agent.metrics.mapping import event_updates, transfer_updates
-from penstock.agent.metrics.spec import NANO
-from penstock.agent.samples import transfer_samples
+from penstock.agent.metrics.bulk_updates import probe_bulks, transfer_bulks
+from penstock.agent.metrics.event_updates import event_updates, transfer_updates
+from penstock.agent.metrics.model import NANO
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
-from tests.support.batches import PEER, TIME, event, transfer_failure
-from tests.support.metrics import SECOND, probes, transfers
+from tests.support.agent.batches import PEER, TIME, event, transfer_failure
+from tests.support.agent.metric_logs import SECOND, probes, transfers
 
 KV = common.CHANNEL_KV
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from penstock.agent.metrics import Exemplars
+from penstock.agent.batch.samples import transfer_samples
 from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.model import EngineKey
-from penstock.agent.samples import transfer_samples
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK
 
-from tests.support.batches import PEER, TIME, event, transfer_failure
-from tests.support.metrics import SECOND, source, transfers
+from tests.support.agent.batches import PEER, TIME, event, transfer_failure
+from tests.support.agent.metric_logs import SECOND, source, transfers
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 FAILURE = ("kv", "NixlConnector", "handshake", "refused", PEER, "false")

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics.catalogue import METRICS
+from penstock.agent.metrics.exposition import OPENMETRICS, PLAIN, negotiate, write
 from penstock.agent.metrics.family import Distribution, Family, Mark, Sample
-from penstock.agent.metrics.spec import Kind
-from penstock.agent.metrics.text import OPENMETRICS, PLAIN, negotiate, write
+from penstock.agent.metrics.model import Kind
 
-from tests.support.exposition import reference
-from tests.support.metrics import UNTIMED
+from tests.support.agent.metric_logs import UNTIMED
+from tests.support.prometheus.exposition import reference
 
 if TYPE_CHECKING:
-    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.metrics.model import Metric
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(['a"b', "a\\b", "a\nb", "", "%s"])
 NUMBERS = st.integers(0, 1 << 60) | st.floats(allow_nan=False)

@@ -6,17 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from penstock.agent.contents import Contents
-from penstock.agent.journal import AGENT_PROCESS
-from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
+from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.journal.transaction import AGENT_PROCESS
+from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
+from penstock.agent.metrics.aggregator import Fold
 from penstock.agent.metrics.catalogue import METRICS
-from penstock.agent.metrics.own import BUILD
+from penstock.agent.metrics.exemplars import Exemplars
+from penstock.agent.metrics.exposition import OPENMETRICS, PLAIN
+from penstock.agent.metrics.gatherer import Exposition
 from penstock.agent.metrics.process import ProcessUse
-from penstock.agent.metrics.text import OPENMETRICS, PLAIN
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.files.source import FileStatus
-from penstock.agent.samples import transfer_samples
-from penstock.agent.traces.state import ExportStatus
+from penstock.agent.policy.files.file_source import FileStatus
+from penstock.agent.traces.assembly.model import ExportStatus
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
@@ -24,8 +26,8 @@ from penstock.proto.v1.snapshot_pb2 import Snapshot
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from tests.support.batches import PEER, TIME, deferral_end, event, transfer_failure
-from tests.support.metrics import SECOND, exposition, live, probes, source, transfers
+from tests.support.agent.batches import PEER, TIME, deferral_end, event, transfer_failure
+from tests.support.agent.metric_logs import SECOND, exposition, live, probes, source, transfers
 
 GOLDEN = Path(__file__).parent / "golden"
 MINUTE = 60 * SECOND

@@ -9,21 +9,24 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.contents import Contents
-from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
-from penstock.agent.metrics.text import OPENMETRICS
-from penstock.agent.samples import transfer_samples
+from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.metrics.agent_metrics import AgentMetrics
+from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.exemplars import Exemplars
+from penstock.agent.metrics.exposition import OPENMETRICS
+from penstock.agent.metrics.gatherer import Exposition
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import running_agent
-from tests.support.batches import PEER, TIME, transfer_failure
-from tests.support.engine import FakeEngine
-from tests.support.metrics import live, source, transfers
-from tests.support.otlp import otlp_backend
-from tests.support.prometheus import running_prometheus
-from tests.support.stories import closed_decode, outcome
+from tests.support.agent.agent import running_agent
+from tests.support.agent.batches import PEER, TIME, transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
+from tests.support.agent.metric_logs import live, source, transfers
+from tests.support.agent.stories import closed_decode, outcome
+from tests.support.otlp.backend import otlp_backend
+from tests.support.prometheus.server import running_prometheus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

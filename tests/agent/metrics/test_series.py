@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, RESERVED, Room, Series
 
-from tests.support.metrics import UNTIMED
+from tests.support.agent.metric_logs import UNTIMED
 
 
 def failure(peer: str, mode: str = "handshake") -> tuple[str, ...]:

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.gauges import add_snapshots
-from penstock.agent.metrics.sheet import MAX, Sheet, add
+from penstock.agent.metrics.gauge_set import MAX, Sheet, add
+from penstock.agent.metrics.snapshot_gauges import add_snapshots
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.batches import PEER, TIME
-from tests.support.metrics import SECOND, live, source
+from tests.support.agent.batches import PEER, TIME
+from tests.support.agent.metric_logs import SECOND, live, source
 
 if TYPE_CHECKING:
-    from penstock.agent.metrics.spec import Metric
-    from penstock.agent.registry import LiveSource
+    from penstock.agent.metrics.model import Metric
+    from penstock.agent.sources.registry import LiveSource
 
 KV, EC = common.CHANNEL_KV, common.CHANNEL_EC
 CORE = source()

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.durations import format_duration, parse_duration
 from penstock.agent.model import EngineKey
-from penstock.agent.selector import (
+from penstock.agent.parsing.durations import format_duration, parse_duration
+from penstock.agent.parsing.label_selector import (
     Requirement,
     Selection,
     Target,
@@ -19,7 +19,7 @@ from penstock.agent.selector import (
     select,
 )
 
-from tests.support.policies import manifest, target
+from tests.support.policy.policies import manifest, target
 
 _LABELS = {"role": "decode", "tier": "a", "zone": ""}
 

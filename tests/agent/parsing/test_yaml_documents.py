@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.documents import MAX_CHARACTERS, MAX_VALUES, DocumentError, read_documents
+from penstock.agent.parsing.yaml_documents import MAX_CHARACTERS, MAX_VALUES, DocumentError, read_documents
 
 
 def test_every_value_has_its_line() -> None:
@@ -92,7 +92,7 @@ def test_the_characters_of_an_alias_count_as_often_as_it_is_used(uses: str) -> N
 
 def test_too_many_values_are_not_composed_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal comes while the text is read: what is wrong behind it is never seen."""
-    monkeypatch.setattr("penstock.agent.documents.MAX_VALUES", 100)
+    monkeypatch.setattr("penstock.agent.parsing.yaml_documents.MAX_VALUES", 100)
     with pytest.raises(DocumentError, match="this is more than 100 values"):
         read_documents("a: [" + "1," * 200 + "]\nb: *absent")
 

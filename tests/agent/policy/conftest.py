@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.policy import PolicyDatabase, PolicyStore
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
 
-from tests.support.agent import short_directory
-from tests.support.policies import NOW
-from tests.support.policy_feed import FeedServer, running_feed
+from tests.support.agent.agent import short_directory
+from tests.support.policy.feed import FeedServer, running_feed
+from tests.support.policy.policies import NOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

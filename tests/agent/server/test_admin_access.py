@@ -16,14 +16,14 @@ import pytest
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
-from tests.support.agent import AgentProcess, short_directory
-from tests.support.certificates import Authority
-from tests.support.policies import action, document
+from tests.support.agent.agent import AgentProcess, short_directory
+from tests.support.agent.certificates import Authority
+from tests.support.policy.policies import action, document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.certificates import Files
+    from tests.support.agent.certificates import Files
 
 _COMMAND = (sys.executable, "-c", "from penstock.agent.ctl.main import main; main()")
 

@@ -8,11 +8,11 @@ import sys
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from penstock.agent.addresses import TcpAddress, UnixAddress
 from penstock.agent.errors import StateError
-from penstock.agent.listen import GrpcServer, Lock
+from penstock.agent.server.addresses import TcpAddress, UnixAddress
+from penstock.agent.server.grpc_server import GrpcServer, Lock
 
-from tests.support.agent import short_directory
+from tests.support.agent.agent import short_directory
 
 
 def test_a_lock_has_one_owner_at_a_time(tmp_path):
@@ -84,7 +84,7 @@ def test_files_for_all_connections():
     """A process that may have more open files than it has asks for them."""
     script = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 3000));"
-        "from penstock.agent.listen import allow_files; allow_files();"
+        "from penstock.agent.server.grpc_server import allow_files; allow_files();"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     result = subprocess.run(

@@ -8,9 +8,9 @@ import threading
 
 import aiohttp
 import pytest
-from penstock.agent.addresses import TcpAddress
 from penstock.agent.errors import StateError
-from penstock.agent.http import HttpServer
+from penstock.agent.server.addresses import TcpAddress
+from penstock.agent.server.http_server import HttpServer
 
 
 class Agent:
@@ -101,7 +101,7 @@ async def test_other_paths_are_not_there(served):
 
 async def test_a_scrape_that_takes_too_long_is_given_up(served, monkeypatch):
     """It answers 503 and so does the next, which waits its turn: threads do not pile up. Then all is well again."""
-    monkeypatch.setattr("penstock.agent.http._RENDER_DEADLINE", 0.05)
+    monkeypatch.setattr("penstock.agent.server.http_server._RENDER_DEADLINE", 0.05)
     agent, get = served
     go_on, rendered = threading.Event(), []
 
@@ -115,7 +115,7 @@ async def test_a_scrape_that_takes_too_long_is_given_up(served, monkeypatch):
         status, text, _ = await get("/metrics")
         assert (status, text) == (503, "the metrics were not ready within 0.05 s; scrape less often\n")
     assert len(rendered) == 1
-    monkeypatch.setattr("penstock.agent.http._RENDER_DEADLINE", 60.0)
+    monkeypatch.setattr("penstock.agent.server.http_server._RENDER_DEADLINE", 60.0)
     monkeypatch.setattr(agent, "hold", None)
     go_on.set()
     assert (await get("/metrics", Accept="x/y"))[:2] == (200, "for x/y")
@@ -174,7 +174,7 @@ async def test_a_connection_has_one_request(bare):
 
 async def test_a_connection_that_dawdles_is_cut_off(monkeypatch):
     """Whether it says nothing or a byte now and then; others are served meanwhile."""
-    monkeypatch.setattr("penstock.agent.http._CONNECTION_SECONDS", 2.0)
+    monkeypatch.setattr("penstock.agent.server.http_server._CONNECTION_SECONDS", 2.0)
     server = HttpServer(TcpAddress("127.0.0.1", 0), Agent().render, lambda: "", lambda: "")
     await server.start()
     try:
@@ -219,7 +219,7 @@ async def crowded(count, data):
 )
 async def test_health_has_room_beside_slow_clients(monkeypatch, count, most, data):
     """They are more than there is room for: both probes are answered, and so is a scrape that reads."""
-    monkeypatch.setattr("penstock.agent.http._MAX_CONNECTIONS", most)
+    monkeypatch.setattr("penstock.agent.server.http_server._MAX_CONNECTIONS", most)
     async with crowded(count, data) as address:
         for path in (b"/healthz", b"/readyz", b"/healthz"):
             answer = await exchange(address, GET.replace(b"/healthz", path) + b"\r\n")
@@ -229,7 +229,7 @@ async def test_health_has_room_beside_slow_clients(monkeypatch, count, most, dat
 
 async def test_a_request_that_was_sent_outlives_those_that_were_not(monkeypatch):
     """Connections that have asked nothing end first, whatever their age."""
-    monkeypatch.setattr("penstock.agent.http._MAX_CONNECTIONS", 2)
+    monkeypatch.setattr("penstock.agent.server.http_server._MAX_CONNECTIONS", 2)
     go_on = threading.Event()
     started = threading.Event()
 

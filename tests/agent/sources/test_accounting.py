@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.accounts import MAX_ACCOUNTS, Account, Accounts
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.registry import Registry
+from penstock.agent.sources.accounting import MAX_ACCOUNTS, Account, Accounts
+from penstock.agent.sources.registry import Registry
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, Tombstone
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.batches import sample_batch, transfer_failure
+from tests.support.agent.batches import sample_batch, transfer_failure
 
 SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 

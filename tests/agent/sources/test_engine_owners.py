@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent import holders as module
 from penstock.agent.errors import HeldError
-from penstock.agent.holders import Holders, digest
 from penstock.agent.model import EngineKey
+from penstock.agent.sources import engine_owners as module
+from penstock.agent.sources.engine_owners import Holders, digest
 
 from tests.support.manual_clock import SECOND, ManualClock
 

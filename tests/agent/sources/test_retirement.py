@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.contents import Contents
+from penstock.agent.batch.columns import Contents
 from penstock.agent.errors import ImpossibleError, NotFoundError
-from penstock.agent.metrics import Fold
+from penstock.agent.metrics.aggregator import Fold
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.admin_server import AdminHarness, running_admin
-from tests.support.agent import short_directory
-from tests.support.batches import PEER, transfer_failure
-from tests.support.quiet import quiet_logs
+from tests.support.agent.admin_server import AdminHarness, running_admin
+from tests.support.agent.agent import short_directory
+from tests.support.agent.batches import PEER, transfer_failure
+from tests.support.agent.quiet import quiet_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,14 +8,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from penstock.agent import statedir
-from penstock.agent.budget import MIN_LIMIT
 from penstock.agent.errors import StateError, TakenError, UnwritableError
-from penstock.agent.journal import Journal
-from penstock.agent.journal.reserve import Reserve
-from penstock.agent.listen import Lock
-from penstock.agent.policy import PolicyDatabase
-from penstock.agent.statedir import StateDirectory, prepare, stays_open
+from penstock.agent.journal.disk_reserve import Reserve
+from penstock.agent.journal.journal import Journal
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.server.grpc_server import Lock
+from penstock.agent.state import directory
+from penstock.agent.state.directory import StateDirectory, prepare, stays_open
+from penstock.agent.state.disk_budget import MIN_LIMIT
 
 
 def test_it_is_made_for_its_owner_alone(tmp_path):
@@ -182,6 +182,6 @@ def test_what_killed_agents_left_is_swept(unwritable, tmp_path):
 def test_no_place_at_all(unwritable, monkeypatch):
     """Then the agent cannot start."""
     monkeypatch.setenv("TMPDIR", "/proc")
-    monkeypatch.setattr(statedir, "_PLACES", ("/proc",))
+    monkeypatch.setattr(directory, "_PLACES", ("/proc",))
     with pytest.raises(StateError, match="there is no other place either"):
         StateDirectory(unwritable, MIN_LIMIT)

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from click.testing import CliRunner
-from penstock.agent.addresses import UnixAddress
-from penstock.agent.backup_client import request_backup
 from penstock.agent.ctl.main import cli
+from penstock.agent.daemon.backup_command import request_backup
 from penstock.agent.journal.reader import Reader
+from penstock.agent.server.addresses import UnixAddress
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.agent import AgentProcess, running_agent, short_directory, wait_until
-from tests.support.batches import noise, transfer_failure
-from tests.support.engine import FakeEngine
+from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
+from tests.support.agent.batches import noise, transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

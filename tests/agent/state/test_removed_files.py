@@ -7,10 +7,10 @@ import json
 from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 
-from tests.support.agent import AgentProcess, running_agent, wait_until
-from tests.support.batches import transfer_failure
-from tests.support.engine import FakeEngine
-from tests.support.removed_files import the_directory
+from tests.support.agent.agent import AgentProcess, running_agent, wait_until
+from tests.support.agent.batches import transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
+from tests.support.agent.removed_files import the_directory
 
 RESTORED = "penstock_agent_databases_restored_total"
 FAILURES = "penstock_transfer_failures_total"

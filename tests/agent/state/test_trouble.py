@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from demo.processes import free_port
-from tests.support.agent import AgentProcess, running_agent, short_directory, wait_until
-from tests.support.batches import noise, transfer_failure
-from tests.support.engine import FakeEngine
+from demo.common.processes import free_port
+from tests.support.agent.agent import AgentProcess, running_agent, short_directory, wait_until
+from tests.support.agent.batches import noise, transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

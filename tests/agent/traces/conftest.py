@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.budget import DEFAULT_LIMIT
-from penstock.agent.journal import Journal
+from penstock.agent.journal.journal import Journal
+from penstock.agent.state.disk_budget import DEFAULT_LIMIT
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.otlp import otlp_backend
-from tests.support.stories import fill
+from tests.support.agent.stories import fill
+from tests.support.otlp.backend import otlp_backend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
     from pathlib import Path
 
+    from penstock.agent.batch.samples import TransferSample
     from penstock.agent.model import Source
-    from penstock.agent.samples import TransferSample
     from penstock.proto.v1.events_pb2 import Event
 
-    from tests.support.otlp import OtlpBackend
+    from tests.support.otlp.backend import OtlpBackend
 
 
 class Book:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.ctl.event_words import event_words
-from penstock.agent.traces import names
-from penstock.agent.traces.state import Limits
+from penstock.agent.ctl.render.events import event_words
+from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.spans import semconv
 from penstock.proto.v1 import common_pb2
 
 from tests.faults.extent import RANDOM_LOGS
-from tests.support.batches import TIME, deferral_end, deferral_start, event
-from tests.support.stories import (
+from tests.support.agent.batches import TIME, deferral_end, deferral_start, event
+from tests.support.agent.derived import Told
+from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
     DECODE_WORKER,
@@ -32,7 +33,6 @@ from tests.support.stories import (
     probe,
     sample,
 )
-from tests.support.told import Told
 
 GRACE = Limits().grace_nano
 MOST = (1 << 64) - 1
@@ -72,12 +72,12 @@ def test_a_deferral_ends_once_though_its_engine_came_back(pause):
     found = Told(log.batches, SOURCES).check()
     (sentence,) = found.sentences
     assert "after 15.0 s, 14.9 s of them deferred" in sentence
-    last = found.named(names.REQUEST)[-1]
-    assert last.attributes[names.DEFERRED_SECONDS] == pytest.approx(14.9)
-    assert names.ENGINE_LOST not in last.attributes
+    last = found.named(semconv.REQUEST)[-1]
+    assert last.attributes[semconv.DEFERRED_SECONDS] == pytest.approx(14.9)
+    assert semconv.ENGINE_LOST not in last.attributes
     assert [
-        span.attributes[names.ENDING]
-        for span in found.named(names.DEFERRAL)
+        span.attributes[semconv.ENDING]
+        for span in found.named(semconv.DEFERRAL)
         if span.parent_span_id == last.span_id
     ] == ["aborted"]
 
@@ -92,8 +92,8 @@ def test_deferrals_that_overlap_are_one_time():
             (DECODE_CORE, closed_decode()),
         ]
     )
-    (request,) = found.named(names.REQUEST)
-    assert request.attributes[names.DEFERRED_SECONDS] == 0.45
+    (request,) = found.named(semconv.REQUEST)
+    assert request.attributes[semconv.DEFERRED_SECONDS] == 0.45
 
 
 def test_a_load_is_part_of_its_request_though_its_handshake_began_before():
@@ -112,7 +112,7 @@ def test_a_load_is_part_of_its_request_though_its_handshake_began_before():
             ),
         ]
     )  # fmt: skip
-    (load,) = found.named(names.KV_LOAD)
+    (load,) = found.named(semconv.KV_LOAD)
     assert load.start_unix_nano == joined
     (sentence,) = found.sentences
     assert "it was under way for 4 ms; it ended (error) after 5 ms" in sentence
@@ -138,18 +138,21 @@ def test_what_comes_late_is_within_its_request_too():
     log = Log()
     log.add(DECODE_CORE, closed_decode())
     log.add(DECODE_WORKER, failed_load(start_time_unix_nano=TIME - SECOND), after=10 * GRACE)
-    (load,) = Told(log.batches, SOURCES).check().named(names.KV_LOAD)
+    (load,) = Told(log.batches, SOURCES).check().named(semconv.KV_LOAD)
     assert load.start_unix_nano == TIME
 
 
 def test_a_failed_request_has_lost_tokens_and_recomputed_none():
     """Attributes name what happened."""
-    (request,) = told(failed_story(FAILED, finish_reason="error")).named(names.REQUEST)
-    assert request.attributes[names.TOKENS_LOST] == 400
-    assert not {names.TOKENS_RECOMPUTED, names.TOKENS_KEPT} & request.attributes.keys()
-    (request,) = told(failed_story()).named(names.REQUEST)
-    assert (request.attributes[names.TOKENS_RECOMPUTED], request.attributes[names.TOKENS_KEPT]) == (400, 12)
-    assert names.TOKENS_LOST not in request.attributes
+    (request,) = told(failed_story(FAILED, finish_reason="error")).named(semconv.REQUEST)
+    assert request.attributes[semconv.TOKENS_LOST] == 400
+    assert not {semconv.TOKENS_RECOMPUTED, semconv.TOKENS_KEPT} & request.attributes.keys()
+    (request,) = told(failed_story()).named(semconv.REQUEST)
+    assert (request.attributes[semconv.TOKENS_RECOMPUTED], request.attributes[semconv.TOKENS_KEPT]) == (
+        400,
+        12,
+    )
+    assert semconv.TOKENS_LOST not in request.attributes
 
 
 @pytest.mark.parametrize("duration", [TIME * 2, MOST])
@@ -163,7 +166,7 @@ def test_a_duration_that_exceeds_its_end_is_none(duration, closed):
     ]
     found = told(story)
     if closed:
-        (load,) = found.named(names.KV_LOAD)
+        (load,) = found.named(semconv.KV_LOAD)
         assert load.start_unix_nano == load.end_unix_nano == TIME + 60 * MS
 
 
@@ -173,7 +176,7 @@ def test_a_rebalance_is_where_times_can_be(start):
     layer = {"start_time_unix_nano": MOST, "duration_nano": MOST, "experts_received_remotely": 1}
     body = {"start_time_unix_nano": start, "duration_nano": MOST, "step": 3, "layers": [layer]}
     found = told([(DECODE_WORKER, event("eplb_rebalance", time_ns=TIME, **body))])
-    assert [span.name for span in found.spans] == [names.EPLB_REBALANCE, names.EPLB_LAYER]
+    assert [span.name for span in found.spans] == [semconv.EPLB_REBALANCE, semconv.EPLB_LAYER]
 
 
 def test_a_failed_rebalance_has_no_balance_after_it():
@@ -184,7 +187,7 @@ def test_a_failed_rebalance_has_no_balance_after_it():
     }  # fmt: skip
     failed = event("eplb_rebalance", **body)
     (span,) = told([(DECODE_WORKER, failed)]).spans
-    assert span.attributes[names.BALANCEDNESS_BEFORE] == 0.87
+    assert span.attributes[semconv.BALANCEDNESS_BEFORE] == 0.87
     assert "0.96" not in event_words(failed)
 
 

@@ -7,20 +7,18 @@ import json
 import socket
 
 import grpc
-from penstock.agent.journal import Reader
+from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.schema import FILE
-from penstock.agent.traces import names
-from penstock.agent.traces.export import CURSOR
+from penstock.agent.traces.export.exporter import CURSOR
+from penstock.agent.traces.spans import semconv
 from penstock.proto.v1.admin_pb2 import ApplyPolicyRequest, DeletePolicyRequest, GetTraceRequest
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 from penstock.proto.v1.common_pb2 import ROLE_DECODE, ROLE_PREFILL
 
-from tests.support.agent import running_agent, wait_until
-from tests.support.batches import deferral_end, deferral_start, transfer_failure
-from tests.support.engine import FakeEngine
-from tests.support.otlp import otlp_backend
-from tests.support.policies import document
-from tests.support.stories import (
+from tests.support.agent.agent import running_agent, wait_until
+from tests.support.agent.batches import deferral_end, deferral_start, transfer_failure
+from tests.support.agent.ingest_client import FakeEngine
+from tests.support.agent.stories import (
     DECODE,
     PREFILL,
     closed,
@@ -30,6 +28,8 @@ from tests.support.stories import (
     lease,
     outcome,
 )
+from tests.support.otlp.backend import otlp_backend
+from tests.support.policy.policies import document
 
 
 def test_an_engines_traces_survive_a_killed_agent():
@@ -57,7 +57,7 @@ def test_an_engines_traces_survive_a_killed_agent():
             spans = backend.wait_for(7)
     assert {span.span_id for span in tree.spans} == {span.span_id for span in spans}
     assert len(spans) == 7
-    assert {span.trace_id for span in spans if span.name != names.HANDSHAKE} == {tree.trace_id}
+    assert {span.trace_id for span in spans if span.name != semconv.HANDSHAKE} == {tree.trace_id}
 
 
 def test_a_backend_that_never_answers_holds_up_nothing():
@@ -101,7 +101,7 @@ def test_the_sample_ratio_follows_the_policy_live():
             admin = AdminStub(channel)
 
             def requests() -> set[str]:
-                return {str(span.attributes.get(names.GEN_AI_REQUEST_ID)) for span in backend.spans}
+                return {str(span.attributes.get(semconv.GEN_AI_REQUEST_ID)) for span in backend.spans}
 
             def good_one_comes() -> bool:
                 number = next(numbers)

@@ -10,8 +10,8 @@ import threading
 import tracemalloc
 
 import pytest
-from penstock.instrumentation.guard import LOG_INTERVAL, Guards
-from penstock.instrumentation.tally import OTHER, Tally
+from penstock.instrumentation.core.drop_counter import OTHER, Tally
+from penstock.instrumentation.core.guard import LOG_INTERVAL, Guards
 
 from tests.support.seconds import SecondsClock
 
@@ -88,7 +88,7 @@ def test_broken_logging_is_contained(guards: Guards, monkeypatch: pytest.MonkeyP
     def broken(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("penstock.instrumentation.guard.logger.warning", broken)
+    monkeypatch.setattr("penstock.instrumentation.core.guard.logger.warning", broken)
     with guards("hook"):
         raise ValueError
     assert guards.counts
@@ -114,7 +114,7 @@ def test_allocates_nothing_when_nothing_happens(guards: Guards) -> None:
 def test_environment_decides(value: str, raises: bool) -> None:
     """PENSTOCK_GUARD=raise is read at import."""
     done = subprocess.run(
-        [sys.executable, "-c", "from penstock.instrumentation.guard import guard; print(guard.raising)"],
+        [sys.executable, "-c", "from penstock.instrumentation.core.guard import guard; print(guard.raising)"],
         env={"PENSTOCK_GUARD": value},
         capture_output=True,
         text=True,

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 
 import pytest
-from penstock.instrumentation.settings import Settings, SettingsError, load, parse
+from penstock.instrumentation.core.settings import Settings, SettingsError, load, parse
 
 SOCKET = "unix:///run/penstock/ingest.sock"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.constants import COMPONENT_SCHEDULER
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Extension, HookRegistry, HookState, Requirement, State
+from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.hooks.registry import Extension, HookRegistry, HookState, Requirement, State
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:

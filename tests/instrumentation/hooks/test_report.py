@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from penstock.instrumentation.constants import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
-from penstock.instrumentation.fitness import (
+from penstock.instrumentation.core.constants import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
+from penstock.instrumentation.hooks.report import (
     Answer,
     Finding,
     Report,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.instrumentation import policy_desk
-from penstock.instrumentation.policy_client import PolicyClient
-from penstock.instrumentation.policy_model import NO_POLICY, Action
+from penstock.instrumentation.policy import applier
+from penstock.instrumentation.policy.client import PolicyClient
+from penstock.instrumentation.resilience.policy import NO_POLICY, Action
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.service import Message, Tag
+from penstock.instrumentation.transport.background_thread import Message, Tag
 from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_SETUP
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 from penstock.proto.v1.policy_pb2 import (
@@ -23,9 +23,9 @@ from penstock.proto.v1.policy_pb2 import (
 )
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support.agent import wait_until
-from tests.support.entries import acknowledged, emit_failure
-from tests.support.held_step import hold_step
+from tests.support.agent.agent import wait_until
+from tests.support.agent.entries import acknowledged, emit_failure
+from tests.support.engine.held_step import hold_step
 from tests.support.seconds import SecondsClock
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1.policy_pb2 import Report
 
-    from tests.support.fake_agent import FakeAgent
+    from tests.support.agent.fake_agent import FakeAgent
 
 FIELDS = ("kv_load_failure.action",)
 
@@ -123,7 +123,7 @@ def test_engine_that_hangs_in_a_step_refuses_and_follows_in_the_end(
     agent: FakeAgent, subscribed: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step beyond the deadline is answered by a NACK with what is still in force; its end brings the push and an ACK."""
-    monkeypatch.setattr(policy_desk, "STEP_DEADLINE", 0.05)
+    monkeypatch.setattr(applier, "STEP_DEADLINE", 0.05)
     end = hold_step(subscribed)
     push = Push(schedule=FAIL.schedule)
     push.quarantines.add(id="q", peer="p:1", state=QUARANTINE_STATE_OPEN)
@@ -434,16 +434,16 @@ def test_an_expiry_that_a_long_step_delays_is_no_hang(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told as one only after the deadline, and no longer than it lasts."""
-    monkeypatch.setattr(policy_desk, "ATTEMPT", 0.01)
+    monkeypatch.setattr(applier, "ATTEMPT", 0.01)
     clock = SecondsClock()
-    desk = policy_desk.PolicyDesk(runtime, FIELDS, faults_allowed=False, clock=clock)
+    desk = applier.PolicyDesk(runtime, FIELDS, faults_allowed=False, clock=clock)
     schedule = [entry("h-1", FAILURE_ACTION_FAIL, 10), entry("h-2", FAILURE_ACTION_RECOMPUTE)]
     assert desk.take(Push(nonce=1, schedule=schedule)).ack.hash == "h-1"
     clock.now += 10.0
     end = hold_step(runtime)
     assert desk.tick() is None
     assert desk.last_error == ""
-    clock.now += policy_desk.STEP_DEADLINE
+    clock.now += applier.STEP_DEADLINE
     assert desk.tick() is None
     assert "hangs" in desk.last_error
     end()

@@ -9,8 +9,9 @@ import pytest
 from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation.policy_decode import RefusedError, decode
-from penstock.instrumentation.policy_model import (
+from penstock.instrumentation.policy.decode import RefusedError, decode
+from penstock.instrumentation.policy.policy_schedule import Entry, Schedule
+from penstock.instrumentation.resilience.policy import (
     NO_POLICY,
     Action,
     Deferral,
@@ -21,7 +22,6 @@ from penstock.instrumentation.policy_model import (
     PolicyBody,
     Telemetry,
 )
-from penstock.instrumentation.policy_schedule import Entry, Schedule
 from penstock.proto.v1 import policy_pb2
 from penstock.proto.v1.policy_pb2 import Push
 

@@ -8,13 +8,13 @@ import pytest
 from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.directives import NO_DIRECTIVES, Directives
-from penstock.instrumentation.directives_decode import decode_directives
-from penstock.instrumentation.drills import Drill
-from penstock.instrumentation.policy_holder import PolicyHolder
-from penstock.instrumentation.policy_model import NO_POLICY, Policy
-from penstock.instrumentation.quarantine import Order
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.policy.active_policy import PolicyHolder
+from penstock.instrumentation.policy.decode_orders import decode_directives
+from penstock.instrumentation.resilience.fault_drills import Drill
+from penstock.instrumentation.resilience.orders import NO_DIRECTIVES, Directives
+from penstock.instrumentation.resilience.policy import NO_POLICY, Policy
+from penstock.instrumentation.resilience.quarantine import Order
 from penstock.proto.v1.policy_pb2 import Push
 
 SECOND = 1_000_000_000

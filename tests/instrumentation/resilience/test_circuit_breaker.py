@@ -6,9 +6,9 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from penstock.instrumentation import constants
-from penstock.instrumentation.circuit import Admit, Circuit, Failure, Rules, State
-from penstock.instrumentation.policy_model import PeerQuarantine
+from penstock.instrumentation.core import constants
+from penstock.instrumentation.resilience.circuit_breaker import Admit, Circuit, Failure, Rules, State
+from penstock.instrumentation.resilience.policy import PeerQuarantine
 from penstock.proto.v1 import common_pb2, events_pb2
 
 RULES = Rules(failures=3, window_ns=30, duration_ns=60, max_peers_percent=100)

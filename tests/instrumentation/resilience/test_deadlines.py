@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.deadlines import Deadlines, Limits, Overdue, Wait, exceeded
-from penstock.instrumentation.policy_model import Deferral
+from penstock.instrumentation.resilience.deadlines import Deadlines, Limits, Overdue, Wait, exceeded
+from penstock.instrumentation.resilience.policy import Deferral
 
 NONE = Limits()
 LIMITS = Limits(max_start_wait_ns=30, max_transfer_wait_ns=5)

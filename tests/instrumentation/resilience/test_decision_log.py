@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.decisions import DecidedBy, Decision, Outcome
-from penstock.instrumentation.ledger import Ledger
+from penstock.instrumentation.resilience.decisions import DecidedBy, Decision, Outcome
+from penstock.instrumentation.resilience.ledger import Ledger
 
 RECOMPUTED = Decision(Outcome.RECOMPUTED, DecidedBy.POLICY, "first")
 FAILED = Decision(Outcome.FAILED, DecidedBy.BUDGET, "later")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from penstock.instrumentation.decisions import (
+from penstock.instrumentation.resilience.decisions import (
     DecidedBy,
     EcLoss,
     KvLoss,
@@ -14,9 +14,15 @@ from penstock.instrumentation.decisions import (
     decide_ec,
     decide_kv,
 )
-from penstock.instrumentation.policy_model import Action, Deferral, EcLoadFailure, KvLoadFailure, PolicyBody
+from penstock.instrumentation.resilience.policy import (
+    Action,
+    Deferral,
+    EcLoadFailure,
+    KvLoadFailure,
+    PolicyBody,
+)
 
-from tests.support.full_budgets import budgets
+from tests.support.policy.full_budgets import budgets
 
 MAX = 100
 OUTCOMES = {"recomputed": Outcome.RECOMPUTED, "failed": Outcome.FAILED}

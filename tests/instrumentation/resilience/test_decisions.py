@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.budget import RecomputeBudget
-from penstock.instrumentation.decisions import (
+from penstock.instrumentation.resilience.decisions import (
     Budgets,
     DecidedBy,
     EcLoss,
@@ -16,7 +15,7 @@ from penstock.instrumentation.decisions import (
     decide_ec,
     decide_kv,
 )
-from penstock.instrumentation.policy_model import (
+from penstock.instrumentation.resilience.policy import (
     NO_POLICY,
     Action,
     Deferral,
@@ -25,10 +24,11 @@ from penstock.instrumentation.policy_model import (
     Policy,
     PolicyBody,
 )
+from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
 from penstock.proto.v1 import common_pb2
 
-from tests.support.full_budgets import budgets
 from tests.support.manual_clock import SECOND, ManualClock
+from tests.support.policy.full_budgets import budgets
 
 AUTO = PolicyBody(kv_load_failure=KvLoadFailure(Action.AUTO, 4096, 500, Action.FAIL))
 

@@ -8,8 +8,16 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation import constants, drills
-from penstock.instrumentation.drills import MODES, SLOW, Drill, DrillRefusedError, Drills, check
+from penstock.instrumentation.core import constants
+from penstock.instrumentation.resilience import fault_drills
+from penstock.instrumentation.resilience.fault_drills import (
+    MODES,
+    SLOW,
+    Drill,
+    DrillRefusedError,
+    Drills,
+    check,
+)
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2
 
@@ -34,11 +42,11 @@ def running(clock):
 
 def test_refused_unless_allowed(clock):
     """An engine that was not started for it refuses drills and says how to start it; none at all is fine."""
-    drills = Drills(allowed=False, clock=clock)
-    drills.replace([])
+    fault_drills = Drills(allowed=False, clock=clock)
+    fault_drills.replace([])
     with pytest.raises(DrillRefusedError, match="PENSTOCK_ALLOW_FAULTS=1"):
-        drills.replace([DRILL])
-    assert drills.hit(KV, TRANSFER, "p") is None
+        fault_drills.replace([DRILL])
+    assert fault_drills.hit(KV, TRANSFER, "p") is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,7 @@ def test_refused_unless_allowed(clock):
         ({"rate": 1.1}, "rate 1.1"),
         ({"rate": float("nan")}, "rate nan"),
         ({"valid_for_ns": 0}, "at most 14400 s, not 0 s"),
-        ({"valid_for_ns": drills.MAX_VALID_NS + SECOND}, "at most 14400 s, not 14401 s"),
+        ({"valid_for_ns": fault_drills.MAX_VALID_NS + SECOND}, "at most 14400 s, not 14401 s"),
         ({"delay_ns": -SECOND}, "delay -1 s"),
         ({"delay_ns": 61 * SECOND}, "delay 61 s; use at most 60 s"),
         ({"mode": SLOW}, "delay 0 s; .* more than 0 s with mode slow"),
@@ -121,9 +129,9 @@ def test_same_seed_same_choice(clock):
     """The choice is the random generator's alone."""
 
     def choices():
-        drills = Drills(allowed=True, random=Random(42), clock=clock)
-        drills.replace([replace(DRILL, rate=0.2)])
-        return [drills.hit(KV, TRANSFER, "p") is not None for _ in range(1000)]
+        fault_drills = Drills(allowed=True, random=Random(42), clock=clock)
+        fault_drills.replace([replace(DRILL, rate=0.2)])
+        return [fault_drills.hit(KV, TRANSFER, "p") is not None for _ in range(1000)]
 
     first = choices()
     assert first == choices()
@@ -146,11 +154,11 @@ def test_whatever_passes_the_check_ends(rate, valid, delay, mode):
     """A drill that is accepted hits at most while it runs."""
     drill = Drill("d", KV, mode, rate, valid, delay_ns=delay)
     clock = ManualClock()
-    drills = Drills(allowed=True, random=Random(1), clock=clock)
+    fault_drills = Drills(allowed=True, random=Random(1), clock=clock)
     try:
         check(drill)
     except DrillRefusedError:
         return
-    drills.replace([drill])
+    fault_drills.replace([drill])
     clock.now += drill.valid_for_ns
-    assert drills.hit(KV, mode, "p") is None
+    assert fault_drills.hit(KV, mode, "p") is None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from penstock.instrumentation.circuit import Admit, State
-from penstock.instrumentation.quarantine import Order, Status
+from penstock.instrumentation.resilience.circuit_breaker import Admit, State
+from penstock.instrumentation.resilience.quarantine import Order, Status
 
 from tests.support.manual_clock import SECOND
-from tests.support.quarantine_bench import EVERYONE, IDLE, INCOMPATIBLE, REFUSED, REMOTE, RULES, Bench
+from tests.support.policy.quarantine_bench import EVERYONE, IDLE, INCOMPATIBLE, REFUSED, REMOTE, RULES, Bench
 
 
 def test_life_of_a_quarantine():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from penstock.instrumentation import constants
-from penstock.instrumentation.circuit import Failure, Rules, State
-from penstock.instrumentation.quarantine import Order, Quarantine
+from penstock.instrumentation.core import constants
+from penstock.instrumentation.resilience.circuit_breaker import Failure, Rules, State
+from penstock.instrumentation.resilience.quarantine import Order, Quarantine
 
 MAX_PEERS = 5
 IDLE = 200

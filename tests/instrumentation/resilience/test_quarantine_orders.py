@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from penstock.instrumentation.circuit import Admit, State
-from penstock.instrumentation.quarantine import Order
+from penstock.instrumentation.resilience.circuit_breaker import Admit, State
+from penstock.instrumentation.resilience.quarantine import Order
 
 from tests.support.manual_clock import SECOND
-from tests.support.quarantine_bench import EVERYONE, INCOMPATIBLE, REFUSED, REMOTE, RULES, Bench
+from tests.support.policy.quarantine_bench import EVERYONE, INCOMPATIBLE, REFUSED, REMOTE, RULES, Bench
 
 
 def test_order_to_quarantine_needs_no_failure_and_ends():

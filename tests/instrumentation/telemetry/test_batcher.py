@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from penstock.instrumentation.collector import BATCH_ENTRIES, NEVER, ROUND, SOON, Collector
-from penstock.instrumentation.emitter import Emitter
+from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, ROUND, SOON, Collector
+from penstock.instrumentation.telemetry.emitter import Emitter
 
 
 @pytest.fixture

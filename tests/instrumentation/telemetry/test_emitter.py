@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation.emitter import Emitter
+from penstock.instrumentation.telemetry.emitter import Emitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation import constants, encode, records
-from penstock.instrumentation.encode import frame, seal, text
-from penstock.instrumentation.outbox import Sealed
-from penstock.instrumentation.tally import Tally
+from penstock.instrumentation.core import constants
+from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.telemetry import encoder, records
+from penstock.instrumentation.telemetry.encoder import frame, seal, text
+from penstock.instrumentation.telemetry.outbox import Sealed
 from penstock.proto.v1 import common_pb2, events_pb2
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
@@ -128,7 +129,7 @@ def test_large_batch_is_split() -> None:
     assert len(found) > 1
     assert [item.request_id for one in found for item in one.events] == [f"r-{index}" for index in range(60)]
     assert sum(len(one.transfers.bytes) for one in found) == 3
-    assert all(len(one.content) <= encode.BATCH_BYTES for one in sealed)
+    assert all(len(one.content) <= encoder.BATCH_BYTES for one in sealed)
     assert sum(one.held.get("eplb_rebalance", 0) for one in sealed) == 60
     assert not drops
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.instrumentation import exporter
-from penstock.instrumentation.constants import ROLE_DECODE
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core.constants import ROLE_DECODE
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.telemetry import exporter
 
-from tests.support.agent import wait_until
-from tests.support.entries import acknowledged, emit_failure, emit_probe, emit_transfer
+from tests.support.agent.agent import wait_until
+from tests.support.agent.entries import acknowledged, emit_failure, emit_probe, emit_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.runtime import Runtime
     from penstock.proto.v1.ingest_pb2 import Batch
 
-    from tests.support.fake_agent import FakeAgent
+    from tests.support.agent.fake_agent import FakeAgent
 
 
 def ids(agent: FakeAgent) -> list[str]:
@@ -167,7 +167,7 @@ def test_rejected_snapshot_costs_no_batch(
     """An agent that refuses snapshots still gets every batch."""
     monkeypatch.setattr(guard, "raising", False)
     agent.verdict = lambda batch: grpc.StatusCode.INVALID_ARGUMENT if batch.HasField("snapshot") else None
-    monkeypatch.setattr("penstock.instrumentation.backoff.MAXIMUM", 0.1)
+    monkeypatch.setattr("penstock.instrumentation.transport.backoff.MAXIMUM", 0.1)
     for number in range(5):
         emit_failure(runtime, f"r-{number}")
         agent.wait(lambda want=number: len(agent.received.entries()) > want, f"entry {number}")
@@ -181,7 +181,7 @@ def test_rejected_snapshot_is_not_tried_at_every_turn(
 ) -> None:
     """After a snapshot that the agent refuses the stream stays up without them, and batches flow on it."""
     monkeypatch.setattr(guard, "raising", False)
-    monkeypatch.setattr("penstock.instrumentation.backoff.MAXIMUM", 0.1)
+    monkeypatch.setattr("penstock.instrumentation.transport.backoff.MAXIMUM", 0.1)
     refused = []
 
     def picky(batch: Batch) -> grpc.StatusCode | None:

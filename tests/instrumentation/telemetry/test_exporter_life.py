@@ -6,15 +6,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import exporter
-from penstock.instrumentation.bounds import ROWS_MAX
-from penstock.instrumentation.collector import BATCH_ENTRIES
-from penstock.instrumentation.constants import COMPONENT_WORKER
-from penstock.instrumentation.encode import TEXT_MAX
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core.constants import COMPONENT_WORKER
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.telemetry import exporter
+from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES
+from penstock.instrumentation.telemetry.bounds import ROWS_MAX
+from penstock.instrumentation.telemetry.encoder import TEXT_MAX
 
-from tests.support.agent import wait_until
-from tests.support.entries import emit_failure, emit_probe, emit_transfer
+from tests.support.agent.agent import wait_until
+from tests.support.agent.entries import emit_failure, emit_probe, emit_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.runtime import Runtime
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-    from tests.support.fake_agent import FakeAgent
+    from tests.support.agent.fake_agent import FakeAgent
 
 
 def ids(agent: FakeAgent) -> list[str]:
@@ -184,7 +184,7 @@ def test_error_in_the_thread_does_not_end_it(
     agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error of the exporter's own is counted, and after a pause it goes on."""
-    monkeypatch.setattr("penstock.instrumentation.service.ERROR_PAUSE", 0.01)
+    monkeypatch.setattr("penstock.instrumentation.transport.background_thread.ERROR_PAUSE", 0.01)
     runtime.start()
     agent.wait(lambda: agent.received.hellos, "a hello")
     broken = runtime._exporter._collector
@@ -201,7 +201,7 @@ def test_failed_encoder_is_accounted_for(
 ) -> None:
     """Entries that an error of the encoder's own takes with it are counted."""
     monkeypatch.setattr(guard, "raising", False)
-    monkeypatch.setattr("penstock.instrumentation.service.ERROR_PAUSE", 0.01)
+    monkeypatch.setattr("penstock.instrumentation.transport.background_thread.ERROR_PAUSE", 0.01)
 
     def broken(*_: object) -> None:
         raise MemoryError
@@ -209,7 +209,7 @@ def test_failed_encoder_is_accounted_for(
     runtime.start()
     agent.wait(lambda: agent.received.hellos, "a hello")
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.instrumentation.encode.seal", broken)
+        patch.setattr("penstock.instrumentation.telemetry.encoder.seal", broken)
         emit_failure(runtime, "r-1")
         wait_until(lambda: runtime.emitter.drops, "the account")
     agent.wait(lambda: agent.received.lost() == {("encode_error", "other"): 1}, "the report")

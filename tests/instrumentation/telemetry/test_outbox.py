@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from penstock.instrumentation.outbox import KEYS_MAX, Outbox, Sealed, Watermark
+from penstock.instrumentation.telemetry.outbox import KEYS_MAX, Outbox, Sealed, Watermark
 
 LIMIT = 100
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation import exporter
-from penstock.instrumentation.transport import Stream
+from penstock.instrumentation.telemetry import exporter
+from penstock.instrumentation.transport.grpc_stream import Stream
 
-from tests.support.agent import wait_until
-from tests.support.entries import acknowledged, emit_failure, emit_transfer
+from tests.support.agent.agent import wait_until
+from tests.support.agent.entries import acknowledged, emit_failure, emit_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 def hanging(directory: Path) -> Iterator[subprocess.Popen[str]]:
     """Start an agent's double as a process that a signal can stop."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.fake_agent", f"unix://{directory}/ingest.sock"],
+        [sys.executable, "-m", "tests.support.agent.fake_agent", f"unix://{directory}/ingest.sock"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -95,7 +95,7 @@ def test_process_ends_with_a_hung_agent(hanging: subprocess.Popen[str], director
     script = """
     import sys
     from penstock.instrumentation.runtime import runtime
-    from penstock.instrumentation.settings import Settings
+    from penstock.instrumentation.core.settings import Settings
     runtime.configure(Settings(endpoint=sys.argv[1]))
     runtime.identify(process="engine-core", key="0")
     runtime.start_policy(("kv_load_failure",))

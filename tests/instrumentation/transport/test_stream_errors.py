@@ -8,10 +8,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.endings import sentence
-from penstock.instrumentation.transport import Stream
+from penstock.instrumentation.transport.grpc_stream import Stream
+from penstock.instrumentation.transport.stream_errors import sentence
 
-from tests.support.agent import short_directory
+from tests.support.agent.agent import short_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.recorder import Recorder, recording
+from tests.support.engine.recorder import Recorder, recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,10 +23,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
 @pytest.fixture
 def make_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Build an instrumented real scheduler with a real NIXL connector on its side."""
-    from penstock.instrumentation.vllm.connectors import KvConnectorHook
-    from penstock.instrumentation.vllm.scheduler_hook import instrument
+    from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
+    from penstock.instrumentation.vllm.scheduler.hook import instrument
 
-    from tests.support import schedulers
+    from tests.support.engine import schedulers
 
     hook = KvConnectorHook()
     hook.install()
@@ -66,11 +66,11 @@ def make_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[...,
 @pytest.fixture
 def make_ec_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Build an instrumented real scheduler of a consumer of encoder outputs, with a toy EC connector on its side."""
-    from penstock.instrumentation.vllm.ec_connectors import EcConnectorHook
-    from penstock.instrumentation.vllm.scheduler_hook import instrument
+    from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
+    from penstock.instrumentation.vllm.scheduler.hook import instrument
     from vllm.config import ECTransferConfig
 
-    from tests.support import schedulers
+    from tests.support.engine import schedulers
 
     hook = EcConnectorHook()
     hook.install()
@@ -90,7 +90,7 @@ def make_ec_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[.
         config.ec_transfer_config = ECTransferConfig(
             ec_connector=connector,
             ec_role="ec_consumer",
-            ec_connector_module_path="tests.support.toy_ec",
+            ec_connector_module_path="tests.support.ec.fake_ec",
             ec_connector_extra_config=extra or {},
         )
         config.scheduler_config.async_scheduling = kind == "async"

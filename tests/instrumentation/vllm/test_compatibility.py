@@ -13,15 +13,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.fitness import Verdict
-from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.hooks.registry import registry
+from penstock.instrumentation.hooks.report import Verdict
 from penstock.instrumentation.vllm import install as installer
 from penstock.instrumentation.vllm import survey as surveys
-from penstock.instrumentation.vllm.scheduler_hook import instrument
+from penstock.instrumentation.vllm.scheduler.hook import instrument
 from penstock.proto.v1.common_pb2 import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-from tests.support import nixl_pair, schedulers
+from tests.support.engine import schedulers
+from tests.support.kv import nixl_pair
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -34,7 +35,7 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
 ALL = {
     "client_error": COMPONENT_FRONTEND,

@@ -8,13 +8,13 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.hooks.registry import registry
 from penstock.instrumentation.vllm import install as installer
-from penstock.instrumentation.vllm.scheduler import SchedulerMixin
-from penstock.instrumentation.vllm.scheduler_hook import create_scheduler, instrument
+from penstock.instrumentation.vllm.scheduler.hook import create_scheduler, instrument
+from penstock.instrumentation.vllm.scheduler.mixin import SchedulerMixin
 
-from tests.support import schedulers
+from tests.support.engine import schedulers
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
 NAMES = ("kv_connector", "scheduler_class", "trace_context")
 
@@ -112,7 +112,7 @@ def test_a_scheduler_that_does_not_fit() -> None:
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_factory_for_scheduler_cls(kind: str, tmp_path: Path) -> None:
     """--scheduler-cls takes the factory's dotted name: it builds what vLLM would have built, instrumented."""
-    name = "penstock.instrumentation.vllm.scheduler_hook.create_scheduler"
+    name = "penstock.instrumentation.vllm.scheduler.hook.create_scheduler"
     assert resolve_obj_by_qualname(name) is create_scheduler
     config = schedulers.vllm_config(tmp_path)
     config.scheduler_config.async_scheduling = kind == "async"

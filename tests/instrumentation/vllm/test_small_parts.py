@@ -8,21 +8,27 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.decisions import Outcome, Trigger
-from penstock.instrumentation.vllm import outcomes, peers
-from penstock.instrumentation.vllm.identity import engine_index, guess_role, model_name, worker_process
-from penstock.instrumentation.vllm.judge import Judge
-from penstock.instrumentation.vllm.nixl_context import Plan
-from penstock.instrumentation.vllm.nixl_handshakes import ENGINES, WAITERS, Handshakes
-from penstock.instrumentation.vllm.nixl_transfers import Posted, Transfers
-from penstock.instrumentation.vllm.patch import Patch
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.reports import LoadFailure, WorkerReport, find
-from penstock.instrumentation.vllm.requests import RequestRecord, external_id
-from penstock.instrumentation.vllm.subclass import Swaps, instrumented
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.hooks.patch import Patch
+from penstock.instrumentation.hooks.subclass import Swaps, instrumented
+from penstock.instrumentation.resilience.decisions import Outcome, Trigger
+from penstock.instrumentation.vllm.kv.decider import Judge
+from penstock.instrumentation.vllm.kv.nixl.handshake_table import ENGINES, WAITERS, Handshakes
+from penstock.instrumentation.vllm.kv.nixl.nixl_context import Plan
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import Posted, Transfers
+from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport, find
+from penstock.instrumentation.vllm.naming import peers
+from penstock.instrumentation.vllm.naming.engine_identity import (
+    engine_index,
+    guess_role,
+    model_name,
+    worker_process,
+)
+from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.requests import outcomes
+from penstock.instrumentation.vllm.requests.record import RequestRecord, external_id
 
-from tests.support.recorder import policy
+from tests.support.engine.recorder import policy
 
 FAILURE = LoadFailure("r", c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER, Peer("p:1", "e"), 1)
 

@@ -12,25 +12,24 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.admin import AdminService, AgentContext
-from penstock.agent.journal import Journal
-from penstock.agent.metrics import Fold
+from penstock.agent.admin.service import AdminService
+from penstock.agent.admin.support.context import AgentContext
+from penstock.agent.admin.support.retirement import Retirement
+from penstock.agent.journal.journal import Journal
+from penstock.agent.metrics.aggregator import Fold
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.policy import (
-    OrderBook,
-    Pauses,
-    PolicyDatabase,
-    PolicyFeed,
-    PolicyFeedService,
-    PolicyStore,
-)
-from penstock.agent.registry import Registry
-from penstock.agent.retirement import Retirement
+from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.distribution.service import PolicyFeedService
+from penstock.agent.policy.orders.kill_switch import Pauses
+from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
+from penstock.agent.sources.registry import Registry
 from penstock.proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.policy_pb2 import OrderRefusal
 
-from tests.support.policy_feed import Engine
+from tests.support.policy.feed import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

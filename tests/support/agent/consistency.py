@@ -10,37 +10,37 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.traces import names
-from penstock.agent.traces.facts import entry_time
-from penstock.agent.traces.spans import EventEntry
+from penstock.agent.traces.spans import semconv
+from penstock.agent.traces.spans.model import EventEntry
+from penstock.agent.traces.spans.request_history import entry_time
 from penstock.proto.names import label
 from penstock.proto.v1.common_pb2 import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.metrics import Fold
+    from penstock.agent.metrics.aggregator import Fold
+    from penstock.agent.metrics.model import Metric
     from penstock.agent.metrics.series import Row
-    from penstock.agent.metrics.spec import Metric
-    from penstock.agent.traces.spans import Span
+    from penstock.agent.traces.spans.model import Span
     from penstock.proto.v1.events_pb2 import Event
 
 _MOST = (1 << 64) - 1
 _SECOND = 1_000_000_000
 # Attributes in seconds that are parts of their span.
 _PARTS = (
-    names.DEFERRED_SECONDS,
-    names.DELAY_SECONDS,
-    names.START_WAIT_SECONDS,
-    names.TIME_IN_QUEUE,
-    names.TIME_TO_FIRST_TOKEN,
+    semconv.DEFERRED_SECONDS,
+    semconv.DELAY_SECONDS,
+    semconv.START_WAIT_SECONDS,
+    semconv.TIME_IN_QUEUE,
+    semconv.TIME_TO_FIRST_TOKEN,
 )
 _COSTS = {
-    names.TOKENS_KEPT: {"recomputed"},
-    names.TOKENS_RECOMPUTED: {"recomputed"},
-    names.ITEMS_RECOMPUTED: {"recomputed"},
-    names.TOKENS_LOST: {"failed", "aborted"},
-    names.ITEMS_LOST: {"failed", "aborted"},
+    semconv.TOKENS_KEPT: {"recomputed"},
+    semconv.TOKENS_RECOMPUTED: {"recomputed"},
+    semconv.ITEMS_RECOMPUTED: {"recomputed"},
+    semconv.TOKENS_LOST: {"failed", "aborted"},
+    semconv.ITEMS_LOST: {"failed", "aborted"},
 }
 _LENGTH = r"([\d.e+]+) (ms|s)"
 _ENDED = re.compile(rf"it ended \([^)]*\) after {_LENGTH}(?:, {_LENGTH} of them deferred)?$")
@@ -61,7 +61,7 @@ def check_spans(spans: Iterable[Span]) -> None:
             _check_child(span, parent)
     _check_deferrals(spans)
     for span in spans:
-        if span.name == names.REQUEST:
+        if span.name == semconv.REQUEST:
             _check_sum(span, [each for each in spans if each.parent_span_id == span.span_id])
 
 
@@ -69,15 +69,15 @@ def _check_parts(span: Span) -> None:
     length = (span.end_unix_nano - span.start_unix_nano) / _SECOND
     for name in _PARTS:
         # A load's delay comes before the load, in the request.
-        if name == names.DELAY_SECONDS and span.name != names.REQUEST:
+        if name == semconv.DELAY_SECONDS and span.name != semconv.REQUEST:
             continue
         assert 0 <= _number(span.attributes.get(name, 0)) <= length, (name, span)
-    queued = _number(span.attributes.get(names.TIME_IN_QUEUE, 0))
-    assert queued <= _number(span.attributes.get(names.TIME_TO_FIRST_TOKEN, queued)), span
+    queued = _number(span.attributes.get(semconv.TIME_IN_QUEUE, 0))
+    assert queued <= _number(span.attributes.get(semconv.TIME_TO_FIRST_TOKEN, queued)), span
     if span.error is not None:
-        assert names.BALANCEDNESS_AFTER not in span.attributes, span
-    if span.name == names.RECOMPUTE:
-        assert names.TOKENS_LOST not in span.attributes, span
+        assert semconv.BALANCEDNESS_AFTER not in span.attributes, span
+    if span.name == semconv.RECOMPUTE:
+        assert semconv.TOKENS_LOST not in span.attributes, span
 
 
 def _check_child(span: Span, parent: Span) -> None:
@@ -96,7 +96,7 @@ def _check_deferrals(spans: list[Span]) -> None:
     ends = Counter(
         (span.trace_id, span.parent_span_id, *_deferral(entry.event))
         for span in spans
-        if span.name == names.DEFERRAL
+        if span.name == semconv.DEFERRAL
         for entry in span.entries
         if isinstance(entry, EventEntry) and entry.event.HasField("deferral_end")
     )
@@ -121,9 +121,9 @@ def _check_sum(request: Span, children: list[Span]) -> None:
     for name, wanted in _COSTS.items():
         assert name not in request.attributes or outcomes & wanted, (name, request)
     deferred = sum(
-        child.end_unix_nano - child.start_unix_nano for child in children if child.name == names.DEFERRAL
+        child.end_unix_nano - child.start_unix_nano for child in children if child.name == semconv.DEFERRAL
     )
-    assert _number(request.attributes.get(names.DEFERRED_SECONDS, 0)) <= deferred / _SECOND, request
+    assert _number(request.attributes.get(semconv.DEFERRED_SECONDS, 0)) <= deferred / _SECOND, request
 
 
 def check_sentences(sentences: Iterable[str]) -> None:

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.contents import Contents
-from penstock.agent.ctl.event_words import event_words
-from penstock.agent.journal import Reader
-from penstock.agent.journal.index import request_ids
-from penstock.agent.journal.parsing import parse
-from penstock.agent.metrics import Fold
-from penstock.agent.traces import find
-from penstock.agent.traces.assemble import Assembler
-from penstock.agent.traces.chapters import Loss
-from penstock.agent.traces.entries import request_entries
-from penstock.agent.traces.explain import sentences
-from penstock.agent.traces.recall import recall
-from penstock.agent.traces.state import Limits
+from penstock.agent.batch.columns import Contents
+from penstock.agent.ctl.render.events import event_words
+from penstock.agent.journal.batch_parser import parse
+from penstock.agent.journal.index_keys import request_ids
+from penstock.agent.journal.reader import Reader
+from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.traces.assembly.assembler import Assembler
+from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.assembly.segments import Loss
+from penstock.agent.traces.query import search
+from penstock.agent.traces.query.explain import sentences
+from penstock.agent.traces.spans.entries import request_entries
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.consistent import check_counts, check_sentences, check_spans
+from tests.support.agent.consistency import check_counts, check_sentences, check_spans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from penstock.agent.model import LoggedBatch, Source
-    from penstock.agent.traces.entries import RequestKey
-    from penstock.agent.traces.find import Story
-    from penstock.agent.traces.spans import Span
-    from penstock.agent.traces.state import Remembered
+    from penstock.agent.traces.assembly.model import Remembered
+    from penstock.agent.traces.query.search import Story
+    from penstock.agent.traces.spans.entries import RequestKey
+    from penstock.agent.traces.spans.model import Span
 
 _LATER = 10 * Limits().grace_nano
 
@@ -84,11 +84,11 @@ class Told:
         return recall(reader, key, logged, sample_ratio=lambda _source: 1.0, limits=Limits())
 
     def _stories(self) -> list[Story]:
-        gathered: dict[RequestKey, find._Entries] = {}
+        gathered: dict[RequestKey, search._Entries] = {}
         endings = []
         for logged, batch in zip(self._logged, self._batches, strict=True):
             for key, entry in request_entries(self._sources[logged.epoch], batch):
-                gathered.setdefault(key, find._Entries()).add(logged, entry)
+                gathered.setdefault(key, search._Entries()).add(logged, entry)
             for event in batch.events:
                 if event.HasField("source_lost"):
                     lost = event.source_lost
@@ -97,7 +97,8 @@ class Told:
                     )
         reader: Any = self
         stories = (
-            find._story(reader, key, found, endings, asked=True, cut=False) for key, found in gathered.items()
+            search._story(reader, key, found, endings, asked=True, cut=False)
+            for key, found in gathered.items()
         )
         return [story for story in stories if story.facts.own]
 

@@ -1,7 +1,7 @@
 """An agent's double on a real socket: follows the contract of Ingest and PolicyFeed, and misbehaves on demand.
 
 It keeps what it committed over :meth:`FakeAgent.restart`, as the real one does. Run as a program
-(``python -m tests.support.fake_agent unix:///path``) it can be stopped by a signal.
+(``python -m tests.support.agent.fake_agent unix:///path``) it can be stopped by a signal.
 """
 
 from __future__ import annotations

@@ -8,13 +8,16 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.addresses import UnixAddress
-from penstock.agent.holders import Holders
-from penstock.agent.ingest import Admission, Door, IngestService, LossWatch
-from penstock.agent.journal import Journal
-from penstock.agent.listen import GrpcServer
-from penstock.agent.metrics import AgentMetrics
-from penstock.agent.registry import Registry
+from penstock.agent.ingest.admission import Admission
+from penstock.agent.ingest.loss_detector import LossWatch
+from penstock.agent.ingest.service import IngestService
+from penstock.agent.ingest.source_admission import Door
+from penstock.agent.journal.journal import Journal
+from penstock.agent.metrics.agent_metrics import AgentMetrics
+from penstock.agent.server.addresses import UnixAddress
+from penstock.agent.server.grpc_server import GrpcServer
+from penstock.agent.sources.engine_owners import Holders
+from penstock.agent.sources.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -14,7 +14,7 @@ from penstock.proto.v1.common_pb2 import ROLE_DECODE, EngineKey
 from penstock.proto.v1.ingest_pb2 import Ack, Batch, Goodbye, Hello
 from penstock.proto.v1.ingest_pb2_grpc import IngestStub
 
-from tests.support.batches import add_transfers
+from tests.support.agent.batches import add_transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.agent.journal.batch_parser import Parser
 from penstock.agent.journal.lookup import Lookup
-from penstock.agent.journal.parsing import Parser
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.schema import migrate
 from penstock.agent.journal.transaction import Transaction
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.model import Source
 
-    from tests.support.stories import Log
+    from tests.support.agent.stories import Log
 
 
 class SharedReader(Reader):

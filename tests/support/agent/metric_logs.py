@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
+from penstock.agent.metrics.agent_metrics import AgentMetrics
+from penstock.agent.metrics.exemplars import Exemplars
+from penstock.agent.metrics.gatherer import Exposition
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.registry import LiveSource
+from penstock.agent.sources.registry import LiveSource
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
 
-from tests.support.batches import TIME, event
+from tests.support.agent.batches import TIME, event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.agent.metrics.aggregator import Fold
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 SECOND = 10**9

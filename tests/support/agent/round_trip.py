@@ -1,4 +1,4 @@
-"""``python -m tests.support.round_trip``: every message of the contract, filled, through its bytes and back.
+"""``python -m tests.support.agent.round_trip``: every message of the contract, filled, through its bytes and back.
 
 Runs on whatever protobuf it finds and prints its version and the number of messages. It uses only what
 protobuf 5 has already.

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RUNTIMES = ("5.29.6", "6.33.5", "7.36.2")
 _DOWNLOAD_SECONDS = 180
 

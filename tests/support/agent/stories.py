@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ingest.losses import loss_batch
-from penstock.agent.journal.own import agent_source
+from penstock.agent.batch.samples import ProbeSample, TransferSample
+from penstock.agent.ingest.loss_detector import loss_batch
+from penstock.agent.journal.agent_log import agent_source
 from penstock.agent.model import EngineKey, LoggedBatch, Source
-from penstock.agent.samples import ProbeSample, TransferSample
 from penstock.proto.v1 import common_pb2, events_pb2
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -15,7 +15,7 @@ from penstock.proto.v1.ingest_pb2 import Batch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-from tests.support.batches import PEER, TIME, deferral_end, deferral_start, event, transfer_failure
+from tests.support.agent.batches import PEER, TIME, deferral_end, deferral_start, event, transfer_failure
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from demo.client import chat, chat_body, post_json
-from demo.ec_servers import forget_all
-from demo.picture import Picture
-from tests.support.bench import AgentBench, new_name
+from demo.common.client import chat, chat_body, post_json
+from demo.common.images import Picture
+from demo.ec.servers import forget_all
+from tests.support.engine.bench import AgentBench, new_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.proto.v1.events_pb2 import Event, LoadOutcome
 
-    from demo.agent import Agent
-    from demo.client import Answer
+    from demo.common.agent import Agent
+    from demo.common.client import Answer
     from demo.servers import Server
 
 POLICY = "ec-tests"

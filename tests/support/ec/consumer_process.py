@@ -1,6 +1,6 @@
 """A consumer process: asks one producer for items until that fails, and tells how; once for each line on standard input.
 
-python -m tests.support.ec_consumer ADDRESS
+python -m tests.support.ec.consumer_process ADDRESS
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import itertools
 import json
 import sys
 
-from tests.support.ec_rig import Notes, feature, request, rig
+from tests.support.ec.rig import Notes, feature, request, rig
 
 
 def main() -> None:

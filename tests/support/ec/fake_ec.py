@@ -9,12 +9,12 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.ec_reports import EcReport, ItemFailure
-from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure
+from penstock.instrumentation.vllm.naming.peers import Peer
 
-from tests.support.schedulers import PEER, request
-from tests.support.toy_engine import GARBAGE, ToyEngine, fingerprint, sample
+from tests.support.engine.fake_worker import GARBAGE, ToyEngine, fingerprint, sample
+from tests.support.engine.schedulers import PEER, request
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -26,9 +26,9 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
 
-    from tests.support.toy_connector import Load
+    from tests.support.kv.fake_connector import Load
 
 TOY_PEER = Peer(PEER)
 LEFT = RequestStatus.FINISHED_ABORTED

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from demo.ec_servers import file_spec
+from demo.common.vision_model import tiny_vision_model
+from demo.ec.servers import file_spec
 from demo.servers import ROOT, Server
-from demo.vision_model import tiny_vision_model
-from tests.support.ec_bench import Ask, EcBench
-from tests.support.engines import penstock_env
+from tests.support.ec.bench import Ask, EcBench
+from tests.support.engine.pairs import penstock_env
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from demo.agent import Agent
-    from tests.support.engines import Variant
+    from demo.common.agent import Agent
+    from tests.support.engine.pairs import Variant
 
 # Prompts of a few pictures are computed in several steps, and pictures lie across their borders.
 CHUNKED = ("--max-num-batched-tokens", "48", "--block-size", "32")

@@ -1,6 +1,6 @@
 """A producer process: serves one item, says so, and stops answering after so many chunks, until it is told to go on.
 
-python -m tests.support.ec_producer PORT ROWS CHUNKS
+python -m tests.support.ec.producer_process PORT ROWS CHUNKS
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 import threading
 
-from penstock.instrumentation.vllm.zmq_ec import publisher
-from penstock.instrumentation.vllm.zmq_ec.responder import Reply, Responder
+from penstock.instrumentation.vllm.zmq_ec.producer import worker
+from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
 
-from tests.support.ec_tensors import MODEL, tensor
+from tests.support.ec.tensors import MODEL, tensor
 
 
 class Halting(Responder):
@@ -33,8 +33,8 @@ class Halting(Responder):
 
 def main() -> None:
     """Serve until it is killed."""
-    publisher.Responder = Halting  # type: ignore[misc]
-    made = publisher.Publisher("127.0.0.1", int(sys.argv[1]), MODEL, 100 << 20)
+    worker.Responder = Halting  # type: ignore[misc]
+    made = worker.Publisher("127.0.0.1", int(sys.argv[1]), MODEL, 100 << 20)
     made.save("a", tensor(int(sys.argv[2])))
     sys.stdout.write(made.server.address + "\n")
     sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 
-from penstock.instrumentation.vllm.zmq_ec.region import BEGIN, Region
+from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import BEGIN, Region
 
 if __name__ == "__main__":
     region = Region(1 << 20)

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
-from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
-from penstock.instrumentation.vllm.zmq_ec.loader import Loader
-from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
+from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import Consumer
+from penstock.instrumentation.vllm.zmq_ec.consumer.worker import Loader
+from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
 from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
-from tests.support.ec_tensors import HIDDEN, MODEL, tensor
+from tests.support.ec.tensors import HIDDEN, MODEL, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import torch
-    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcTransfer
-    from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder
-    from penstock.instrumentation.vllm.zmq_ec.region import RegionName
+    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import LoadOrder
+    from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionName
 
 Orders: TypeAlias = "tuple[tuple[LoadOrder, ...], RegionName | None]"
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.agent import Agent
-from demo.receiver import Receiver
-from tests.support.agent import short_directory
-from tests.support.ec_files import FileBench, start_file_server
+from demo.common.agent import Agent
+from demo.common.otlp_receiver import Receiver
+from tests.support.agent.agent import short_directory
+from tests.support.ec.files import FileBench, start_file_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.engines import Variant
+    from tests.support.engine.pairs import Variant
 
 
 @contextmanager

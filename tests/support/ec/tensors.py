@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 HIDDEN = 256
-MODEL = wire.model_digest("tiny", HIDDEN)
+MODEL = protocol.model_digest("tiny", HIDDEN)
 
 
 def tensor(rows: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """A worker process: loads what it is ordered, pickled orders and the region's name in hexadecimal a line, and prints what came.
 
-python -m tests.support.ec_worker
+python -m tests.support.ec.worker_process
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 import zlib
 from typing import Any
 
-from penstock.instrumentation.vllm.zmq_ec.loader import Loader
-from penstock.instrumentation.vllm.zmq_ec.region import RegionError
+from penstock.instrumentation.vllm.zmq_ec.consumer.worker import Loader
+from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionError
 
 
 def say(text: str) -> None:

@@ -6,23 +6,23 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
-from demo.client import chat
-from demo.ec_servers import PICTURES_PER_REQUEST, language_spec
-from demo.ec_stack import PATIENCE, environment
-from demo.link import Link
+from demo.common.client import chat
+from demo.common.link import Link
+from demo.common.vision_model import tiny_vision_model
+from demo.ec.servers import PICTURES_PER_REQUEST, language_spec
+from demo.ec.stack import PATIENCE, environment
 from demo.servers import ROOT, Server
 from demo.steps import until
-from demo.vision_model import tiny_vision_model
-from tests.support.ec_bench import Ask, EcBench, new_picture
+from tests.support.ec.bench import Ask, EcBench, new_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor, Future
     from pathlib import Path
 
-    from demo.client import Answer
-    from demo.ec_stack import EcStack
-    from tests.support.engines import Variant
+    from demo.common.client import Answer
+    from demo.ec.stack import EcStack
+    from tests.support.engine.pairs import Variant
 
 # More than the answers to a few probes, less than one output; and more than one, less than two.
 INTO_THE_FIRST, INTO_THE_SECOND = 1000, 6000

@@ -11,14 +11,14 @@ from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 from demo.steps import until
-from tests.support.policies import document
+from tests.support.policy.policies import document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.proto.v1.events_pb2 import Event
 
-    from demo.agent import Agent
+    from demo.common.agent import Agent
 
 _CALL_SECONDS = 60
 _MOST_EVENTS = 10_000

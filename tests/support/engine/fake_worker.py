@@ -11,7 +11,7 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tests.support.schedulers import BLOCK
+from tests.support.engine.schedulers import BLOCK
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.support.toy_connector import Load
+    from tests.support.kv.fake_connector import Load
 
 GARBAGE = 0xBAD
 

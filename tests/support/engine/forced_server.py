@@ -1,6 +1,6 @@
 """vLLM's API server with production's defaults, which the CPU platform otherwise overrules.
 
-``python -m tests.support.forced_server`` takes the API server's arguments. ``FORCED_VARIANT`` says what is
+``python -m tests.support.engine.forced_server`` takes the API server's arguments. ``FORCED_VARIANT`` says what is
 forced: ``async_fork`` (AsyncScheduler, workers by fork) or ``uni`` (scheduler and worker in one process).
 The platform's own check runs first; then what it overruled is put back. It runs at import, so that a
 spawned child, which imports its parent's main module, has it too.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.platforms.cpu import CpuPlatform
 
-from demo import vllm_server
+from demo.common import vllm_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from demo.client import Answer, prefill_decode
-from demo.model import tiny_model
+from demo.common.client import Answer, prefill_decode
+from demo.common.model import tiny_model
 from demo.servers import ROOT, Server, ServerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-_FORCED = "tests.support.forced_server"
+_FORCED = "tests.support.engine.forced_server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Variant:
     """How vLLM is set up. Production's defaults are the two forced ones."""
 
     name: str
-    module: str = "demo.vllm_server"
+    module: str = "demo.common.vllm_server"
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 

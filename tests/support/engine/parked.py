@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.reports import LoadFailure, WorkerReport
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport
+from penstock.instrumentation.vllm.naming.peers import Peer
 
-from tests.support.schedulers import PEER, REMOTE, request, step
+from tests.support.engine.schedulers import PEER, REMOTE, request, step
 
 
 def remote(peer: str = PEER, engine_id: str = "prefill-engine", request_id: str = "theirs") -> dict[str, Any]:

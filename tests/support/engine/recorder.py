@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.directives import NO_DIRECTIVES
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.identity import Identity
-from penstock.instrumentation.policy_model import (
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core.identity import Identity
+from penstock.instrumentation.core.settings import Settings
+from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
+from penstock.instrumentation.resilience.policy import (
     NO_POLICY,
     Action,
     Deferral,
@@ -19,9 +20,8 @@ from penstock.instrumentation.policy_model import (
     Policy,
     PolicyBody,
 )
-from penstock.instrumentation.records import PROBE_COLUMNS, TRANSFER_COLUMNS
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.settings import Settings
+from penstock.instrumentation.telemetry.records import PROBE_COLUMNS, TRANSFER_COLUMNS
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from demo.agent import Agent
-from demo.receiver import Receiver
+from demo.common.agent import Agent
+from demo.common.otlp_receiver import Receiver
 from demo.stack import Stack
 from demo.steps import POLICY
-from tests.support.agent import short_directory
-from tests.support.engines import Variant, running_pair
+from tests.support.agent.agent import short_directory
+from tests.support.engine.pairs import Variant, running_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from demo.receiver import Span
+    from demo.common.otlp_receiver import Span
 
 # The span that the tests' caller says it is in; the caller would export it.
 CALLER_SPAN = "00f067aa0ba902b7"

@@ -1,6 +1,6 @@
 """vLLM's API server for connectors that ask for an accelerator's handles even where they move host memory.
 
-``python -m tests.support.standin_server`` takes the API server's arguments. Mooncake's connectors move KV blocks of
+``python -m tests.support.engine.standin_server`` takes the API server's arguments. Mooncake's connectors move KV blocks of
 the CPU build over TCP, but ask torch for the index of the current accelerator and for a CUDA event per save, and both
 raise on a machine without one. The stand-ins say "device 0" and "done": right for a CPU, whose kernels have finished
 when they return. It runs at import, so that a spawned worker, which imports its parent's main module, has them too.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from demo import vllm_server
+from demo.common import vllm_server
 
 
 class _DoneEvent:

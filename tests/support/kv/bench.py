@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from demo.client import complete, prefill
-from demo.processes import free_port
+from demo.common.client import complete, prefill
+from demo.common.processes import free_port
 from demo.servers import LOOPBACK
 from demo.steps import PROMPT
-from tests.support.bench import AgentBench, new_name
-from tests.support.kv_client import stream
+from tests.support.engine.bench import AgentBench, new_name
+from tests.support.kv.client import stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
     from penstock.proto.v1.events_pb2 import Event, LoadOutcome, TransferFailure
 
-    from demo.client import Answer
+    from demo.common.client import Answer
     from demo.servers import Server
     from demo.stack import Stack
-    from tests.support.kv_client import Streamed
+    from tests.support.kv.client import Streamed
 
 POLICY = "kv-tests"
 DECODE = "role=decode"

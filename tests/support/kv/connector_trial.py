@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from demo.agent import Agent
-from demo.client import complete, fetch, post
-from demo.metrics import Metrics
-from demo.model import tiny_model
+from demo.common.agent import Agent
+from demo.common.client import complete, fetch, post
+from demo.common.metrics import Metrics
+from demo.common.model import tiny_model
 from demo.servers import ROOT, Server, ServerSpec
 from demo.steps import PROMPT
-from tests.support.agent import short_directory
-from tests.support.bench import AgentBench
-from tests.support.engines import penstock_env
+from tests.support.agent.agent import short_directory
+from tests.support.engine.bench import AgentBench
+from tests.support.engine.pairs import penstock_env
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +49,7 @@ def offloading(directory: Path) -> dict[str, Any]:
         "kv_role": "kv_both",
         "kv_connector_extra_config": {
             "spec_name": "FileSpec",
-            "spec_module_path": "tests.support.cpu_offload",
+            "spec_module_path": "tests.support.kv.cpu_offload",
             "cpu_bytes_to_use": 64 << 20,
             "path": str(directory / "offloaded"),
         },

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from demo.client import fetch
-from demo.metrics import Metrics
-from demo.model import tiny_model
+from demo.common.client import fetch
+from demo.common.metrics import Metrics
+from demo.common.model import tiny_model
 from demo.servers import ROOT, Server, ServerSpec
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ needs_extra_connectors = pytest.mark.skipif(
 
 _ROLES = frozenset({"prefill", "decode"})
 
-STANDIN = "tests.support.standin_server"
+STANDIN = "tests.support.engine.standin_server"
 
 # What says the same with and without Penstock, whenever it is read.
 _COUNTERS = (
@@ -55,7 +55,7 @@ def start(
     *,
     logs: Path,
     endpoint: str = "",
-    module: str = "demo.vllm_server",
+    module: str = "demo.common.vllm_server",
     env: Mapping[str, str] | None = None,
     args: Sequence[str] = (),
 ) -> Server:

@@ -6,7 +6,7 @@ import queue
 import warnings
 from typing import Any
 
-from tests.support.toy_mover import ToyMover, mover
+from tests.support.kv.fake_mover import ToyMover, mover
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own

@@ -1,6 +1,6 @@
 """KV connectors whose worker does what a test says: loads in a step or beside it, sends, blocks that fail, exceptions.
 
-The scheduler's side is :class:`~tests.support.toy_connector.ToyConnector`'s.
+The scheduler's side is :class:`~tests.support.kv.fake_connector.ToyConnector`'s.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.support.toy_connector import ToyConnector
+from tests.support.kv.fake_connector import ToyConnector
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     )
     from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-    from tests.support.schedulers import kv_cache_config
+    from tests.support.engine.schedulers import kv_cache_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

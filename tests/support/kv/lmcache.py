@@ -7,10 +7,10 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from demo.link import Link
-from demo.processes import Child, free_port
+from demo.common.link import Link
+from demo.common.processes import Child, free_port
 from demo.servers import LOOPBACK, ROOT, START_SECONDS, Server
-from tests.support import extra_connectors
+from tests.support.kv import extra_connectors
 from tests.support.ports import listens
 
 if TYPE_CHECKING:

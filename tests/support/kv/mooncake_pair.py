@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from demo.client import Answer, complete, fetch
-from demo.processes import free_port
+from demo.common.client import Answer, complete, fetch
+from demo.common.processes import free_port
 from demo.servers import LOOPBACK, Server
-from tests.support import extra_connectors
+from tests.support.kv import extra_connectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

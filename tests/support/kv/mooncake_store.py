@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from demo.processes import Child, free_port
+from demo.common.processes import Child, free_port
 from demo.servers import LOOPBACK, Server
-from tests.support import extra_connectors
+from tests.support.kv import extra_connectors
 from tests.support.ports import listens
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
-    from tests.support.nixl_pair import Engine
+    from tests.support.kv.nixl_pair import Engine
 
 
 def break_agent(monkeypatch: pytest.MonkeyPatch, engine: Engine, name: str, replacement: Any) -> None:

@@ -10,15 +10,15 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.deadlines import Wait
-from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.vllm.connectors import KvConnectorHook
-from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+from penstock.instrumentation.hooks.registry import registry
+from penstock.instrumentation.resilience.deadlines import Wait
+from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
+from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
 
-from demo.nixl_at_ease import pause_progress_threads
-from demo.processes import free_port
-from tests.support import schedulers
-from tests.support.schedulers import BLOCK, BLOCKS
+from demo.common.nixl_poll_pause import pause_progress_threads
+from demo.common.processes import free_port
+from tests.support.engine import schedulers
+from tests.support.engine.schedulers import BLOCK, BLOCKS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
-    from penstock.instrumentation.drills import Drill
+    from penstock.instrumentation.resilience.fault_drills import Drill
 
 HOST = "127.0.0.1"
 DEADLINE = 60.0

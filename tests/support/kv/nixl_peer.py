@@ -1,4 +1,4 @@
-"""A prefill engine's NIXL worker in a process of its own, which can be stopped and killed: ``python -m tests.support.nixl_peer DIR``.
+"""A prefill engine's NIXL worker in a process of its own, which can be stopped and killed: ``python -m tests.support.kv.nixl_peer DIR``.
 
 It prints its side channel's port and its engine id as JSON, and lives until its standard input ends.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nixl_pair import Engine, prepare
+from tests.support.kv.nixl_pair import Engine, prepare
 
 
 def main(directory: Path) -> None:

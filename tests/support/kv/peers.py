@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zmq
 
-from demo.model import tiny_model
+from demo.common.model import tiny_model
 from demo.servers import LOOPBACK, ROOT, Server, ServerSpec
 
 if TYPE_CHECKING:

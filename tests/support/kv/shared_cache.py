@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from demo.agent import Agent
-from demo.client import Answer, complete, fetch, post
-from demo.metrics import Metrics
+from demo.common.agent import Agent
+from demo.common.client import Answer, complete, fetch, post
+from demo.common.metrics import Metrics
 from demo.steps import until
-from tests.support.agent import short_directory
-from tests.support.bench import AgentBench
+from tests.support.agent.agent import short_directory
+from tests.support.engine.bench import AgentBench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

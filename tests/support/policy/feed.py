@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
-from penstock.agent.holders import Holders
 from penstock.agent.model import EngineKey
-from penstock.agent.policy import (
-    OrderBook,
-    Pauses,
-    PolicyDatabase,
-    PolicyFeed,
-    PolicyFeedService,
-    PolicyStore,
-)
+from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.distribution.service import PolicyFeedService
+from penstock.agent.policy.orders.kill_switch import Pauses
+from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
+from penstock.agent.sources.engine_owners import Holders
 from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved, PolicyNack, Push, Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.model import API_VERSION, KIND, Manifest, parse_manifest
-from penstock.agent.selector import Target
+from penstock.agent.parsing.label_selector import Target
+from penstock.agent.policy.manifest.manifest import API_VERSION, KIND, Manifest, parse_manifest
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

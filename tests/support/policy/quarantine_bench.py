@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.instrumentation import constants
-from penstock.instrumentation.circuit import Admit, Failure, Rules
-from penstock.instrumentation.quarantine import Change, Quarantine
+from penstock.instrumentation.core import constants
+from penstock.instrumentation.resilience.circuit_breaker import Admit, Failure, Rules
+from penstock.instrumentation.resilience.quarantine import Change, Quarantine
 
 from tests.support.manual_clock import SECOND
 

@@ -17,19 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ContractError, HeldError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore, effective
-from penstock.agent.selector import Target
-from penstock.instrumentation.policy_client import PolicyClient
+from penstock.agent.parsing.label_selector import Target
+from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.manifest.merge import effective
+from penstock.agent.policy.orders.kill_switch import Pauses
+from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
+from penstock.instrumentation.core.settings import Settings
+from penstock.instrumentation.policy.client import PolicyClient
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.service import Message, Tag
-from penstock.instrumentation.settings import Settings
-from penstock.instrumentation.transport import Ended
+from penstock.instrumentation.transport.background_thread import Message, Tag
+from penstock.instrumentation.transport.grpc_stream import Ended
 from penstock.proto.v1.policy_pb2 import Push, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from penstock.agent.policy.subscriber import Subscriber
+    from penstock.agent.policy.distribution.subscriber import Subscriber
 
 START = 1_800_000_000.0
 HELLO = 10.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.agent.admin.access import AccessInterceptor
-from penstock.agent.admin.context import AgentContext, StatusSource
+from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.admin.service import AdminService
+from penstock.agent.admin.support.context import AgentContext, StatusSource
 
 __all__ = ["AccessInterceptor", "AdminService", "AgentContext", "StatusSource"]

@@ -7,15 +7,15 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.decode import decode
 from penstock.agent.errors import AccessError, ContractError
-from penstock.agent.identity import LOCAL, Role
-from penstock.agent.status import refuse
+from penstock.agent.server.callers import LOCAL, Role
+from penstock.agent.server.request_decoding import decode
+from penstock.agent.server.status_codes import refuse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from penstock.agent.identity import AllowList, Caller
+    from penstock.agent.server.callers import AllowList, Caller
 
 SERVICE = "/penstock.v1.Admin/"
 # What only looks. All else changes something, what is not known here included.
@@ -103,7 +103,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
 def _proven(allowed: AllowList, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
     # Imported here: an agent without TCP needs no certificates.
-    from penstock.agent.certificate import client_names  # noqa: PLC0415
+    from penstock.agent.server.certificates import client_names  # noqa: PLC0415
 
     return allowed.admit(client_names(context.auth_context()))
 

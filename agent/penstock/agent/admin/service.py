@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.agent.admin import (
-    backup,
-    bundles,
+from penstock.agent.admin.calls import (
+    backup_call,
     drills,
     engines,
     events,
-    forgetting,
+    forget,
     policies,
+    policy_bundles,
     quarantines,
     requests,
     rollouts,
     status,
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
-from penstock.agent.listen import MAX_SEND_BYTES
-from penstock.agent.status import refuse
+from penstock.agent.server.grpc_server import MAX_SEND_BYTES
+from penstock.agent.server.status_codes import refuse
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import grpc
     from google.protobuf.message import Message
-    from penstock.agent.admin.context import AgentContext
+    from penstock.agent.admin.support.context import AgentContext
 
 Request = TypeVar("Request")
 Response = TypeVar("Response", bound="Message")
@@ -95,8 +95,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ListPolicies = _unary(policies.list_policies)
     GetEffectivePolicy = _unary(policies.get_effective_policy)
     ListAudit = _unary(policies.list_audit)
-    ExportPolicies = _unary(bundles.export_policies)
-    ImportPolicies = _unary(bundles.import_policies)
+    ExportPolicies = _unary(policy_bundles.export_policies)
+    ImportPolicies = _unary(policy_bundles.import_policies)
 
     WatchRollout = _stream(rollouts.watch_rollout)
     SetPaused = _stream(rollouts.set_paused)
@@ -115,8 +115,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
 
-    Backup = _unary(backup.backup)
-    Forget = _unary(forgetting.forget)
+    Backup = _unary(backup_call.backup)
+    Forget = _unary(forget.forget)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)
         self,

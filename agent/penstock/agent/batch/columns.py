@@ -11,13 +11,13 @@ from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from penstock.agent.transposed import TRANSPOSED, transposed_events
+from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
 from penstock.proto.v1.events_pb2 import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.agent.kinds import KindAndEvent
+    from penstock.agent.batch.rows import KindAndEvent
     from penstock.proto.v1.ingest_pb2 import Batch
     from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 

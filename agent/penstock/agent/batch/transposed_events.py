@@ -33,7 +33,7 @@ _BODIES: Final = {
     "deferral_end": ("reason", "ending", "peer.address", "start_time_unix_nano"),
     "request_closed": ("remote_request_id", "external_request_id"),
 }
-_PACKAGE: Final = "penstock.agent.transposed"
+_PACKAGE: Final = "penstock.agent.batch.transposed_events"
 
 TRANSPOSED: Final = frozenset((kind, name) for kind, names in _BODIES.items() for name in names)
 """The kinds, each with its fields, of which there are columns."""

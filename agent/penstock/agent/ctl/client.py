@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from penstock.agent.ctl.failure import AwayError, RefusedError, WrongUseError
-from penstock.agent.ctl.hints import PROGRAM, hinted
+from penstock.agent.ctl.command_hints import PROGRAM, hinted
+from penstock.agent.ctl.errors import AwayError, RefusedError, WrongUseError
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The published JSON Schema of what commands print: ``python -m penstock.agent.ctl.schema``.
+"""The published JSON Schema of what commands print: ``python -m penstock.agent.ctl.json_schema``.
 
 Made from the descriptors of the messages, by the rules of ``plain.py``. Fields are added, so no object is closed.
 """
@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
-from penstock.agent.ctl.findings import NOTE, OK, WRONG
-from penstock.agent.ctl.plain import MOST, Kind, kind_of, may_be_absent, name_of
-from penstock.agent.policy.model import API_VERSION, KIND
+from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
+from penstock.agent.ctl.render.json_values import MOST, Kind, kind_of, may_be_absent, name_of
+from penstock.agent.policy.manifest.manifest import API_VERSION, KIND
 from penstock.proto.v1 import admin_pb2 as admin
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-from penstock.agent.ctl.failure import FailedError, WrongUseError
-from penstock.agent.ctl.hints import hinted_here
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.command_hints import hinted_here
+from penstock.agent.ctl.errors import FailedError, WrongUseError
+from penstock.agent.ctl.render.console import say
 
 _HELP_WIDTH = 80
 

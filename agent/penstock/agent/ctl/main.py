@@ -13,31 +13,31 @@ from __future__ import annotations
 import os
 
 import click
-from penstock.agent.ctl.group import LazyGroup, RootGroup
+from penstock.agent.ctl.lazy_group import LazyGroup, RootGroup
 from penstock.agent.ctl.tls import ClientTls, with_tls
 from penstock.proto.version import __version__
 
 DEFAULT_ADDRESS = "unix:///run/penstock/admin.sock"
-_HERE = "penstock.agent.ctl"
+_PACKAGE = "penstock.agent.ctl.commands"
 
 _COMMANDS = {
-    "set-policy": (f"{_HERE}.set_policy", "Set fields of a policy, by flags; creates it if need be."),
-    "apply": (f"{_HERE}.change", "Create or replace policies from a file."),
-    "rollback": (f"{_HERE}.change", "Make an earlier content of a policy its new generation."),
-    "export": (f"{_HERE}.bundle", "Print all policies as one document."),
-    "import": (f"{_HERE}.bundle", "Take many policies in one change: all or none."),
-    "trace": (f"{_HERE}.trace", "Show the spans of one request as a tree."),
-    "explain": (f"{_HERE}.trace", "Say in one sentence what happened to a request, and why."),
-    "quarantine": (f"{_HERE}.quarantine", "Peers that are cut off: list, add, lift."),
-    "inject-fault": (f"{_HERE}.inject_fault", "Rehearse a fault in engines that allow it."),
-    "drill": (f"{_HERE}.drill", "Rehearsals that are running: list, stop."),
-    "pause": (f"{_HERE}.pause", "Make Penstock passive in engines: the kill switch."),
-    "resume": (f"{_HERE}.pause", "Undo a pause."),
-    "doctor": (f"{_HERE}.doctor", "Look for what is wrong, and say what to do."),
-    "forget": (f"{_HERE}.forget", "Forget an engine that has gone, or a peer."),
-    "completion": (f"{_HERE}.completion", "Make a shell complete commands and names."),
-    "top": (f"{_HERE}.top.command", "A live screen of engines and peers."),
-    "watch": (f"{_HERE}.watch", "Print events as they come."),
+    "set-policy": (f"{_PACKAGE}.set_policy", "Set fields of a policy, by flags; creates it if need be."),
+    "apply": (f"{_PACKAGE}.apply", "Create or replace policies from a file."),
+    "rollback": (f"{_PACKAGE}.apply", "Make an earlier content of a policy its new generation."),
+    "export": (f"{_PACKAGE}.bundle", "Print all policies as one document."),
+    "import": (f"{_PACKAGE}.bundle", "Take many policies in one change: all or none."),
+    "trace": (f"{_PACKAGE}.trace", "Show the spans of one request as a tree."),
+    "explain": (f"{_PACKAGE}.trace", "Say in one sentence what happened to a request, and why."),
+    "quarantine": (f"{_PACKAGE}.quarantine", "Peers that are cut off: list, add, lift."),
+    "inject-fault": (f"{_PACKAGE}.inject_fault", "Rehearse a fault in engines that allow it."),
+    "drill": (f"{_PACKAGE}.drill", "Rehearsals that are running: list, stop."),
+    "pause": (f"{_PACKAGE}.pause", "Make Penstock passive in engines: the kill switch."),
+    "resume": (f"{_PACKAGE}.pause", "Undo a pause."),
+    "doctor": (f"{_PACKAGE}.doctor", "Look for what is wrong, and say what to do."),
+    "forget": (f"{_PACKAGE}.forget", "Forget an engine that has gone, or a peer."),
+    "completion": (f"{_PACKAGE}.completion", "Make a shell complete commands and names."),
+    "top": ("penstock.agent.ctl.top.command", "A live screen of engines and peers."),
+    "watch": (f"{_PACKAGE}.watch", "Print events as they come."),
 }
 
 _SECTIONS = {
@@ -48,12 +48,12 @@ _SECTIONS = {
 }
 
 _GET = {
-    "policy": (f"{_HERE}.get_policy", "Policies, or what they come to in one engine (--effective)."),
-    "engines": (f"{_HERE}.get", "Engines: connected, policy in force, what they wait for."),
-    "peers": (f"{_HERE}.get", "Peers: transfers, failures, in flight."),
-    "requests": (f"{_HERE}.get_requests", "Requests: what became of them, or which wait."),
-    "events": (f"{_HERE}.get", "Events of the log."),
-    "audit": (f"{_HERE}.get", "Who changed or ordered what, when and why."),
+    "policy": (f"{_PACKAGE}.get_policy", "Policies, or what they come to in one engine (--effective)."),
+    "engines": (f"{_PACKAGE}.get", "Engines: connected, policy in force, what they wait for."),
+    "peers": (f"{_PACKAGE}.get", "Peers: transfers, failures, in flight."),
+    "requests": (f"{_PACKAGE}.get_requests", "Requests: what became of them, or which wait."),
+    "events": (f"{_PACKAGE}.get", "Events of the log."),
+    "audit": (f"{_PACKAGE}.get", "Who changed or ordered what, when and why."),
 }
 
 
@@ -99,7 +99,7 @@ def get() -> None:
     """List engines, peers, requests, events, policies, the audit log."""
 
 
-@cli.group(cls=LazyGroup, lazy={"engine": (f"{_HERE}.describe", "One engine, in full.")})
+@cli.group(cls=LazyGroup, lazy={"engine": (f"{_PACKAGE}.describe", "One engine, in full.")})
 def describe() -> None:
     """Show an engine in full, and why it has the policy that it has."""
 
@@ -107,15 +107,15 @@ def describe() -> None:
 @cli.group(
     cls=LazyGroup,
     lazy={
-        "policy": (f"{_HERE}.diff", "What changed in a policy, or what a file would change."),
-        "engine": (f"{_HERE}.diff", "What tells two engines apart."),
+        "policy": (f"{_PACKAGE}.diff", "What changed in a policy, or what a file would change."),
+        "engine": (f"{_PACKAGE}.diff", "What tells two engines apart."),
     },
 )
 def diff() -> None:
     """Say what changed in a policy, or what tells two engines apart."""
 
 
-@cli.group(cls=LazyGroup, lazy={"policy": (f"{_HERE}.delete", "Delete a policy.")})
+@cli.group(cls=LazyGroup, lazy={"policy": (f"{_PACKAGE}.delete", "Delete a policy.")})
 def delete() -> None:
     """Delete a policy."""
 

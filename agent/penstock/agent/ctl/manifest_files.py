@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from penstock.agent.ctl.failure import WrongUseError
-from penstock.agent.documents import MAX_CHARACTERS, DocumentError, read_documents
+from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.parsing.yaml_documents import MAX_CHARACTERS, DocumentError, read_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.failure import WrongUseError
+from penstock.agent.ctl.errors import WrongUseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

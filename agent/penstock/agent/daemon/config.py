@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.addresses import Address, TcpAddress, parse_address, parse_admin, parse_tcp
-from penstock.agent.budget import MIB, MIN_LIMIT
 from penstock.agent.errors import ConfigError
-from penstock.agent.identity import AllowList, parse_allow_list
-from penstock.agent.traces.settings import ExportSettings
+from penstock.agent.server.addresses import Address, TcpAddress, parse_address, parse_admin, parse_tcp
+from penstock.agent.server.callers import AllowList, parse_allow_list
+from penstock.agent.state.disk_budget import MIB, MIN_LIMIT
+from penstock.agent.traces.export.otlp_config import ExportSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

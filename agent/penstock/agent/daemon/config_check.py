@@ -7,20 +7,20 @@ import shutil
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.addresses import UnixAddress
 from penstock.agent.errors import ConfigError
-from penstock.agent.policy.files.check import check as check_files
-from penstock.agent.policy.files.problem import FilesError
-from penstock.agent.policy.files.scan import look, read
-from penstock.agent.statedir import foreign_link, stays_open
-from penstock.agent.tls import Certificates
-from penstock.agent.traces.backend import Backend
+from penstock.agent.policy.files.directory_state import look, read
+from penstock.agent.policy.files.parse import check as check_files
+from penstock.agent.problem import FilesError
+from penstock.agent.server.addresses import UnixAddress
+from penstock.agent.server.tls import Certificates
+from penstock.agent.state.directory import foreign_link, stays_open
+from penstock.agent.traces.export.otlp_client import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.agent.config import Config
+    from penstock.agent.daemon.config import Config
 
 
 class Finding(NamedTuple):

@@ -14,40 +14,48 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
-from penstock.agent.addresses import TcpAddress
-from penstock.agent.admin import AccessInterceptor, AdminService, AgentContext
-from penstock.agent.condition import Condition
+from penstock.agent.admin.authorization import AccessInterceptor
+from penstock.agent.admin.service import AdminService
+from penstock.agent.admin.support.context import AgentContext
+from penstock.agent.admin.support.retirement import Retirement
+from penstock.agent.daemon.health import Condition
+from penstock.agent.daemon.housekeeping import Housekeeper
+from penstock.agent.daemon.state_gauges import StateMetrics
 from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.folding import FoldKeeper
-from penstock.agent.holders import Holders
-from penstock.agent.housekeeping import Housekeeper
-from penstock.agent.http import HttpServer
-from penstock.agent.ingest import Admission, Door, IngestService, LossWatch, Refusals
-from penstock.agent.journal import AGENT_PROCESS, Journal
-from penstock.agent.journal.connect import describe
-from penstock.agent.listen import GrpcServer, allow_files
-from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold
-from penstock.agent.metrics.state import StateMetrics
+from penstock.agent.ingest.admission import Admission
+from penstock.agent.ingest.loss_detector import LossWatch
+from penstock.agent.ingest.rejections import Refusals
+from penstock.agent.ingest.service import IngestService
+from penstock.agent.ingest.source_admission import Door
+from penstock.agent.journal.connection import describe
+from penstock.agent.journal.journal import Journal
+from penstock.agent.journal.transaction import AGENT_PROCESS
+from penstock.agent.metrics.agent_metrics import AgentMetrics
+from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.checkpoint import FoldKeeper
+from penstock.agent.metrics.exemplars import Exemplars
+from penstock.agent.metrics.gatherer import Exposition
 from penstock.agent.model import ENGINE_CORE
-from penstock.agent.policy import (
-    OrderBook,
-    Pauses,
-    PolicyDatabase,
-    PolicyFeed,
-    PolicyFeedService,
-    PolicyStore,
-)
-from penstock.agent.policy.trimming import AuditLimit
-from penstock.agent.ratios import SampleRatios
-from penstock.agent.registry import Registry
-from penstock.agent.retirement import Retirement
-from penstock.agent.setaside import spoils_a_start, words_of
-from penstock.agent.statedir import StateDirectory
-from penstock.agent.tls import Certificates
-from penstock.agent.traces.export import TraceExporter
-from penstock.agent.traces.reach import unreachable
-from penstock.agent.traces.state import ExportStatus
-from penstock.agent.whereabouts import identity
+from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.distribution.sample_ratio import SampleRatios
+from penstock.agent.policy.distribution.service import PolicyFeedService
+from penstock.agent.policy.orders.kill_switch import Pauses
+from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.store.audit_retention import AuditLimit
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
+from penstock.agent.server.addresses import TcpAddress
+from penstock.agent.server.grpc_server import GrpcServer, allow_files
+from penstock.agent.server.http_server import HttpServer
+from penstock.agent.server.tls import Certificates
+from penstock.agent.sources.engine_owners import Holders
+from penstock.agent.sources.registry import Registry
+from penstock.agent.state.archive import spoils_a_start, words_of
+from penstock.agent.state.database_files import identity
+from penstock.agent.state.directory import StateDirectory
+from penstock.agent.traces.assembly.model import ExportStatus
+from penstock.agent.traces.export.backend_probe import unreachable
+from penstock.agent.traces.export.exporter import TraceExporter
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
 
@@ -55,9 +63,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from penstock.agent.config import Config
+    from penstock.agent.daemon.config import Config
     from penstock.agent.model import EngineKey
-    from penstock.agent.policy.files import FileSource
+    from penstock.agent.policy.files.file_source import FileSource
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 _log = structlog.get_logger(__name__)
@@ -309,7 +317,7 @@ class Daemon:
         """Have the files' policies in the store before the first engine asks."""
         if self._config.policy_file is not None:
             # Imported here: an agent without a file needs no YAML.
-            from penstock.agent.policy.files import FileSource  # noqa: PLC0415
+            from penstock.agent.policy.files.file_source import FileSource  # noqa: PLC0415
 
             files = FileSource(self._config.policy_file, store)
             self._parts.push_async_callback(files.stop)

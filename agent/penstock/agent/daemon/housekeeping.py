@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import DamageError, StateError, TakenError
 
 if TYPE_CHECKING:
-    from penstock.agent.condition import Condition
-    from penstock.agent.policy import PolicyDatabase
-    from penstock.agent.statedir import StateDirectory
+    from penstock.agent.daemon.health import Condition
+    from penstock.agent.policy.store.database import PolicyDatabase
+    from penstock.agent.state.directory import StateDirectory
 
 _SECONDS = 1.0
 

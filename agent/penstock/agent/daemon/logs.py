@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from penstock.agent.log_limit import LogLimit
+from penstock.agent.daemon.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -38,7 +38,7 @@ def configure(log_format: str, level: str) -> None:
 
     Standard library loggers (aiohttp, grpc, opentelemetry) come out the same way, from WARNING on.
     What cannot be written is lost; no call that logs fails of it. Of each sentence there is a bounded number of lines
-    (:mod:`penstock.agent.log_limit`).
+    (:mod:`penstock.agent.daemon.log_limit`).
     """
     stream: Any = _Lossy(sys.stderr)
     renderer: structlog.typing.Processor

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.config import ENVIRONMENT_PREFIX, OPTIONS, resolve
+from penstock.agent.daemon.config import ENVIRONMENT_PREFIX, OPTIONS, resolve
 from penstock.agent.errors import DamageError, PenstockError
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.agent.config import Config
+    from penstock.agent.daemon.config import Config
 
 _WRONG_USE = 2
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -80,8 +80,8 @@ def _run(context: click.Context, /, **flags: Any) -> None:
     # gRPC's C core writes its own lines to standard error, between ours; whoever needs them can ask for them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
-    from penstock.agent.daemon import run  # noqa: PLC0415
-    from penstock.agent.log import configure  # noqa: PLC0415
+    from penstock.agent.daemon.daemon import run  # noqa: PLC0415
+    from penstock.agent.daemon.logs import configure  # noqa: PLC0415
 
     configure(config.log_format, config.log_level)
     try:
@@ -100,7 +100,7 @@ def _merged(context: click.Context, flags: dict[str, Any]) -> Config:
 
 @click.pass_context
 def _check(context: click.Context, /, **flags: Any) -> int:
-    from penstock.agent.check import check  # noqa: PLC0415
+    from penstock.agent.daemon.config_check import check  # noqa: PLC0415
 
     findings = check(_merged(context, flags))
     for finding in findings:
@@ -111,7 +111,7 @@ def _check(context: click.Context, /, **flags: Any) -> int:
 @click.pass_context
 def _backup(context: click.Context, /, path: str, **flags: Any) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from penstock.agent.backup_client import request_backup  # noqa: PLC0415
+    from penstock.agent.daemon.backup_command import request_backup  # noqa: PLC0415
 
     config = _merged(context, flags)
     target = Path(path).absolute()
@@ -120,7 +120,7 @@ def _backup(context: click.Context, /, path: str, **flags: Any) -> None:
 
 
 def _idle(error: BaseException, config: Config | None) -> None:
-    from penstock.agent.idle import idle  # noqa: PLC0415
+    from penstock.agent.daemon.idle import idle  # noqa: PLC0415
 
     reason = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
     asyncio.run(idle(reason, None if config is None else config.http))

@@ -1,9 +1,9 @@
 """Taking in what engines send."""
 
 from penstock.agent.ingest.admission import Admission
-from penstock.agent.ingest.door import Door
-from penstock.agent.ingest.losses import LossWatch
-from penstock.agent.ingest.refusals import Refusals
+from penstock.agent.ingest.loss_detector import LossWatch
+from penstock.agent.ingest.rejections import Refusals
 from penstock.agent.ingest.service import IngestService
+from penstock.agent.ingest.source_admission import Door
 
 __all__ = ["Admission", "Door", "IngestService", "LossWatch", "Refusals"]

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.agent.aio.rate_limit import Bucket
 from penstock.agent.errors import LimitError
-from penstock.agent.ingest.pace import Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

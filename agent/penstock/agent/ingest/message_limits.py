@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from google.protobuf.message import DecodeError, Message
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest.outline import event_sizes
-from penstock.agent.ingest.scan import count_entries
+from penstock.agent.ingest.prescan import count_entries
 from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
@@ -19,7 +19,7 @@ from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
-    from penstock.agent.contents import Columns, Contents, Samples
+    from penstock.agent.batch.columns import Columns, Contents, Samples
     from penstock.proto.v1.ingest_pb2 import Hello
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 

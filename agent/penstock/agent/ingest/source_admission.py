@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import HeldError, LimitError
-from penstock.agent.holders import Holders
 from penstock.agent.ingest.admission import Admission
-from penstock.agent.journal import AGENT_PROCESS
+from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.agent.model import ENGINE_CORE
+from penstock.agent.sources.engine_owners import Holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.holders import Hold
     from penstock.agent.model import Source
+    from penstock.agent.sources.engine_owners import Hold
 
 
 class Door:

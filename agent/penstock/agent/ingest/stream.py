@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     import grpc
-    from penstock.agent.holders import Hold
     from penstock.agent.model import Source
+    from penstock.agent.sources.engine_owners import Hold
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 

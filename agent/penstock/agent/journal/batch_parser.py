@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from google.protobuf.message import DecodeError
-from penstock.agent.journal.connect import unsigned
-from penstock.agent.journal.packing import unpack
+from penstock.agent.journal.compression import unpack
+from penstock.agent.journal.connection import unsigned
 from penstock.agent.model import LoggedBatch
-from penstock.agent.setaside import DamagedError
+from penstock.agent.state.archive import DamagedError
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -9,13 +9,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from penstock.agent.journal.connect import MAX_INTEGER
+from penstock.agent.journal.connection import MAX_INTEGER
 from penstock.proto.v1.events_pb2 import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.contents import Contents
+    from penstock.agent.batch.columns import Contents
 
 _BODIES = Event.DESCRIPTOR.oneofs_by_name["body"].fields
 KIND_NUMBERS = {field.name: field.number for field in _BODIES}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.connect import unsigned
+from penstock.agent.journal.connection import unsigned
 from penstock.agent.journal.sources import source_from_blob
-from penstock.agent.setaside import DamagedError
+from penstock.agent.state.archive import DamagedError
 
 if TYPE_CHECKING:
     import sqlite3

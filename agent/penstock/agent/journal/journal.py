@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from penstock.agent.budget import DEFAULT_LIMIT
-from penstock.agent.contents import Contents
-from penstock.agent.journal import damage, schema
-from penstock.agent.journal.checkpoint import Checkpointer
-from penstock.agent.journal.connect import connect, describe, limit_to
-from penstock.agent.journal.own import OwnLog
+from penstock.agent.batch.columns import Contents
+from penstock.agent.journal import recovery, schema
+from penstock.agent.journal.agent_log import OwnLog
+from penstock.agent.journal.connection import connect, describe, limit_to
+from penstock.agent.journal.disk_reserve import FILE as RESERVE_FILE
+from penstock.agent.journal.disk_reserve import Reserve
 from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.requests import RequestIndex
-from penstock.agent.journal.reserve import FILE as RESERVE_FILE
-from penstock.agent.journal.reserve import Reserve
+from penstock.agent.journal.request_index import RequestIndex
 from penstock.agent.journal.retention import Retention, Usage
 from penstock.agent.journal.transaction import Appended, Transaction
+from penstock.agent.journal.wal_checkpointer import Checkpointer
 from penstock.agent.journal.writer import Writer
-from penstock.agent.setaside import spoils_a_start, words_of
-from penstock.agent.whereabouts import Whereabouts
+from penstock.agent.state.archive import spoils_a_start, words_of
+from penstock.agent.state.database_files import Whereabouts
+from penstock.agent.state.disk_budget import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
     import sqlite3
@@ -143,7 +143,7 @@ class Journal:
                 except Exception as error:
                     if not spoils_a_start(error):
                         raise
-                    damage.mark(path, words_of(error))
+                    recovery.mark(path, words_of(error))
             return cls._attempt(state_dir, pod_uid, limit, claim, salvages=False)
 
     @classmethod
@@ -151,7 +151,7 @@ class Journal:
         cls, state_dir: Path, pod_uid: str, limit: int, claim: Callable[[], None], *, salvages: bool
     ) -> Journal:
         path = state_dir / schema.FILE
-        damage.replace_damaged(path, limit, salvages=salvages)
+        recovery.replace_damaged(path, limit, salvages=salvages)
         opened = schema.open_database(state_dir, pod_uid, limit)
         try:
             return cls(path, opened, claim)
@@ -161,7 +161,7 @@ class Journal:
 
     def mark_damaged(self, reason: str) -> None:
         """Let the next :meth:`open` set it aside."""
-        damage.mark(self.path, reason)
+        recovery.mark(self.path, reason)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call *callback* (batch id, source, batch) on the loop for each new batch.

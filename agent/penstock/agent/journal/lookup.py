@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.connect import blob
-from penstock.agent.journal.runs import (
+from penstock.agent.journal.connection import blob
+from penstock.agent.journal.request_index_format import (
     BUCKETS,
     RUN_KEYS,
     batches_in,

@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.journal import reserve
+from penstock.agent.journal import disk_reserve
 from penstock.agent.journal.salvage import Salvage
 from penstock.agent.journal.schema import FILE
-from penstock.agent.setaside import is_unwritable, set_aside, size_of, spoils_a_start
+from penstock.agent.state.archive import is_unwritable, set_aside, size_of, spoils_a_start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,5 +102,5 @@ def _damage_of(path: Path) -> str:
 
 def _was_cut_to_nothing(path: Path) -> bool:
     """Tell whether a journal was here of which nothing is left: to SQLite an empty file is a new database."""
-    beside = (path.with_name(reserve.FILE), path.with_name(f"{path.name}-wal"))
+    beside = (path.with_name(disk_reserve.FILE), path.with_name(f"{path.name}-wal"))
     return path.exists() and not size_of(path) and any(size_of(place) for place in beside)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.connect import blob
-from penstock.agent.journal.runs import BUCKETS, RUN_BATCHES, RUN_KEYS, make_run
+from penstock.agent.journal.connection import blob
+from penstock.agent.journal.request_index_format import BUCKETS, RUN_BATCHES, RUN_KEYS, make_run
 
 if TYPE_CHECKING:
     import sqlite3

@@ -8,14 +8,14 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.budget import MIN_LIMIT, Budget
 from penstock.agent.errors import StateError
-from penstock.agent.journal import reserve
-from penstock.agent.journal.connect import connect, describe, limit_to
-from penstock.agent.journal.index import request_key
-from penstock.agent.journal.proof import check_version, prove
-from penstock.agent.journal.runs import pack_keys
-from penstock.agent.setaside import archive, size_of, spoils_a_start, trim
+from penstock.agent.journal import disk_reserve
+from penstock.agent.journal.connection import connect, describe, limit_to
+from penstock.agent.journal.index_keys import request_key
+from penstock.agent.journal.integrity_check import check_version, prove
+from penstock.agent.journal.request_index_format import pack_keys
+from penstock.agent.state.archive import archive, size_of, spoils_a_start, trim
+from penstock.agent.state.disk_budget import MIN_LIMIT, Budget
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -214,9 +214,9 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
         try:
             database = _open(path, pod_uid)
         except sqlite3.DatabaseError as error:
-            if not spoils_a_start(error) and path.with_name(reserve.FILE).exists():
+            if not spoils_a_start(error) and path.with_name(disk_reserve.FILE).exists():
                 # On a full disk even opening needs room; it is taken again when there is some.
-                path.with_name(reserve.FILE).unlink()
+                path.with_name(disk_reserve.FILE).unlink()
             else:
                 raise
             database = _open(path, pod_uid)
@@ -232,7 +232,7 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
 def _share(state_dir: Path, limit: int) -> Budget:
     """Give the journal what the limit leaves it beside all other files."""
     trim(state_dir, limit // 2)
-    own = {FILE, f"{FILE}-wal", f"{FILE}-shm", reserve.FILE}
+    own = {FILE, f"{FILE}-wal", f"{FILE}-shm", disk_reserve.FILE}
     others = sum(size_of(place) for place in state_dir.iterdir() if place.name not in own)
     return Budget(max(MIN_LIMIT, limit - others))
 
@@ -276,7 +276,7 @@ def _make_private(path: Path) -> None:
     """Create the file for its owner alone: it names requests and peers. SQLite's other files take after it."""
     if not path.exists():
         # It stands for a journal that is there; a start that is interrupted here must not look like a loss.
-        path.with_name(reserve.FILE).unlink(missing_ok=True)
+        path.with_name(disk_reserve.FILE).unlink(missing_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE))
     path.chmod(_MODE)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.contents import Contents
+from penstock.agent.batch.columns import Contents
 from penstock.agent.errors import GapError
-from penstock.agent.journal.connect import signed
-from penstock.agent.journal.index import kind_rows, request_keys
-from penstock.agent.journal.packing import pack
-from penstock.agent.journal.runs import pack_keys
+from penstock.agent.journal.compression import pack
+from penstock.agent.journal.connection import signed
+from penstock.agent.journal.index_keys import kind_rows, request_keys
+from penstock.agent.journal.open_deferrals import Waits
+from penstock.agent.journal.request_index_format import pack_keys
 from penstock.agent.journal.sources import source_to_blob
-from penstock.agent.journal.waits import Waits
 
 if TYPE_CHECKING:
     import sqlite3

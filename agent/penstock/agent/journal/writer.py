@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import structlog
 from penstock.agent.errors import FullError, PenstockError, StateError
 from penstock.agent.journal.transaction import Transaction
-from penstock.agent.setaside import is_damage
+from penstock.agent.state.archive import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.journal.requests import RequestIndex
-    from penstock.agent.journal.reserve import Reserve
+    from penstock.agent.journal.disk_reserve import Reserve
+    from penstock.agent.journal.request_index import RequestIndex
     from penstock.agent.journal.retention import Retention
 
 _log = structlog.get_logger(__name__)

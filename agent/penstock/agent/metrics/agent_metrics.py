@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import grpc
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.family import Distribution, Family, Sample
+from penstock.agent.metrics.model import NANO
 from penstock.agent.metrics.process import process_use
 from penstock.agent.metrics.series import Row, Series
-from penstock.agent.metrics.spec import NANO
-from penstock.agent.traces.state import ExportStatus
+from penstock.agent.traces.assembly.model import ExportStatus
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from penstock.agent.metrics.model import Metric
     from penstock.agent.metrics.process import ProcessUse
-    from penstock.agent.metrics.spec import Metric
-    from penstock.agent.policy.files.source import FileStatus
+    from penstock.agent.policy.files.file_source import FileStatus
 
 BUILD = {
     "version": __version__,

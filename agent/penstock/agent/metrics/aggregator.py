@@ -11,22 +11,22 @@ import threading
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.agent.accounts import Account, Accounts
 from penstock.agent.errors import StateError, UncountableError
 from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.columns import ended_bulks, probe_bulks, transfer_bulks
-from penstock.agent.metrics.ended import EndedByLoss
-from penstock.agent.metrics.mapping import COUNTED, UNKNOWN, event_updates
+from penstock.agent.metrics.bulk_updates import ended_bulks, probe_bulks, transfer_bulks
+from penstock.agent.metrics.ended_deferrals import EndedByLoss
+from penstock.agent.metrics.event_updates import COUNTED, UNKNOWN, event_updates
 from penstock.agent.metrics.series import CAP, TOTAL, Room, Row, Series
 from penstock.agent.model import EngineKey
+from penstock.agent.sources.accounting import Account, Accounts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.agent.contents import Contents, Group
-    from penstock.agent.metrics.columns import Bulk
-    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.batch.columns import Contents, Group
+    from penstock.agent.metrics.bulk_updates import Bulk
+    from penstock.agent.metrics.model import Metric
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -11,15 +11,15 @@ from operator import gt, itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.mapping import ENDINGS, REASONS, UNKNOWN, transfer_key
+from penstock.agent.metrics.event_updates import ENDINGS, REASONS, UNKNOWN, transfer_key
 from penstock.proto.names import label
 from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK, ProbeResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.agent.contents import Columns, Contents, Group
-    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.batch.columns import Columns, Contents, Group
+    from penstock.agent.metrics.model import Metric
 
 _Key = TypeVar("_Key")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.agent.metrics.spec import NANO, Kind, Metric
+from penstock.agent.metrics.model import NANO, Kind, Metric
 
 _MICRO = NANO // 10**6
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal import AGENT_PROCESS
+from penstock.agent.journal.transaction import AGENT_PROCESS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.agent.contents import Contents
+    from penstock.agent.batch.columns import Contents
     from penstock.agent.model import Source
     from penstock.proto.v1.events_pb2 import Event
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.mapping import boolean
-from penstock.agent.metrics.sheet import MAX, MIN
-from penstock.agent.metrics.spec import NANO
+from penstock.agent.metrics.event_updates import boolean
+from penstock.agent.metrics.gauge_set import MAX, MIN
+from penstock.agent.metrics.model import NANO
 from penstock.proto.names import label, words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import policy_pb2 as policy
@@ -15,7 +15,7 @@ from penstock.proto.v1 import policy_pb2 as policy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.metrics.sheet import Sheet
+    from penstock.agent.metrics.gauge_set import Sheet
     from penstock.agent.model import EngineKey, Source
     from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
 

@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.agent.balance import balancedness
+from penstock.agent.batch.balancedness import balancedness
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.spec import NANO
+from penstock.agent.metrics.model import NANO
 from penstock.proto.names import label, labels
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -34,8 +34,8 @@ from penstock.proto.v1 import events_pb2 as events
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from penstock.agent.metrics.spec import Metric
-    from penstock.agent.samples import TransferSample
+    from penstock.agent.batch.samples import TransferSample
+    from penstock.agent.metrics.model import Metric
 
 UNKNOWN = "unknown"
 

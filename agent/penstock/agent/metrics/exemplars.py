@@ -7,14 +7,14 @@ from bisect import bisect_left
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.metrics.mapping import event_updates, transfer_updates
-from penstock.agent.samples import ProbeSample, TransferSample
+from penstock.agent.batch.samples import ProbeSample, TransferSample
+from penstock.agent.metrics.event_updates import event_updates, transfer_updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.metrics.mapping import Update
-    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.metrics.event_updates import Update
+    from penstock.agent.metrics.model import Metric
     from penstock.agent.model import EngineKey, Source
     from penstock.proto.v1.events_pb2 import Event
 

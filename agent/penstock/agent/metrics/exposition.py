@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.metrics.spec import Kind
+from penstock.agent.metrics.model import Kind
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.utils import floatToGoString
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.metrics.family import Distribution, Family, Mark, Sample
-    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.metrics.model import Metric
 
 PLAIN: Final = CONTENT_TYPE_PLAIN_0_0_4
 OPENMETRICS: Final = CONTENT_TYPE_LATEST

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.metrics.model import Metric
 
 
 class Mark(NamedTuple):

@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.metrics import catalogue as c
+from penstock.agent.metrics.exposition import negotiate, write
 from penstock.agent.metrics.family import Distribution, Family, Mark, Sample
-from penstock.agent.metrics.gauges import add_snapshots, by_engine
-from penstock.agent.metrics.sheet import Sheet
-from penstock.agent.metrics.spec import NANO, Kind
-from penstock.agent.metrics.text import negotiate, write
+from penstock.agent.metrics.gauge_set import Sheet
+from penstock.agent.metrics.model import NANO, Kind
+from penstock.agent.metrics.snapshot_gauges import add_snapshots, by_engine
 from penstock.agent.model import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from penstock.agent.metrics.agent_metrics import AgentMetrics
+    from penstock.agent.metrics.aggregator import Fold
     from penstock.agent.metrics.exemplars import Exemplar, Exemplars
-    from penstock.agent.metrics.fold import Fold
-    from penstock.agent.metrics.gauges import Wanted
-    from penstock.agent.metrics.own import AgentMetrics
+    from penstock.agent.metrics.model import Metric
     from penstock.agent.metrics.series import Row
-    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.metrics.snapshot_gauges import Wanted
     from penstock.agent.model import EngineKey
-    from penstock.agent.registry import LiveSource
+    from penstock.agent.sources.registry import LiveSource
 
 _ORDER = {metric: index for index, metric in enumerate(c.METRICS)}
 

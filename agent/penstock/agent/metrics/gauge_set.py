@@ -11,7 +11,7 @@ from penstock.agent.metrics.series import CAP
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.metrics.model import Metric
     from penstock.agent.model import EngineKey
 
     Merge = Callable[[float, float], float]

@@ -15,10 +15,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.facts import add_facts, add_hooks, add_policy
-from penstock.agent.metrics.mapping import peer_of
-from penstock.agent.metrics.sheet import MAX, MIN, add
-from penstock.agent.metrics.spec import NANO
+from penstock.agent.metrics.engine_gauges import add_facts, add_hooks, add_policy
+from penstock.agent.metrics.event_updates import peer_of
+from penstock.agent.metrics.gauge_set import MAX, MIN, add
+from penstock.agent.metrics.model import NANO
 from penstock.agent.model import engines_by_server
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2 as common
@@ -27,9 +27,9 @@ from penstock.proto.v1 import events_pb2 as events
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.agent.metrics.sheet import Sheet
+    from penstock.agent.metrics.gauge_set import Sheet
     from penstock.agent.model import EngineKey
-    from penstock.agent.registry import LiveSource
+    from penstock.agent.sources.registry import LiveSource
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
     Wanted = Callable[[EngineKey], str | None]

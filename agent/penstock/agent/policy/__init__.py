@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.agent.policy.database import PolicyDatabase
-from penstock.agent.policy.feed import PolicyFeed
-from penstock.agent.policy.merge import effective
-from penstock.agent.policy.model import Manifest, parse_manifest
-from penstock.agent.policy.order_book import OrderBook
-from penstock.agent.policy.pauses import Pauses
-from penstock.agent.policy.sqlite_store import PolicyStore
-from penstock.agent.policy.watch import PolicyFeedService
+from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.distribution.service import PolicyFeedService
+from penstock.agent.policy.manifest.manifest import Manifest, parse_manifest
+from penstock.agent.policy.manifest.merge import effective
+from penstock.agent.policy.orders.kill_switch import Pauses
+from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
 
 __all__ = [
     "Manifest",

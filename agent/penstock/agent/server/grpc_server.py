@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse  # type: ignore[import-untyped]
-from penstock.agent.addresses import Address, TcpAddress, UnixAddress
-from penstock.agent.decode import DecodeInterceptor
 from penstock.agent.errors import StateError, TakenError
-from penstock.agent.whereabouts import identity
+from penstock.agent.server.addresses import Address, TcpAddress, UnixAddress
+from penstock.agent.server.request_decoding import DecodeInterceptor
+from penstock.agent.state.database_files import identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from penstock.agent.addresses import TcpAddress
-from penstock.agent.connections import Connections
 from penstock.agent.errors import PenstockError, StateError
+from penstock.agent.server.addresses import TcpAddress
+from penstock.agent.server.http_limits import Connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ _CONNECTION_SECONDS = 15.0
 _MAX_CONNECTIONS = 128
 _MAX_BODY_BYTES = 1024
 
-_logger = logging.getLogger("penstock.agent.http")
+_logger = logging.getLogger("penstock.agent.server.http_server")
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:

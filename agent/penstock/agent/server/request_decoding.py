@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 from penstock.agent.errors import ContractError
-from penstock.agent.status import refuse
+from penstock.agent.server.status_codes import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -10,7 +10,7 @@ import structlog
 from penstock.agent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.agent.config import AdminTls
+    from penstock.agent.daemon.config import AdminTls
 
 _log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.setaside import SUFFIXES, set_aside
+from penstock.agent.state.archive import SUFFIXES, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable

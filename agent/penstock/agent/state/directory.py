@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.budget import MIN_LIMIT
 from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.listen import Lock
-from penstock.agent.policy.database import FILE_NAME as POLICIES
+from penstock.agent.policy.store.database import FILE_NAME as POLICIES
+from penstock.agent.server.grpc_server import Lock
+from penstock.agent.state.disk_budget import MIN_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.settings import guard_raises
-from penstock.instrumentation.tally import Tally
+from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.core.settings import guard_raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable

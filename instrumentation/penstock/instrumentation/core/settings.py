@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.constants import ROLES
+from penstock.instrumentation.core.constants import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation import settings
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

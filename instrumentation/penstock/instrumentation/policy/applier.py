@@ -12,17 +12,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.constants import COMPONENT_SCHEDULER
-from penstock.instrumentation.directives import NO_DIRECTIVES
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.policy_model import NO_POLICY
-from penstock.instrumentation.policy_schedule import Schedule
+from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.policy.policy_schedule import Schedule
+from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
+from penstock.instrumentation.resilience.policy import NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from penstock.instrumentation.directives import Directives
-    from penstock.instrumentation.policy_model import Policy
+    from penstock.instrumentation.resilience.orders import Directives
+    from penstock.instrumentation.resilience.policy import Policy
     from penstock.instrumentation.runtime import Runtime
     from penstock.proto.v1.policy_pb2 import Push, Report
 
@@ -150,7 +150,7 @@ class PolicyDesk:
 
     def take(self, push: Push) -> Report | None:
         """Take a push in and return its answer; None if the step that runs has not ended yet, see :meth:`tick`."""
-        from penstock.instrumentation.policy_decode import RefusedError, decode  # noqa: PLC0415  (protobuf)
+        from penstock.instrumentation.policy.decode import RefusedError, decode  # noqa: PLC0415  (protobuf)
 
         received_ns, now = time.time_ns(), self._clock()
         if push.paused:
@@ -197,7 +197,7 @@ class PolicyDesk:
         return _report(moved={"hash": due.hash})
 
     def _directives_of(self, push: Push) -> tuple[Directives, Mapping[str, str]]:
-        from penstock.instrumentation.directives_decode import decode_directives  # noqa: PLC0415  (protobuf)
+        from penstock.instrumentation.policy.decode_orders import decode_directives  # noqa: PLC0415  (protobuf)
 
         try:
             return decode_directives(push, faults_allowed=self._faults_allowed, now_ns=time.monotonic_ns())

@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.backoff import Backoff
-from penstock.instrumentation.policy_desk import PolicyDesk
-from penstock.instrumentation.policy_model import NO_POLICY
-from penstock.instrumentation.service import Message, Service, Tag
+from penstock.instrumentation.policy.applier import PolicyDesk
+from penstock.instrumentation.resilience.policy import NO_POLICY
+from penstock.instrumentation.transport.background_thread import Message, Service, Tag
+from penstock.instrumentation.transport.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from queue import SimpleQueue
 
+    from penstock.instrumentation.core.settings import Settings
     from penstock.instrumentation.runtime import Runtime
-    from penstock.instrumentation.settings import Settings
-    from penstock.instrumentation.transport import Ended, Stream
+    from penstock.instrumentation.transport.grpc_stream import Ended, Stream
     from penstock.proto.v1.policy_pb2 import Push, Report
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -136,7 +136,7 @@ class PolicyClient(Service):
     # The link.
 
     def _connect(self, now: float) -> None:
-        from penstock.instrumentation.hello import engine_key, labels  # noqa: PLC0415  (protobuf)
+        from penstock.instrumentation.transport.hello import engine_key, labels  # noqa: PLC0415  (protobuf)
         from penstock.proto import SCHEMA_VERSION  # noqa: PLC0415
         from penstock.proto.v1.policy_pb2 import Report, Subscribe  # noqa: PLC0415
 
@@ -193,7 +193,7 @@ class PolicyClient(Service):
 
 
 def _connect(endpoint: str, inbox: SimpleQueue[Message]) -> Stream[Push]:
-    from penstock.instrumentation.transport import Stream  # noqa: PLC0415  (grpc)
+    from penstock.instrumentation.transport.grpc_stream import Stream  # noqa: PLC0415  (grpc)
     from penstock.proto.v1.policy_pb2 import Push  # noqa: PLC0415  (protobuf)
 
     return Stream(endpoint, METHOD, Push.FromString, inbox)

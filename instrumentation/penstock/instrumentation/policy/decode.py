@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.unknown_fields import UnknownFieldSet
-from penstock.instrumentation.policy_model import (
+from penstock.instrumentation.policy.policy_schedule import Entry
+from penstock.instrumentation.resilience.policy import (
     Action,
     Deferral,
     EcLoadFailure,
@@ -20,7 +21,6 @@ from penstock.instrumentation.policy_model import (
     PolicyBody,
     Telemetry,
 )
-from penstock.instrumentation.policy_schedule import Entry
 from penstock.proto.v1.policy_pb2 import FailureAction, Push
 
 if TYPE_CHECKING:

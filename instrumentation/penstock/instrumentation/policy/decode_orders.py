@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.instrumentation.circuit import State
-from penstock.instrumentation.directives import NO_DIRECTIVES, Directives
-from penstock.instrumentation.drills import MAX_ACTIVE, Drill, Drills
-from penstock.instrumentation.policy_decode import unknown_fields
-from penstock.instrumentation.quarantine import Order
+from penstock.instrumentation.policy.decode import unknown_fields
+from penstock.instrumentation.resilience.circuit_breaker import State
+from penstock.instrumentation.resilience.fault_drills import MAX_ACTIVE, Drill, Drills
+from penstock.instrumentation.resilience.orders import NO_DIRECTIVES, Directives
+from penstock.instrumentation.resilience.quarantine import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

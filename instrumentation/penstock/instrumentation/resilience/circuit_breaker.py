@@ -1,6 +1,6 @@
 """The circuit breaker of one peer: closed, open, half-open (``peerQuarantine``).
 
-What one peer's failures mean, with no view of the other peers; :mod:`penstock.instrumentation.quarantine` holds the
+What one peer's failures mean, with no view of the other peers; :mod:`penstock.instrumentation.resilience.quarantine` holds the
 circuits of all and the rules between them. Times are monotonic nanoseconds.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation import constants
+from penstock.instrumentation.core import constants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.policy_model import PeerQuarantine
+    from penstock.instrumentation.resilience.policy import PeerQuarantine
 
 _SECOND: Final = 1_000_000_000
 _MAX_FAILURES: Final = 1000
@@ -83,7 +83,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed attempt: its ``FailureMode`` and ``ErrorType`` (:mod:`penstock.instrumentation.constants`).
+    """A failed attempt: its ``FailureMode`` and ``ErrorType`` (:mod:`penstock.instrumentation.core.constants`).
 
     A wait for a start that another peer's trouble held up is collateral.
     """

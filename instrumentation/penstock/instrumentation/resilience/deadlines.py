@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.policy_model import Deferral
+    from penstock.instrumentation.resilience.policy import Deferral
 
 _SECOND: Final = 1_000_000_000
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation import constants
-from penstock.instrumentation.policy_model import Action, EcLoadFailure, KvLoadFailure
+from penstock.instrumentation.core import constants
+from penstock.instrumentation.resilience.policy import Action, EcLoadFailure, KvLoadFailure
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.budget import RecomputeBudget
-    from penstock.instrumentation.policy_model import Policy, PolicyBody
+    from penstock.instrumentation.resilience.policy import Policy, PolicyBody
+    from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
 
 
 class Outcome(IntEnum):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation import constants
+from penstock.instrumentation.core import constants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

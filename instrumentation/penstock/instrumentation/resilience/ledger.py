@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.decisions import Decision
+    from penstock.instrumentation.resilience.decisions import Decision
 
 _CAPACITY: Final = 8192
 

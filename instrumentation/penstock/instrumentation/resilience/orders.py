@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.drills import Drill
-    from penstock.instrumentation.quarantine import Order
+    from penstock.instrumentation.resilience.fault_drills import Drill
+    from penstock.instrumentation.resilience.quarantine import Order
 
 
 @dataclass(frozen=True, slots=True)

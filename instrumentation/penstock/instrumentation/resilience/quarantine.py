@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.circuit import Admit, Circuit, Failure, Rules, State
+from penstock.instrumentation.resilience.circuit_breaker import Admit, Circuit, Failure, Rules, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

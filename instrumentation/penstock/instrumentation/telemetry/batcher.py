@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.emitter import QUEUE_FULL
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.outbox import Sealed
-from penstock.instrumentation.tally import OTHER
+from penstock.instrumentation.core.drop_counter import OTHER
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.telemetry.emitter import QUEUE_FULL
+from penstock.instrumentation.telemetry.outbox import Sealed
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Mapping
 
-    from penstock.instrumentation.emitter import Emitter
+    from penstock.instrumentation.telemetry.emitter import Emitter
 
 ROUND: Final = 1.0
 """Seconds that an entry of a calm engine waits for others to share its batch, which goes with the snapshot of each second: a batch costs the
@@ -84,7 +84,7 @@ class Collector:
 
         Not more at a time: the host's threads get the interpreter back in between.
         """
-        from penstock.instrumentation.encode import seal  # noqa: PLC0415  (not before the first emit)
+        from penstock.instrumentation.telemetry.encoder import seal  # noqa: PLC0415  (not before the first emit)
 
         emitter = self._emitter
         self.flush_at = NEVER

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import Message
-from penstock.instrumentation.encode import BATCH_BYTES, TEXT_MAX, text
+from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, TEXT_MAX, text
 
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot

@@ -16,13 +16,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.records import KIND_PROBE, KIND_TRANSFER
-from penstock.instrumentation.tally import Tally
+from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.telemetry.records import KIND_PROBE, KIND_TRANSFER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.instrumentation.records import EventRecord, ProbeRecord, TransferRecord
+    from penstock.instrumentation.telemetry.records import EventRecord, ProbeRecord, TransferRecord
 
 CAPACITY: Final = 16_384
 """Entries of each kind that wait for the exporter. It is rung at 512: the rest is for what comes until it gets the interpreter."""

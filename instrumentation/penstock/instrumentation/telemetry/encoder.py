@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.instrumentation.outbox import Sealed
-from penstock.instrumentation.records import (
+from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.telemetry.outbox import Sealed
+from penstock.instrumentation.telemetry.records import (
     KIND_PROBE,
     KIND_TRANSFER,
     PROBE_COLUMNS,
@@ -17,14 +18,13 @@ from penstock.instrumentation.records import (
     TRANSFER_COLUMNS,
     TRANSFER_TEXT,
 )
-from penstock.instrumentation.tally import Tally
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.instrumentation.records import EventRecord, ProbeRecord, TransferRecord
+    from penstock.instrumentation.telemetry.records import EventRecord, ProbeRecord, TransferRecord
     from penstock.proto.v1.common_pb2 import Component
 
 BATCH_BYTES: Final = (1 << 20) - (256 << 10)

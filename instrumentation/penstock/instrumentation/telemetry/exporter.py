@@ -12,19 +12,19 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.backoff import Backoff
-from penstock.instrumentation.collector import BATCH_ENTRIES, NEVER, Collector, overflowed
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.outbox import Outbox, Sealed, Watermark
-from penstock.instrumentation.service import Message, Service, Tag
-from penstock.instrumentation.tally import entries_in
+from penstock.instrumentation.core.drop_counter import entries_in
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.hooks.registry import registry
+from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Collector, overflowed
+from penstock.instrumentation.telemetry.outbox import Outbox, Sealed, Watermark
+from penstock.instrumentation.transport.background_thread import Message, Service, Tag
+from penstock.instrumentation.transport.backoff import Backoff
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.outbox import Counts
+    from penstock.instrumentation.core.settings import Settings
     from penstock.instrumentation.runtime import Runtime
-    from penstock.instrumentation.settings import Settings
-    from penstock.instrumentation.transport import Ended, Stream
+    from penstock.instrumentation.telemetry.outbox import Counts
+    from penstock.instrumentation.transport.grpc_stream import Ended, Stream
     from penstock.proto.v1.ingest_pb2 import Ack
     from penstock.proto.v1.snapshot_pb2 import Emitter as EmitterMessage
 
@@ -150,8 +150,8 @@ class Exporter(Service):
         if now < self._connect_at or not self._runtime.identity.process:
             return
         self._connect_at = now + self._backoff.next()
-        from penstock.instrumentation.hello import hello  # noqa: PLC0415  (not before the first emit)
-        from penstock.instrumentation.transport import Stream  # noqa: PLC0415
+        from penstock.instrumentation.transport.grpc_stream import Stream  # noqa: PLC0415
+        from penstock.instrumentation.transport.hello import hello  # noqa: PLC0415  (not before the first emit)
         from penstock.proto.v1.ingest_pb2 import Ack, Batch  # noqa: PLC0415
 
         self._identity = self._runtime.identity
@@ -255,7 +255,7 @@ class Exporter(Service):
             if self._stopping:
                 self.finished = True
             return
-        from penstock.instrumentation.encode import frame  # noqa: PLC0415  (not before the first emit)
+        from penstock.instrumentation.telemetry.encoder import frame  # noqa: PLC0415  (not before the first emit)
 
         self._in_flight, batch = head
         self._stream.send(frame(self._runtime.epoch, self._in_flight, batch))
@@ -267,8 +267,8 @@ class Exporter(Service):
         # An agent that does not read gets no more of them, and a suspected batch is judged without.
         if self._stream is None or self._stream.backlog or self._suspect:
             return
-        from penstock.instrumentation.bounds import bound  # noqa: PLC0415  (not before the first emit)
-        from penstock.instrumentation.encode import BATCH_BYTES  # noqa: PLC0415
+        from penstock.instrumentation.telemetry.bounds import bound  # noqa: PLC0415  (not before the first emit)
+        from penstock.instrumentation.telemetry.encoder import BATCH_BYTES  # noqa: PLC0415
         from penstock.proto.v1.ingest_pb2 import Batch  # noqa: PLC0415
 
         batch = Batch(epoch=self._runtime.epoch)

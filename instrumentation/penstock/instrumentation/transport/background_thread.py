@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core.guard import guard
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.transport import Stream
+    from penstock.instrumentation.transport.grpc_stream import Stream
 
 ERROR_PAUSE: Final = 1.0
 """Seconds of rest after an error of our own."""

@@ -7,8 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import grpc
-from penstock.instrumentation.endings import sentence
-from penstock.instrumentation.service import Message, Tag
+from penstock.instrumentation.transport.background_thread import Message, Tag
+from penstock.instrumentation.transport.stream_errors import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,13 +10,13 @@ import functools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Requirement, registry
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.hooks.patch import Patch
+from penstock.instrumentation.hooks.registry import Requirement, registry
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import identity
-from penstock.instrumentation.vllm.client_error import ClientErrorHook
-from penstock.instrumentation.vllm.patch import Patch
+from penstock.instrumentation.vllm.naming import engine_identity
+from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -105,8 +105,8 @@ class TraceContextHook:
         self._announced = True
         runtime.identify(
             process="api",
-            model=identity.model_name(engine.vllm_config),
-            vllm_version=identity.vllm_version(),
+            model=engine_identity.model_name(engine.vllm_config),
+            vllm_version=engine_identity.vllm_version(),
         )
         settings = runtime.settings
         registry.install(ClientErrorHook(), settings.hooks_disabled if settings is not None else ())

@@ -11,15 +11,15 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.fitness import Answer, Verdict
-from penstock.instrumentation.hooks import misfit
-from penstock.instrumentation.vllm.client_error import ClientErrorHook
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.hooks.registry import misfit
+from penstock.instrumentation.hooks.report import Answer, Verdict
 from penstock.instrumentation.vllm.install import hooks
-from penstock.instrumentation.vllm.kv_hook import KvWorkerHook
-from penstock.instrumentation.vllm.mooncake import MooncakeHook
-from penstock.instrumentation.vllm.nixl_hook import NixlHook
-from penstock.instrumentation.vllm.scheduler_hook import SchedulerHook
+from penstock.instrumentation.vllm.kv.base.hook import KvWorkerHook
+from penstock.instrumentation.vllm.kv.base.mooncake import MooncakeHook
+from penstock.instrumentation.vllm.kv.nixl.hook import NixlHook
+from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook
+from penstock.instrumentation.vllm.scheduler.hook import SchedulerHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

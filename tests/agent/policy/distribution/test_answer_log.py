@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.answer_log import AnswerLog
-from penstock.agent.policy.subscriber import Subscriber, Wanted
-from penstock.agent.selector import Target
+from penstock.agent.parsing.label_selector import Target
+from penstock.agent.policy.distribution.answer_log import AnswerLog
+from penstock.agent.policy.distribution.subscriber import Subscriber, Wanted
 from penstock.proto.v1.policy_pb2 import PolicyAck
 from structlog.testing import capture_logs
 
-from tests.support.policy_feed import Engine, eventually, hash_of
+from tests.support.policy.feed import Engine, eventually, hash_of
 
 if TYPE_CHECKING:
-    from tests.support.policy_feed import FeedServer
+    from tests.support.policy.feed import FeedServer
 
 
 def _acknowledged(engine: str, policy: str) -> Subscriber:

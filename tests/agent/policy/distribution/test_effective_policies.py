@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.merge import effective
-from penstock.agent.policy.model import Manifest
-from penstock.agent.policy.schedules import Schedules
-from penstock.agent.policy.store import StoredPolicy
-from penstock.agent.policy.wire import schedule_of
-from penstock.agent.selector import Target
+from penstock.agent.parsing.label_selector import Target
+from penstock.agent.policy.distribution.effective_policies import Schedules
+from penstock.agent.policy.distribution.push_encoding import schedule_of
+from penstock.agent.policy.manifest.manifest import Manifest
+from penstock.agent.policy.manifest.merge import effective
+from penstock.agent.policy.store.interface import StoredPolicy
 from penstock.proto.v1.policy_pb2 import Push
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.agent.holders import digest
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.rollout import Known, rollout
-from penstock.agent.selector import Selection, Target
+from penstock.agent.parsing.label_selector import Selection, Target
+from penstock.agent.policy.distribution.rollout import Known, rollout
+from penstock.agent.sources.engine_owners import digest
 from penstock.proto.v1.policy_pb2 import FAILURE_ACTION_FAIL, OrderRefusal, PolicyAck, Report, Subscribe
 from structlog.testing import capture_logs
 
-from tests.support.policies import action, manifest
-from tests.support.policy_feed import Engine, FeedServer, eventually, hash_of, running_feed
+from tests.support.policy.feed import Engine, FeedServer, eventually, hash_of, running_feed
+from tests.support.policy.policies import action, manifest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from penstock.agent.policy.subscriber import Subscriber
+    from penstock.agent.policy.distribution.subscriber import Subscriber
 
 _FAIL = action("fail")
 

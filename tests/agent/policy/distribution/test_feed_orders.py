@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from penstock.agent.policy.subscriber import Subscriber
+from penstock.agent.policy.distribution.subscriber import Subscriber
 from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_HANDSHAKE
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
 from penstock.proto.v1.policy_pb2 import PolicyNack, Report, Subscribe
 
-from tests.support.orders import SECOND, fault_drill, quarantine_order, select
-from tests.support.policies import action, manifest
-from tests.support.policy_feed import Engine, FeedServer, eventually, hash_of
+from tests.support.policy.feed import Engine, FeedServer, eventually, hash_of
+from tests.support.policy.orders import SECOND, fault_drill, quarantine_order, select
+from tests.support.policy.policies import action, manifest
 
 if TYPE_CHECKING:
-    from penstock.agent.policy.orders import FaultDrill
+    from penstock.agent.policy.orders.orders import FaultDrill
     from penstock.proto.v1.policy_pb2 import Push
 
 _ABLE = {"supported_fields": ["kv_load_failure", "peer_quarantine"], "faults_allowed": True}

@@ -6,8 +6,13 @@ import json
 
 import pytest
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.policy import OrderBook, Pauses, PolicyDatabase, PolicyFeed, PolicyStore, parse_manifest
-from penstock.agent.ratios import SampleRatios
+from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.distribution.sample_ratio import SampleRatios
+from penstock.agent.policy.manifest.manifest import parse_manifest
+from penstock.agent.policy.orders.kill_switch import Pauses
+from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
 
 SOURCE = Source(epoch=1, key=EngineKey("", "0"), process="engine-core", model="m", labels={"role": "decode"})
 

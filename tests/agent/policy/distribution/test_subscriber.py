@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.subscriber import Subscriber, Wanted
-from penstock.agent.selector import Target
+from penstock.agent.parsing.label_selector import Target
+from penstock.agent.policy.distribution.subscriber import Subscriber, Wanted
 from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved, Subscribe
 
 PATIENCE = 10.0

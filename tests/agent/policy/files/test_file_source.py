@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from penstock.agent.policy import PolicyDatabase, PolicyStore
-from penstock.agent.policy.files import FileSource
-from penstock.agent.policy.files.scan import Look
-from penstock.agent.policy.files.source import LOOK_SECONDS, SETTLE_SECONDS
+from penstock.agent.policy.files.directory_state import Look
+from penstock.agent.policy.files.file_source import LOOK_SECONDS, SETTLE_SECONDS, FileSource
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
 from structlog.testing import capture_logs
 
 from tests.support.files import write
-from tests.support.policies import NOW, action, document, manifest
+from tests.support.policy.policies import NOW, action, document, manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -249,7 +249,7 @@ async def test_a_start_does_not_wait_for_ever(
     directory: Path, store: PolicyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filesystem that hangs keeps nothing but its own policies out."""
-    monkeypatch.setattr("penstock.agent.policy.files.source.START_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.agent.policy.files.file_source.START_SECONDS", 0.0)
     source, taken = _source(directory, store), asyncio.Event()
     store.subscribe(taken.set)
     with capture_logs() as logs:
@@ -377,8 +377,8 @@ def test_a_filesystem_that_hangs_does_not_hold_up_the_end(
         answered.wait()
         return Look()
 
-    monkeypatch.setattr("penstock.agent.policy.files.source.look", hang)
-    monkeypatch.setattr("penstock.agent.policy.files.source.START_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.agent.policy.files.file_source.look", hang)
+    monkeypatch.setattr("penstock.agent.policy.files.file_source.START_SECONDS", 0.0)
 
     async def serve() -> None:
         source = _source(directory, PolicyStore(database, clock=lambda: _CLOCK))

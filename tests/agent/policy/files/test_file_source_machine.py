@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from penstock.agent.errors import NotFoundError, OwnedError
-from penstock.agent.policy import PolicyDatabase, PolicyStore
-from penstock.agent.policy.files import FileSource
-from penstock.agent.policy.files.source import LOOK_SECONDS
+from penstock.agent.policy.files.file_source import LOOK_SECONDS, FileSource
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
 
 from tests.support.files import write
-from tests.support.policies import NOW, action, document, manifest
+from tests.support.policy.policies import NOW, action, document, manifest
 
 _CLOCK = NOW.timestamp()
 _NAMES = st.sampled_from("abc")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from penstock.agent.policy.files.check import check
-from penstock.agent.policy.files.problem import FilesError
+from penstock.agent.policy.files.parse import check
+from penstock.agent.problem import FilesError
 
-from tests.support.policies import NOW, document, manifest
+from tests.support.policy.policies import NOW, document, manifest
 
 _GOOD = """
     apiVersion: penstock.dev/v1alpha1

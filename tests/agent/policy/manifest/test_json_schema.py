@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from penstock.agent.documents import read_documents
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.model import check_manifest
-from penstock.agent.policy.schema import schema, text
+from penstock.agent.parsing.yaml_documents import read_documents
+from penstock.agent.policy.manifest.json_schema import schema, text
+from penstock.agent.policy.manifest.manifest import check_manifest
 
-from tests.support.policies import document
+from tests.support.policy.policies import document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[4]
 _PUBLISHED = _ROOT / "docs" / "reference" / "transferpolicy.schema.json"
 _BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 _VALIDATOR = Draft202012Validator(schema())

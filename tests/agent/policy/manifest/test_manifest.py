@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.leaves import flatten, unflatten
-from penstock.agent.policy.model import MAX_MANIFEST_BYTES, parse_manifest
+from penstock.agent.policy.manifest.flat_fields import flatten, unflatten
+from penstock.agent.policy.manifest.manifest import MAX_MANIFEST_BYTES, parse_manifest
 
-from tests.support.policies import NOW, document, manifest
+from tests.support.policy.policies import NOW, document, manifest
 
 _EVERYTHING = {
     "selector": {

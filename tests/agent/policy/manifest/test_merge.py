@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.durations import parse_duration
-from penstock.agent.policy.merge import Merged, effective, merge
-from penstock.agent.policy.sections import (
+from penstock.agent.parsing.durations import parse_duration
+from penstock.agent.policy.distribution.push_encoding import body_of, leaves_of, schedule_of
+from penstock.agent.policy.manifest.merge import Merged, effective, merge
+from penstock.agent.policy.manifest.sections import (
     Deferral,
     EcLoadFailure,
     KvLoadFailure,
@@ -19,15 +20,14 @@ from penstock.agent.policy.sections import (
     RecomputeBudget,
     Telemetry,
 )
-from penstock.agent.policy.wire import body_of, leaves_of, schedule_of
 from penstock.proto.v1 import policy_pb2
 
-from tests.support.policies import NOW, action, manifest, target
+from tests.support.policy.policies import NOW, action, manifest, target
 
 if TYPE_CHECKING:
     import random
 
-    from penstock.agent.policy.model import Manifest
+    from penstock.agent.policy.manifest.manifest import Manifest
 
 
 def _values(merged: Merged) -> dict[str, tuple[Any, str]]:

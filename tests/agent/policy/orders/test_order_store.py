@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.errors import FullError, NotFoundError, StateError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy import OrderBook, PolicyDatabase, PolicyStore, orders
-from penstock.agent.selector import Target
+from penstock.agent.parsing.label_selector import Target
+from penstock.agent.policy.orders import orders
+from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
 
-from tests.support.orders import SECOND, fault_drill, quarantine_order
+from tests.support.policy.orders import SECOND, fault_drill, quarantine_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey
-from penstock.agent.policy import orders
-from penstock.agent.selector import Selection, Target, parse_labels
+from penstock.agent.parsing.label_selector import Selection, Target, parse_labels
+from penstock.agent.policy.orders import orders
 
-from tests.support.orders import SECOND, fault_drill, quarantine_order, select
+from tests.support.policy.orders import SECOND, fault_drill, quarantine_order, select
 
 _TARGETS = [Target(EngineKey("", name), "tiny", {"role": role}) for name, role in (("0", "a"), ("1", "b"))]
 _A, _B = _TARGETS

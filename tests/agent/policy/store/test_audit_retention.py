@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.errors import NotFoundError, StateError
-from penstock.agent.policy import PolicyDatabase, PolicyStore
-from penstock.agent.policy.trimming import AuditLimit
+from penstock.agent.policy.store.audit_retention import AuditLimit
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
 
-from tests.support.policies import NOW, manifest
+from tests.support.policy.policies import NOW, manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.errors import StateError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy import Pauses, PolicyDatabase, PolicyStore
-from penstock.agent.policy.model import parse_manifest
-from penstock.agent.setaside import damaged
-from penstock.agent.statedir import StateDirectory
+from penstock.agent.policy.manifest.manifest import parse_manifest
+from penstock.agent.policy.orders.kill_switch import Pauses
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.sqlite_store import PolicyStore
+from penstock.agent.state.archive import damaged
+from penstock.agent.state.directory import StateDirectory
 
-from tests.support.removed_files import HARMS
+from tests.support.agent.removed_files import HARMS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from penstock.agent.aio.shield import to_completion
 from penstock.agent.errors import ConflictError, FullError, ManifestError, NotFoundError, StateError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy import Pauses, PolicyDatabase, PolicyStore
-from penstock.agent.policy.completion import to_completion
-from penstock.agent.policy.database import FILE_NAME
-from penstock.agent.policy.pauses import with_front_ends
-from penstock.agent.policy.store import MAX_POLICIES
+from penstock.agent.policy.orders.kill_switch import Pauses, with_front_ends
+from penstock.agent.policy.store.database import FILE_NAME, PolicyDatabase
+from penstock.agent.policy.store.interface import MAX_POLICIES
+from penstock.agent.policy.store.sqlite_store import PolicyStore
 
-from tests.support.policies import NOW, action, manifest
+from tests.support.policy.policies import NOW, action, manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

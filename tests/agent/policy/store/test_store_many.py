@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import FullError, ManifestError, OwnedError
-from penstock.agent.policy import PolicyDatabase, PolicyStore
-from penstock.agent.policy.planning import Edit, plan
-from penstock.agent.policy.store import MAX_POLICIES, OwnedManifest, StoredPolicy
+from penstock.agent.policy.store.change_plan import Edit, plan
+from penstock.agent.policy.store.database import PolicyDatabase
+from penstock.agent.policy.store.interface import MAX_POLICIES, OwnedManifest, StoredPolicy
+from penstock.agent.policy.store.sqlite_store import PolicyStore
 
-from tests.support.policies import NOW, action, manifest
+from tests.support.policy.policies import NOW, action, manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

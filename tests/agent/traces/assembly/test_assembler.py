@@ -7,16 +7,18 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.journal.parsing import parse
-from penstock.agent.traces import assemble, chapters, ids, names, standalone
-from penstock.agent.traces.assemble import Assembler
-from penstock.agent.traces.recall import recall
-from penstock.agent.traces.spans import SampleEntry
-from penstock.agent.traces.state import Limits
+from penstock.agent.journal.batch_parser import parse
+from penstock.agent.traces.assembly import assembler as assemble
+from penstock.agent.traces.assembly import segments
+from penstock.agent.traces.assembly.assembler import Assembler
+from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.spans import ids, semconv, standalone_spans
+from penstock.agent.traces.spans.model import SampleEntry
 from penstock.proto.v1 import common_pb2
 
-from tests.support.batches import TIME, deferral_start
-from tests.support.stories import (
+from tests.support.agent.batches import TIME, deferral_start
+from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
     DECODE_WORKER,
@@ -185,7 +187,7 @@ def test_the_grace_is_waited_out_in_the_logs_time():
     assert fold.finished == []
     assert fold.assembler.advance(log.now) == []
     (finished,) = fold.assembler.advance(log.now + MS)
-    assert [span.name for span in finished.spans] == [names.REQUEST, names.KV_LOAD]
+    assert [span.name for span in finished.spans] == [semconv.REQUEST, semconv.KV_LOAD]
     assert (finished.closed_at, finished.first_batch, fold.assembler.low) == (1, 1, 3)
 
 
@@ -216,7 +218,7 @@ def late_lease(fold_ratio: float = 1.0, *, remembered: bool = True, expired: boo
 def test_what_comes_late_is_a_span_below_the_finished_request(remembered):
     """A lease that ends after the grace has the trace and the parent it would have had in time."""
     request, held = late_lease(remembered=remembered)
-    assert (request.name, held.name) == (names.REQUEST, names.KV_LEASE)
+    assert (request.name, held.name) == (semconv.REQUEST, semconv.KV_LEASE)
     assert (held.trace_id, held.parent_span_id) == (request.trace_id, request.span_id)
 
 
@@ -226,7 +228,7 @@ def test_late_trouble_of_a_request_that_was_left_out(remembered):
     assert late_lease(0.0, remembered=remembered) == []
     (held,) = late_lease(0.0, remembered=remembered, expired=True)
     assert held.parent_span_id == ""
-    assert held.attributes[names.SAMPLING] == "forced"
+    assert held.attributes[semconv.SAMPLING] == "forced"
     (held,) = late_lease(remembered=remembered, expired=True, traceparent=NOT_SAMPLED)
     assert (held.trace_id, held.parent_span_id) == (NOT_SAMPLED[3:35], "")
 
@@ -239,10 +241,10 @@ def test_a_lost_engine_ends_what_it_left_open():
     log.add(DECODE_CORE, lost(DECODE_CORE, last_seen=TIME + SECOND))
     fold = Fold(log).walk().rest()
     request, wait = fold.spans
-    assert request.attributes[names.ENGINE_LOST] is True
+    assert request.attributes[semconv.ENGINE_LOST] is True
     assert request.trace_id == ids.trace_id(PREFILL)
     assert request.end_unix_nano == wait.end_unix_nano == TIME + SECOND
-    assert wait.attributes[names.ENDING] == "engine_lost"
+    assert wait.attributes[semconv.ENDING] == "engine_lost"
     assert fold.assembler.low == 2
 
 
@@ -273,7 +275,7 @@ def test_a_goodbye_ends_requests_too():
     log.add(DECODE_CORE, deferral_start(DECODE))
     log.add(DECODE_CORE, goodbye={"reason": "exit"})
     request, _ = Fold(log).walk().rest().spans
-    assert request.attributes[names.ENGINE_LOST] is True
+    assert request.attributes[semconv.ENGINE_LOST] is True
 
 
 def test_a_goodbye_ends_its_own_epoch_only():
@@ -292,7 +294,7 @@ def test_a_goodbye_ends_its_own_epoch_only():
     log.add(DECODE_CORE, closed(DECODE))
     assert assembler.apply(log.batches[-1]) == []
     (told,) = assembler.advance(log.now + 20 * GRACE)
-    assert not any(names.ENGINE_LOST in span.attributes for span in told.spans)
+    assert not any(semconv.ENGINE_LOST in span.attributes for span in told.spans)
 
 
 def test_a_lost_engine_ends_what_only_its_worker_told():
@@ -309,9 +311,9 @@ def test_too_many_requests_give_up_the_oldest():
     for number in range(5):
         log.add(DECODE_CORE, deferral_start(f"r{number}-aaaaaaaa"))
     fold = Fold(log, limits=Limits(max_pending=3)).walk().rest()
-    requests = [span for span in fold.spans if span.name == names.REQUEST]
+    requests = [span for span in fold.spans if span.name == semconv.REQUEST]
     assert [span.request_id for span in requests] == ["r0-aaaaaaaa", "r1-aaaaaaaa"]
-    assert all(span.attributes[names.UNFINISHED] is True for span in requests)
+    assert all(span.attributes[semconv.UNFINISHED] is True for span in requests)
     assert fold.assembler.low == 3
 
 
@@ -355,13 +357,13 @@ def test_large_requests_are_given_up_for_the_memory():
     for number in range(8):
         log.add(DECODE_CORE, deferral_start(f"r{number}-aaaaaaaa", remote_request_id="x" * 4000))
     fold = Fold(log, limits=Limits(max_bytes=120_000)).walk()
-    requests = [span.request_id for span in fold.spans if span.name == names.REQUEST]
+    requests = [span.request_id for span in fold.spans if span.name == semconv.REQUEST]
     assert requests == [f"r{number}-aaaaaaaa" for number in range(len(requests))]
     assert 1 <= len(requests) <= 4
     assert fold.assembler.given_up == {"memory": len(requests)}
     log.add(DECODE_CORE, closed("r0-aaaaaaaa"))
     late = fold.walk(8).rest().spans[-1]
-    assert (late.request_id, names.UNFINISHED in late.attributes) == ("r0-aaaaaaaa", False)
+    assert (late.request_id, semconv.UNFINISHED in late.attributes) == ("r0-aaaaaaaa", False)
 
 
 def test_what_is_remembered_is_bounded_by_its_bytes():
@@ -381,7 +383,7 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
     log = Log()
     bad = closed("bad-aaaaaaaa")
     log.add(DECODE_CORE, closed("first-cccccccc"), bad, closed("last-bbbbbbbb"))
-    module = {"standalone_spans": standalone, "entry_time": chapters}.get(part, assemble)
+    module = {"standalone_spans": standalone_spans, "entry_time": segments}.get(part, assemble)
     original = getattr(module, part)
 
     def broken(about, *args, **kwargs):
@@ -390,7 +392,7 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
         return original(about, *args, **kwargs)
 
     monkeypatch.setattr(module, part, broken)
-    monkeypatch.setattr(standalone, "KINDS", {*standalone.KINDS, "request_closed"})
+    monkeypatch.setattr(standalone_spans, "KINDS", {*standalone_spans.KINDS, "request_closed"})
     errors = []
     assembler = Assembler(SOURCES.get, on_error=errors.append)
     finished = assembler.apply(log.batches[0]) + assembler.advance(log.now + 10 * GRACE)
@@ -408,10 +410,10 @@ def test_an_old_request_is_given_up():
     log.add(DECODE_CORE, deferral_start(DECODE, remote_request_id=PREFILL))
     log.add(PREFILL_CORE, closed("other-eeeeeeee"), after=Limits().max_age_nano)
     log.add(DECODE_CORE, closed_decode(), after=10 * GRACE)
-    spans = [span for span in Fold(log).walk().rest().spans if span.name == names.REQUEST]
+    spans = [span for span in Fold(log).walk().rest().spans if span.name == semconv.REQUEST]
     _, unfinished, finished = spans
-    assert unfinished.attributes[names.UNFINISHED] is True
-    assert names.UNFINISHED not in finished.attributes
+    assert unfinished.attributes[semconv.UNFINISHED] is True
+    assert semconv.UNFINISHED not in finished.attributes
     assert unfinished.trace_id == finished.trace_id
     assert unfinished.span_id != finished.span_id
 
@@ -422,8 +424,8 @@ def test_a_flood_of_entries_of_one_request_is_bounded():
     log.add(DECODE_WORKER, *(sample(DECODE, rank=rank) for rank in range(20)))
     log.add(DECODE_CORE, closed_decode())
     spans = {span.name: span for span in Fold(log, limits=Limits(max_entries=16)).walk().rest().spans}
-    assert spans[names.KV_LOAD].attributes[names.TRANSFERS] == 16
-    assert spans[names.REQUEST].attributes[names.ENTRIES_DROPPED] == 4
+    assert spans[semconv.KV_LOAD].attributes[semconv.TRANSFERS] == 16
+    assert spans[semconv.REQUEST].attributes[semconv.ENTRIES_DROPPED] == 4
 
 
 def test_two_servers_of_a_pod_may_use_the_same_id():

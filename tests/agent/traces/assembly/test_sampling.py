@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
-from penstock.agent.traces.ids import TraceContext
-from penstock.agent.traces.sampling import Verdict, decide, in_ratio
+from penstock.agent.traces.assembly.sampling import Verdict, decide, in_ratio
+from penstock.agent.traces.spans.ids import TraceContext
 
 LOW = "0" * 32
 HIGH = "f" * 32

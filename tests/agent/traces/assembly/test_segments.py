@@ -8,15 +8,16 @@ from operator import itemgetter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.traces import names, query
-from penstock.agent.traces.assemble import Assembler
-from penstock.agent.traces.state import Limits
-from penstock.instrumentation.collector import ROUND
+from penstock.agent.traces.assembly.assembler import Assembler
+from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.query import trace
+from penstock.agent.traces.spans import semconv
+from penstock.instrumentation.telemetry.batcher import ROUND
 from penstock.proto.v1 import common_pb2
 
-from tests.support.batches import TIME, deferral_start, transfer_failure
-from tests.support.memory import reader_of
-from tests.support.stories import (
+from tests.support.agent.batches import TIME, deferral_start, transfer_failure
+from tests.support.agent.memory_journal import reader_of
+from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
     DECODE_WORKER,
@@ -46,13 +47,13 @@ def exported(log):
     assembler = Assembler(SOURCES.get)
     finished = [item for logged in log.batches for item in assembler.apply(logged)]
     finished += assembler.advance(log.now + 10 * GRACE)
-    return [query._span(span) for item in finished for span in item.spans]
+    return [trace._span(span) for item in finished for span in item.spans]
 
 
 def shown(log, *request_ids):
     """Return what the traces of requests show, each span once."""
     with reader_of(log, SOURCES.values()) as reader:
-        spans = [span for name in request_ids for span in query.get_trace(reader, name).spans]
+        spans = [span for name in request_ids for span in trace.get_trace(reader, name).spans]
     return list({span.SerializeToString(deterministic=True): span for span in spans}.values())
 
 
@@ -114,8 +115,8 @@ def test_a_worker_that_was_slow():
     log.add(worker, transfer, after=GRACE + SECOND)
     sent = exported(log)
     assert texts(shown(log, DECODE)) == texts(sent)
-    request = next(span for span in sent if span.name == names.REQUEST)
-    loads = [span for span in sent if span.name == names.KV_LOAD]
+    request = next(span for span in sent if span.name == semconv.REQUEST)
+    loads = [span for span in sent if span.name == semconv.KV_LOAD]
     assert [load.parent_span_id for load in loads] == [request.span_id] * 2
     assert loads[0].span_id != loads[1].span_id
 
@@ -147,7 +148,7 @@ def test_a_lost_engine_that_comes_back():
     log.tell(decode_story()[1:], after=GRACE)
     sent = exported(log)
     assert texts(shown(log, DECODE)) == texts(sent)
-    assert len(set(ids_of(sent, names.REQUEST))) == len(set(ids_of(sent, names.DEFERRAL))) == 2
+    assert len(set(ids_of(sent, semconv.REQUEST))) == len(set(ids_of(sent, semconv.DEFERRAL))) == 2
 
 
 def test_an_engine_that_says_goodbye():
@@ -170,7 +171,7 @@ def test_a_request_that_was_given_up():
     log.tell(decode_story()[1:], after=GRACE)
     sent = exported(log)
     assert texts(shown(log, DECODE, OTHER)) == texts(sent)
-    assert len(set(ids_of(sent, names.REQUEST))) == 3
+    assert len(set(ids_of(sent, semconv.REQUEST))) == 3
 
 
 def test_the_grace_covers_a_calm_engine():

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.agent.ctl.diagnosis import examine
-from penstock.agent.ctl.findings import WRONG
-from penstock.agent.traces.reach import unreachable
-from penstock.agent.traces.settings import ExportSettings
+from penstock.agent.ctl.diagnosis.agent_checks import examine
+from penstock.agent.ctl.diagnosis.findings import WRONG
+from penstock.agent.traces.export.backend_probe import unreachable
+from penstock.agent.traces.export.otlp_config import ExportSettings
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
-from tests.support.agent import running_agent, short_directory
+from tests.support.agent.agent import running_agent, short_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,18 +18,17 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from penstock.agent.errors import ConfigError
-from penstock.agent.traces import names
-from penstock.agent.traces.export import CURSOR, TraceExporter
-from penstock.agent.traces.otel import SpanConverter
-from penstock.agent.traces.settings import ExportSettings
-from penstock.agent.traces.state import Limits
-from penstock.agent.traces.suspects import STRIKES
+from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.export.exporter import CURSOR, TraceExporter
+from penstock.agent.traces.export.otlp_config import ExportSettings
+from penstock.agent.traces.export.suspect_spans import STRIKES
+from penstock.agent.traces.spans import semconv
+from penstock.agent.traces.spans.sdk_spans import SpanConverter
 from penstock.proto.v1 import common_pb2
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import deferral_start, noise
-from tests.support.otlp import Partial, Refusal
-from tests.support.stories import (
+from tests.support.agent.batches import deferral_start, noise
+from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
     MS,
@@ -40,6 +39,7 @@ from tests.support.stories import (
     lease,
     prefill_story,
 )
+from tests.support.otlp.backend import Partial, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,9 +87,9 @@ async def test_a_request_reaches_the_backend(book, backend):
     async with exporting(book, backend.endpoint):
         spans = await asyncio.to_thread(backend.wait_for, GOOD_SPANS)
     assert len(spans) == GOOD_SPANS
-    load = next(span for span in spans if span.name == names.KV_LOAD)
+    load = next(span for span in spans if span.name == semconv.KV_LOAD)
     prefill, decode = (
-        next(span for span in spans if span.name == names.REQUEST and span.resource["service.name"] == name)
+        next(span for span in spans if span.name == semconv.REQUEST and span.resource["service.name"] == name)
         for name in ("vllm-prefill", "vllm-decode")
     )
     assert prefill.trace_id == decode.trace_id == load.trace_id
@@ -142,7 +142,7 @@ async def test_each_call_to_the_backend_is_measured(book, backend):
 
 async def test_an_error_of_our_own_shows_and_the_export_goes_on(book, backend, monkeypatch):
     """The thread outlives it: the walk begins again where it was."""
-    monkeypatch.setattr("penstock.agent.traces.export._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("penstock.agent.traces.export.exporter._AGAIN_SECONDS", 0.01)
     broken = threading.Event()
     broken.set()
 
@@ -187,7 +187,7 @@ async def test_a_restart_sends_nothing_twice(book, backend):
         spans = await asyncio.to_thread(backend.wait_for, GOOD_SPANS)
     assert len(set(ids_of(spans))) == len(spans) == GOOD_SPANS
     # Its start was read by both.
-    assert [span.attributes[names.DEFERRAL_REASON] for span in spans if span.name == names.DEFERRAL] == [
+    assert [span.attributes[semconv.DEFERRAL_REASON] for span in spans if span.name == semconv.DEFERRAL] == [
         "remote_kv"
     ]
 
@@ -233,7 +233,7 @@ async def test_one_bad_span_does_not_hold_up_the_others(book, backend):
     """A backend that refuses a span for good costs that span; it is counted."""
     backend.refuse(
         lambda spans: (
-            grpc.StatusCode.INVALID_ARGUMENT if any(span.name == names.KV_LOAD for span in spans) else None
+            grpc.StatusCode.INVALID_ARGUMENT if any(span.name == semconv.KV_LOAD for span in spans) else None
         )
     )
     await book.tell(prefill_story(), decode_story())
@@ -241,10 +241,10 @@ async def test_one_bad_span_does_not_hold_up_the_others(book, backend):
         await until(lambda: exporter.status().low == 9, "everything is done with")
         status = exporter.status()
     assert sorted({span.name for span in backend.spans}) == [
-        names.HANDSHAKE,
-        names.KV_LEASE,
-        names.DEFERRAL,
-        names.REQUEST,
+        semconv.HANDSHAKE,
+        semconv.KV_LEASE,
+        semconv.DEFERRAL,
+        semconv.REQUEST,
     ]
     assert (status.spans_refused, status.spans_exported) == (1, GOOD_SPANS - 1)
 
@@ -269,7 +269,7 @@ async def test_a_span_that_cannot_be_encoded(book, backend):
     await book.add(PREFILL_CORE, closed(bad.request_id, kv_role=common_pb2.ROLE_PREFILL), bad, good)
     async with exporting(book, backend.endpoint) as exporter:
         await until(lambda: exporter.status().low == 2, "everything is done with")
-    assert "good-aaaaaaaa" in [span.attributes.get(names.REQUEST_ID) for span in backend.spans]
+    assert "good-aaaaaaaa" in [span.attributes.get(semconv.REQUEST_ID) for span in backend.spans]
 
 
 async def test_sampled_out_spans_are_counted(book, backend):
@@ -291,7 +291,7 @@ async def test_late_entries_after_a_restart(book, backend):
     await book.tell(story[1:])
     async with exporting(book, backend.endpoint):
         request, held = await asyncio.to_thread(backend.wait_for, 2)
-    assert (held.name, held.trace_id) == (names.KV_LEASE, "0af7651916cd43dd8448eb211c80319c")
+    assert (held.name, held.trace_id) == (semconv.KV_LEASE, "0af7651916cd43dd8448eb211c80319c")
     assert held.parent_span_id == request.span_id
     assert request.parent_span_id == "b7ad6b7169203331"
 
@@ -359,15 +359,15 @@ DOUBTFUL = [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN]
 @pytest.fixture
 def no_pauses(monkeypatch):
     """Let retries follow each other at once."""
-    monkeypatch.setattr("penstock.agent.traces.delivery._FIRST_BACKOFF", 0.001)
-    monkeypatch.setattr("penstock.agent.traces.delivery._MAX_BACKOFF", 0.002)
+    monkeypatch.setattr("penstock.agent.traces.export.delivery._FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr("penstock.agent.traces.export.delivery._MAX_BACKOFF", 0.002)
 
 
 @pytest.mark.parametrize("code", DOUBTFUL)
 @pytest.mark.usefixtures("no_pauses")
 async def test_a_refusal_of_doubtful_origin(book, backend, code):
     """A span that fails every time while others are taken is given up, and holds up no other."""
-    backend.refuse(lambda spans: code if any(span.name == names.KV_LOAD for span in spans) else None)
+    backend.refuse(lambda spans: code if any(span.name == semconv.KV_LOAD for span in spans) else None)
     await book.tell(prefill_story(), decode_story())
     async with exporting(book, backend.endpoint) as exporter:
         await asyncio.to_thread(backend.wait_for, GOOD_SPANS - 1)
@@ -421,7 +421,7 @@ async def test_what_is_set_aside_outlives_a_restart(book, backend):
     bad = [True]
     backend.refuse(
         lambda spans: (
-            grpc.StatusCode.INTERNAL if bad and any(s.name == names.KV_LOAD for s in spans) else None
+            grpc.StatusCode.INTERNAL if bad and any(s.name == semconv.KV_LOAD for s in spans) else None
         )
     )
     await book.tell(prefill_story(), decode_story())
@@ -457,7 +457,7 @@ async def test_several_bad_spans_among_good_ones(book, backend):
     backend.refuse(
         lambda spans: (
             grpc.StatusCode.UNKNOWN
-            if any("bad" in span.attributes[names.REQUEST_ID] for span in spans)
+            if any("bad" in span.attributes[semconv.REQUEST_ID] for span in spans)
             else None
         )
     )
@@ -479,7 +479,7 @@ async def test_a_span_that_cannot_be_converted(book, backend, monkeypatch):
     convert = SpanConverter.readable
 
     def readable(self, span, *, replayed):
-        if span.name == names.KV_LOAD:
+        if span.name == semconv.KV_LOAD:
             raise OverflowError("boom")
         return convert(self, span, replayed=replayed)
 
@@ -611,7 +611,7 @@ async def exporting_http(book, url, **more):
 async def test_http_protobuf(book):
     """The other protocol of OTLP: its path, its headers, its compression; what is refused is told apart, too."""
     await book.tell(prefill_story(), decode_story())
-    with http_backend(lambda found: (400 if names.KV_LOAD in found else 200, {}, b"")) as http:
+    with http_backend(lambda found: (400 if semconv.KV_LOAD in found else 200, {}, b"")) as http:
         async with exporting_http(
             book,
             http.url,
@@ -620,7 +620,7 @@ async def test_http_protobuf(book):
         ) as exporter:
             await until(lambda: exporter.status().low == 9, "everything is done with")
     assert sorted(http.taken) == sorted(
-        [names.REQUEST, names.REQUEST, names.KV_LEASE, names.DEFERRAL, names.HANDSHAKE]
+        [semconv.REQUEST, semconv.REQUEST, semconv.KV_LEASE, semconv.DEFERRAL, semconv.HANDSHAKE]
     )
     assert (exporter.status().spans_refused, exporter.status().spans_exported) == (1, GOOD_SPANS - 1)
     path, headers = http.requests[0]
@@ -675,7 +675,7 @@ async def test_http_without_an_answer(book):
 async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backend, monkeypatch):
     """The log was trimmed while the backend was away: what is left is delivered, and the export goes on."""
     monkeypatch.setattr("penstock.agent.journal.schema.MIN_LIMIT", 0)
-    monkeypatch.setattr("penstock.agent.budget.Budget.reserve", 4096)
+    monkeypatch.setattr("penstock.agent.state.disk_budget.Budget.reserve", 4096)
     backend.stop()
     book = type(book)(tmp_path / "small", limit=1 << 20)
     exporter = exporter_of(book, backend.endpoint)
@@ -695,6 +695,6 @@ async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backe
     await until(lambda: exporter.status().exported == 401, "the export goes on")
     await asyncio.to_thread(exporter.stop, STOP_SECONDS)
     await book.journal.close()
-    delivered = {span.attributes[names.REQUEST_ID] for span in backend.spans}
+    delivered = {span.attributes[semconv.REQUEST_ID] for span in backend.spans}
     assert left | {"later-aaaaaaaa"} <= delivered
     assert len(delivered) < 401

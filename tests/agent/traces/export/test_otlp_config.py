@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from opentelemetry.util.re import parse_env_headers
 from penstock.agent.errors import ConfigError
-from penstock.agent.traces.endpoint import grpc_target
-from penstock.agent.traces.settings import ExportSettings
+from penstock.agent.traces.export.endpoint import grpc_target
+from penstock.agent.traces.export.otlp_config import ExportSettings
 
 URL = "http://collector:4317"
 

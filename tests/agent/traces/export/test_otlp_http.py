@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import aiohttp
-from penstock.agent.traces.otlp_http import whole
+from penstock.agent.traces.export.otlp_http import whole
 
 
 @asynccontextmanager

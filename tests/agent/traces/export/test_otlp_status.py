@@ -8,7 +8,7 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.traces.verdict import ExportError, Fate, of_grpc, of_http
+from penstock.agent.traces.export.otlp_status import ExportError, Fate, of_grpc, of_http
 
 NOW = 1_750_000_000.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.traces.spans import Span
-from penstock.agent.traces.suspects import MAX_SUSPECTS, REFUSALS, STRIKES, Suspects
+from penstock.agent.traces.export.suspect_spans import MAX_SUSPECTS, REFUSALS, STRIKES, Suspects
+from penstock.agent.traces.spans.model import Span
 
 SPAN = Span("0" * 32, "0" * 16, "", "kv.load", 1, 2, Source(1, EngineKey("", "0"), "worker"), {})
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.ctl.tree import tree_lines
+from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.errors import NotFoundError
-from penstock.agent.journal import Reader
-from penstock.agent.traces import find, ids, names
-from penstock.agent.traces.explain import explain
-from penstock.agent.traces.query import get_trace
+from penstock.agent.journal.reader import Reader
+from penstock.agent.traces.query import search
+from penstock.agent.traces.query.explain import explain
+from penstock.agent.traces.query.trace import get_trace
+from penstock.agent.traces.spans import ids, semconv
 from penstock.proto.v1 import common_pb2
 from penstock.proto.v1.events_pb2 import LEASE_ENDING_EXPIRED
 from penstock.proto.v1.ingest_pb2 import Batch
 
-from tests.support.batches import PEER, TIME, deferral_start, event, transfer_failure
-from tests.support.stories import (
+from tests.support.agent.batches import PEER, TIME, deferral_start, event, transfer_failure
+from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
     DECODE_WORKER,
@@ -63,7 +64,14 @@ async def test_any_name_finds_both_sides(book, text):
     trace = trace_of(book, text)
     assert trace.trace_id == TRACE
     assert sorted(span.name for span in trace.spans) == sorted(
-        [names.REQUEST, names.REQUEST, names.KV_LOAD, names.KV_LEASE, names.DEFERRAL, names.HANDSHAKE]
+        [
+            semconv.REQUEST,
+            semconv.REQUEST,
+            semconv.KV_LOAD,
+            semconv.KV_LEASE,
+            semconv.DEFERRAL,
+            semconv.HANDSHAKE,
+        ]
     )
     assert {span.service for span in trace.spans} == {"vllm-prefill", "vllm-decode"}
 
@@ -77,18 +85,18 @@ async def test_parents_come_before_children(book):
         assert not span.parent_span_id or span.parent_span_id in seen
         seen.add(span.span_id)
     first = trace.spans[0]
-    assert (first.name, first.request_id, first.key.server) == (names.REQUEST, DECODE, "decode")
+    assert (first.name, first.request_id, first.key.server) == (semconv.REQUEST, DECODE, "decode")
 
 
 async def test_a_span_as_the_wire_has_it(book):
     """Attributes are text, kind and status are words, links keep what they lead to."""
     await book.tell(failed_story())
-    load = next(span for span in trace_of(book, DECODE).spans if span.name == names.KV_LOAD)
+    load = next(span for span in trace_of(book, DECODE).spans if span.name == semconv.KV_LOAD)
     assert (load.kind, load.status) == ("client", "error")
     assert load.status_message == "handshake refused: connection refused"
-    assert load.attributes[names.SERVER_PORT] == "5600"
-    assert load.attributes[names.RANKS] == "0"
-    assert [link.attributes["penstock.link"] for link in load.links] == [names.REQUEST, names.HANDSHAKE]
+    assert load.attributes[semconv.SERVER_PORT] == "5600"
+    assert load.attributes[semconv.RANKS] == "0"
+    assert [link.attributes["penstock.link"] for link in load.links] == [semconv.REQUEST, semconv.HANDSHAKE]
     assert load.end_time_unix_nano - load.start_time_unix_nano == 51 * MS
 
 
@@ -116,7 +124,7 @@ async def test_the_handshake_of_a_victim_is_found(book):
         [(DECODE_WORKER, handshake(OTHER)), (DECODE_WORKER, victim), (DECODE_CORE, closed_decode())]
     )
     trace = trace_of(book, DECODE)
-    assert [span.name for span in trace.spans] == [names.REQUEST, names.KV_LOAD, names.HANDSHAKE]
+    assert [span.name for span in trace.spans] == [semconv.REQUEST, semconv.KV_LOAD, semconv.HANDSHAKE]
     (sentence,) = sentences_of(book, DECODE)
     assert f"collateral, refused, caused by a handshake that request {OTHER} began" in sentence
 
@@ -138,9 +146,11 @@ async def test_who_held_a_load_up_until_it_was_given_up(book):
         "(collateral, timeout, caused by the handshake with 10.0.0.9:5600 that request"
         f" {OTHER} began: it waited 6.0 s)"
     ) in sentence
-    (load,) = (span for span in trace_of(book, DECODE).spans if span.name == names.KV_LOAD)
+    (load,) = (span for span in trace_of(book, DECODE).spans if span.name == semconv.KV_LOAD)
     assert (
-        load.attributes[names.CAUSED_BY_PEER] == load.attributes[names.DELAYED_BY_PEER] == culprit["address"]
+        load.attributes[semconv.CAUSED_BY_PEER]
+        == load.attributes[semconv.DELAYED_BY_PEER]
+        == culprit["address"]
     )
 
 
@@ -167,8 +177,8 @@ async def test_an_unfinished_request(book):
     """Questions do not wait for the end: what is open now is shown."""
     await book.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME, remote_request_id=PREFILL))
     request, wait = trace_of(book, DECODE).spans
-    assert request.attributes[names.UNFINISHED] == "true"
-    assert wait.attributes[names.DEFERRAL_REASON] == "remote_kv"
+    assert request.attributes[semconv.UNFINISHED] == "true"
+    assert wait.attributes[semconv.DEFERRAL_REASON] == "remote_kv"
     assert sentences_of(book, DECODE) == [
         f"Request {DECODE} on decode engine decode/0 has not finished: it is deferred (remote_kv, {PEER})."
     ]
@@ -179,8 +189,8 @@ async def test_a_request_of_a_lost_engine(book):
     await book.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME))
     await book.add(PREFILL_CORE, lost(DECODE_CORE))
     request, wait = trace_of(book, DECODE).spans
-    assert request.attributes[names.ENGINE_LOST] == "true"
-    assert wait.attributes[names.ENDING] == "engine_lost"
+    assert request.attributes[semconv.ENGINE_LOST] == "true"
+    assert wait.attributes[semconv.ENDING] == "engine_lost"
     assert sentences_of(book, DECODE) == [
         f"Request {DECODE} on decode engine decode/0 ended with its engine, which vanished or was stopped."
     ]
@@ -191,8 +201,8 @@ async def test_a_request_goes_on_when_another_process_says_goodbye(book):
     await book.add(DECODE_CORE, deferral_start(DECODE, time_ns=TIME))
     await book.add(source(66, "decode", "decode"), goodbye={"reason": "exit"})
     request, _ = trace_of(book, DECODE).spans
-    assert names.ENGINE_LOST not in request.attributes
-    assert request.attributes[names.UNFINISHED] == "true"
+    assert semconv.ENGINE_LOST not in request.attributes
+    assert request.attributes[semconv.UNFINISHED] == "true"
 
 
 async def test_explain_a_good_request(book):
@@ -400,7 +410,7 @@ async def test_explain_what_was_never_scheduled(book):
 async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
     """The newest of it tells the story, and the answer says that there is more."""
     await book.tell([(DECODE_WORKER, failed_load())], [(DECODE_CORE, closed_decode())])
-    monkeypatch.setattr(find, "_BYTES", 1)
+    monkeypatch.setattr(search, "_BYTES", 1)
     good, cut = sentences_of(book, DECODE)
     assert "without trouble" in good
     assert cut == (
@@ -408,7 +418,7 @@ async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
     )
     trace = trace_of(book, DECODE)
     (request,) = trace.spans
-    assert request.attributes[names.HISTORY_CUT] == "true"
+    assert request.attributes[semconv.HISTORY_CUT] == "true"
     assert "history_cut=true" in "\n".join(tree_lines(trace))
 
 
@@ -425,9 +435,9 @@ async def test_what_is_read_of_engines_that_ended_is_bounded(book, monkeypatch, 
         return batches[-1]
 
     monkeypatch.setattr(Reader, "batch", batch)
-    monkeypatch.setattr(find, "_BYTES", 1)
+    monkeypatch.setattr(search, "_BYTES", 1)
     request = trace_of(book, DECODE).spans[0]
-    assert names.ENGINE_LOST not in request.attributes
+    assert semconv.ENGINE_LOST not in request.attributes
     # The newest batch of all tells the time.
     *batches, _ = batches
     assert sum(Batch.FromString(each.body).HasField("goodbye") for each in batches) == read
@@ -436,8 +446,8 @@ async def test_what_is_read_of_engines_that_ended_is_bounded(book, monkeypatch, 
 async def test_entries_of_one_request_are_bounded(book, monkeypatch):
     """As in the export, but the newest stay; how many are missing is told."""
     await book.tell([(DECODE_WORKER, failed_load())] * 3, [(DECODE_CORE, closed_decode())])
-    monkeypatch.setattr(find, "_MAX_ENTRIES", 2)
+    monkeypatch.setattr(search, "_MAX_ENTRIES", 2)
     assert len(sentences_of(book, DECODE)) == 2
     request = trace_of(book, DECODE).spans[0]
-    assert request.attributes[names.ENTRIES_DROPPED] == "2"
-    assert request.attributes[names.HISTORY_CUT] == "true"
+    assert request.attributes[semconv.ENTRIES_DROPPED] == "2"
+    assert request.attributes[semconv.HISTORY_CUT] == "true"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.traces import names
-from penstock.agent.traces.assemble import Assembler
-from penstock.agent.traces.explain import explain
+from penstock.agent.traces.assembly.assembler import Assembler
+from penstock.agent.traces.query.explain import explain
+from penstock.agent.traces.spans import semconv
 from penstock.proto.v1 import common_pb2
 
-from tests.support.batches import PEER, TIME, transfer_failure
-from tests.support.stories import (
+from tests.support.agent.batches import PEER, TIME, transfer_failure
+from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
     DECODE_WORKER,
@@ -88,15 +88,17 @@ def test_a_good_load_is_probe_and_transfer():
     """One span for the question and one for the load, both below the request, of the peer that has it."""
     found = spans_of(probe(DECODE), came())
 
-    (request,), (asked,), (load,) = (found[name] for name in (names.REQUEST, names.EC_PROBE, names.EC_LOAD))
+    (request,), (asked,), (load,) = (
+        found[name] for name in (semconv.REQUEST, semconv.EC_PROBE, semconv.EC_LOAD)
+    )
     assert (asked.start_unix_nano, asked.end_unix_nano) == (TIME + 6 * MS, TIME + 8 * MS)
-    assert asked.attributes[names.PROBE_RESULT] == "hit"
-    assert asked.attributes[names.CONNECTOR] == "ZmqECConnector"
+    assert asked.attributes[semconv.PROBE_RESULT] == "hit"
+    assert asked.attributes[semconv.CONNECTOR] == "ZmqECConnector"
     assert (asked.client, asked.error) == (True, None)
-    assert load.attributes[names.BYTES] == 4096
+    assert load.attributes[semconv.BYTES] == 4096
     for span in (asked, load):
-        assert (span.parent_span_id, span.attributes[names.PEER]) == (request.span_id, PEER)
-    assert request.attributes[names.PEER] == PEER
+        assert (span.parent_span_id, span.attributes[semconv.PEER]) == (request.span_id, PEER)
+    assert request.attributes[semconv.PEER] == PEER
     assert not request.error
 
 
@@ -104,8 +106,12 @@ def test_probes_of_one_moment_are_spans_of_their_own():
     """Two items asked for in one message have the same times and peer; their ids differ."""
     found = spans_of(probe(DECODE), probe(DECODE), probe(DECODE, MISS))
 
-    assert [span.attributes[names.PROBE_RESULT] for span in found[names.EC_PROBE]] == ["hit", "hit", "miss"]
-    assert len({span.span_id for span in found[names.EC_PROBE]}) == 3
+    assert [span.attributes[semconv.PROBE_RESULT] for span in found[semconv.EC_PROBE]] == [
+        "hit",
+        "hit",
+        "miss",
+    ]
+    assert len({span.span_id for span in found[semconv.EC_PROBE]}) == 3
 
 
 def test_a_failed_probe_is_told_once():
@@ -113,23 +119,23 @@ def test_a_failed_probe_is_told_once():
     failed = lost(ITEMS[0], mode=common_pb2.FAILURE_MODE_PROBE, error_text="no answer in 0.1 s")
     found = spans_of(probe(DECODE, ERROR), failed, probe(DECODE, ERROR, peer="10.0.0.9:5600"))
 
-    by_peer = {span.attributes[names.PEER]: span for span in found[names.EC_PROBE]}
+    by_peer = {span.attributes[semconv.PEER]: span for span in found[semconv.EC_PROBE]}
     assert by_peer[PEER].error == "probe timeout: no answer in 0.1 s"
-    assert by_peer[PEER].attributes[names.ITEMS] == (ITEMS[0],)
+    assert by_peer[PEER].attributes[semconv.ITEMS] == (ITEMS[0],)
     assert by_peer["10.0.0.9:5600"].error == "the probe failed"
-    assert names.EC_LOAD not in found
+    assert semconv.EC_LOAD not in found
 
 
 def test_a_recomputation_names_the_items():
     """Probe, failed load and local encoding stand beside each other."""
     found = spans_of(probe(DECODE), *(lost(item) for item in ITEMS), decided())
 
-    (load,), (again,) = found[names.EC_LOAD], found[names.RECOMPUTE]
-    assert load.attributes[names.ITEMS] == ITEMS
+    (load,), (again,) = found[semconv.EC_LOAD], found[semconv.RECOMPUTE]
+    assert load.attributes[semconv.ITEMS] == ITEMS
     assert load.error == "transfer timeout: nothing came for 0.5 s"
     assert load.start_unix_nano == TIME + 8 * MS
-    assert again.attributes[names.ITEMS_RECOMPUTED] == 2
-    assert again.attributes[names.CHANNEL] == "ec"
+    assert again.attributes[semconv.ITEMS_RECOMPUTED] == 2
+    assert again.attributes[semconv.CHANNEL] == "ec"
 
 
 async def test_a_failed_load_is_explained(book):

@@ -7,8 +7,8 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.traces import ids
-from penstock.agent.traces.ids import RequestIdentity, TraceContext, parse_traceparent
+from penstock.agent.traces.spans import ids
+from penstock.agent.traces.spans.ids import RequestIdentity, TraceContext, parse_traceparent
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.traces.otel import SpanConverter, resource_attributes, service_name
-from penstock.agent.traces.spans import Link, Span
+from penstock.agent.traces.spans.model import Link, Span
+from penstock.agent.traces.spans.sdk_spans import SpanConverter, resource_attributes, service_name
 
-from tests.support.batches import TIME
-from tests.support.stories import DECODE_CORE, DECODE_WORKER
+from tests.support.agent.batches import TIME
+from tests.support.agent.stories import DECODE_CORE, DECODE_WORKER
 
 SPAN = Span(
     trace_id="0af7651916cd43dd8448eb211c80319c",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.traces import ids, names
-from penstock.agent.traces.assemble import Assembler
-from penstock.agent.traces.spans import EventEntry
-from penstock.agent.traces.standalone import standalone_spans
+from penstock.agent.traces.assembly.assembler import Assembler
+from penstock.agent.traces.spans import ids, semconv
+from penstock.agent.traces.spans.model import EventEntry
+from penstock.agent.traces.spans.standalone_spans import standalone_spans
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2, events_pb2
 
-from tests.support.batches import PEER, TIME, deferral_start, event, transfer_failure
-from tests.support.stories import (
+from tests.support.agent.batches import PEER, TIME, deferral_start, event, transfer_failure
+from tests.support.agent.stories import (
     DECODE,
     DECODE_CORE,
     DECODE_WORKER,
@@ -64,69 +64,73 @@ def only(found, name):
 def test_a_good_request_is_one_trace_on_both_sides():
     """Prefill's and decode's spans share a trace without a header, and decode's load links to prefill."""
     found = spans_of(prefill_story(), decode_story())
-    prefill, decode = found[names.REQUEST]
-    load, wait, held = only(found, names.KV_LOAD), only(found, names.DEFERRAL), only(found, names.KV_LEASE)
-    handshaking = only(found, names.HANDSHAKE)
+    prefill, decode = found[semconv.REQUEST]
+    load, wait, held = (
+        only(found, semconv.KV_LOAD),
+        only(found, semconv.DEFERRAL),
+        only(found, semconv.KV_LEASE),
+    )
+    handshaking = only(found, semconv.HANDSHAKE)
     assert {span.trace_id for span in (prefill, decode, load, wait, held)} == {PREFILL_TRACE}
     assert (prefill.parent_span_id, decode.parent_span_id) == ("", "")
     assert prefill.span_id == PREFILL_SPAN
     assert (held.parent_span_id, load.parent_span_id) == (prefill.span_id, decode.span_id)
     assert [(link.trace_id, link.span_id, link.to) for link in load.links] == [
-        (PREFILL_TRACE, prefill.span_id, names.REQUEST),
-        (handshaking.trace_id, handshaking.span_id, names.HANDSHAKE),
+        (PREFILL_TRACE, prefill.span_id, semconv.REQUEST),
+        (handshaking.trace_id, handshaking.span_id, semconv.HANDSHAKE),
     ]
     assert all(span.error is None for spans in found.values() for span in spans)
 
 
 def test_a_load_over_two_ranks_is_one_span():
     """Bytes and handles add up, and the span is as long as both."""
-    load = only(spans_of(decode_story()), names.KV_LOAD)
+    load = only(spans_of(decode_story()), semconv.KV_LOAD)
     assert (load.start_unix_nano, load.end_unix_nano) == (TIME + 50 * MS, TIME + 62 * MS)
     assert load.client
     assert load.attributes == {
-        names.REQUEST_ID: DECODE,
-        names.PEER: PEER,
-        names.PEER_ENGINE_ID: "engine-id",
-        names.SERVER_ADDRESS: "10.0.0.7",
-        names.SERVER_PORT: 5600,
-        names.CHANNEL: "kv",
-        names.DIRECTION: "receive",
-        names.CONNECTOR: "NixlConnector",
-        names.ATTEMPT: 1,
-        names.RANKS: (0, 1),
-        names.TRANSFERS: 2,
-        names.BYTES: 2 << 20,
-        names.DESCRIPTORS: 8,
+        semconv.REQUEST_ID: DECODE,
+        semconv.PEER: PEER,
+        semconv.PEER_ENGINE_ID: "engine-id",
+        semconv.SERVER_ADDRESS: "10.0.0.7",
+        semconv.SERVER_PORT: 5600,
+        semconv.CHANNEL: "kv",
+        semconv.DIRECTION: "receive",
+        semconv.CONNECTOR: "NixlConnector",
+        semconv.ATTEMPT: 1,
+        semconv.RANKS: (0, 1),
+        semconv.TRANSFERS: 2,
+        semconv.BYTES: 2 << 20,
+        semconv.DESCRIPTORS: 8,
     }
 
 
 def test_the_request_of_a_failed_load_says_it_all():
     """Outcome, mode, error type, peer, cost and decision are on the request's span."""
-    request = only(spans_of(failed_story()), names.REQUEST)
+    request = only(spans_of(failed_story()), semconv.REQUEST)
     assert request.error is None
     assert request.attributes == {
-        names.GEN_AI_REQUEST_ID: "cmpl-chat-0",
-        names.REQUEST_ID: DECODE,
-        names.REMOTE_REQUEST_ID: PREFILL,
-        names.CLIENT_REQUEST_ID: "chat",
-        names.KV_ROLE: "decode",
-        names.FINISH_REASON: "stop",
-        names.PROMPT_TOKENS: 412,
-        names.COMPLETION_TOKENS: 16,
-        names.LOCAL_CACHED_TOKENS: 0,
-        names.EXTERNAL_CACHED_TOKENS: 400,
-        names.TIME_IN_QUEUE: 0.005,
-        names.TIME_TO_FIRST_TOKEN: 0.1,
-        names.DEFERRED_SECONDS: 0.057,
-        names.PEER: PEER,
-        names.MODE: "handshake",
-        names.ERROR_TYPE: "refused",
-        names.OUTCOME: "recomputed",
-        names.DECIDED_BY: "policy",
-        names.POLICY_HASH: "0123456789abcdef0123",
-        names.REASON: "recompute is the policy",
-        names.TOKENS_KEPT: 12,
-        names.TOKENS_RECOMPUTED: 400,
+        semconv.GEN_AI_REQUEST_ID: "cmpl-chat-0",
+        semconv.REQUEST_ID: DECODE,
+        semconv.REMOTE_REQUEST_ID: PREFILL,
+        semconv.CLIENT_REQUEST_ID: "chat",
+        semconv.KV_ROLE: "decode",
+        semconv.FINISH_REASON: "stop",
+        semconv.PROMPT_TOKENS: 412,
+        semconv.COMPLETION_TOKENS: 16,
+        semconv.LOCAL_CACHED_TOKENS: 0,
+        semconv.EXTERNAL_CACHED_TOKENS: 400,
+        semconv.TIME_IN_QUEUE: 0.005,
+        semconv.TIME_TO_FIRST_TOKEN: 0.1,
+        semconv.DEFERRED_SECONDS: 0.057,
+        semconv.PEER: PEER,
+        semconv.MODE: "handshake",
+        semconv.ERROR_TYPE: "refused",
+        semconv.OUTCOME: "recomputed",
+        semconv.DECIDED_BY: "policy",
+        semconv.POLICY_HASH: "0123456789abcdef0123",
+        semconv.REASON: "recompute is the policy",
+        semconv.TOKENS_KEPT: 12,
+        semconv.TOKENS_RECOMPUTED: 400,
     }
 
 
@@ -135,31 +139,31 @@ def test_only_the_operation_that_failed_is_an_error():
     found = spans_of(failed_story())
     errors = {span.name: span.error for spans in found.values() for span in spans if span.error}
     assert errors == {
-        names.KV_LOAD: "handshake refused: connection refused",
-        names.HANDSHAKE: "refused: connection refused",
+        semconv.KV_LOAD: "handshake refused: connection refused",
+        semconv.HANDSHAKE: "refused: connection refused",
     }
-    again = only(found, names.RECOMPUTE)
+    again = only(found, semconv.RECOMPUTE)
     assert (again.start_unix_nano, again.end_unix_nano) == (TIME + 61 * MS, TIME + 100 * MS)
 
 
 def test_a_failed_request_is_an_error():
     """Only the outcome failed makes the request an error, with the cause as its message."""
     found = spans_of(failed_story(common_pb2.OUTCOME_FAILED, finish_reason="error"))
-    assert only(found, names.REQUEST).error == "handshake refused: connection refused"
-    assert names.RECOMPUTE not in found
+    assert only(found, semconv.REQUEST).error == "handshake refused: connection refused"
+    assert semconv.RECOMPUTE not in found
 
 
 def test_a_load_and_its_handshake_fail_as_two_linked_spans():
     """Two ranks' failures are one load; it links to the handshake that both name."""
     found = spans_of(failed_story())
-    load, handshaking = only(found, names.KV_LOAD), only(found, names.HANDSHAKE)
+    load, handshaking = only(found, semconv.KV_LOAD), only(found, semconv.HANDSHAKE)
     assert (load.start_unix_nano, load.end_unix_nano) == (TIME + 10 * MS, TIME + 61 * MS)
     assert (handshaking.trace_id, handshaking.span_id) == ids.handshake_ids(HANDSHAKE)
     assert handshaking.span_id in {link.span_id for link in load.links}
-    assert load.attributes[names.ERROR_TYPE] == "refused"
+    assert load.attributes[semconv.ERROR_TYPE] == "refused"
     assert handshaking.client
-    assert handshaking.attributes[names.SERVER_PORT] == 5600
-    assert handshaking.attributes[names.WAITING_REQUEST_IDS] == (DECODE,)
+    assert handshaking.attributes[semconv.SERVER_PORT] == 5600
+    assert handshaking.attributes[semconv.WAITING_REQUEST_IDS] == (DECODE,)
 
 
 def test_a_victim_links_to_the_handshake_of_another():
@@ -179,17 +183,17 @@ def test_a_victim_links_to_the_handshake_of_another():
         (DECODE_CORE, closed_decode(victim, "p-2")),
     ]
     found = spans_of(story)
-    load = only(found, names.KV_LOAD)
-    assert load.attributes[names.CAUSED_BY_REQUEST_ID] == DECODE
+    load = only(found, semconv.KV_LOAD)
+    assert load.attributes[semconv.CAUSED_BY_REQUEST_ID] == DECODE
     assert ids.handshake_ids(HANDSHAKE) in [(link.trace_id, link.span_id) for link in load.links]
-    assert only(found, names.REQUEST).attributes[names.MODE] == "collateral"
+    assert only(found, semconv.REQUEST).attributes[semconv.MODE] == "collateral"
 
 
 def test_the_clean_up_request_lands_in_the_same_trace():
     """The clean-up that vLLM sends after a failure is another request that names the same prefill request."""
     clean_up = closed_decode("cleanup-dddddddd", finish_reason="abort", external_cached_tokens=0)
     found = spans_of(failed_story(), [(DECODE_CORE, clean_up)])
-    decode, cleaning = found[names.REQUEST]
+    decode, cleaning = found[semconv.REQUEST]
     assert decode.trace_id == cleaning.trace_id == PREFILL_TRACE
     # It has no load, so the link is on the request.
     assert [link.span_id for link in cleaning.links] == [PREFILL_SPAN]
@@ -198,7 +202,7 @@ def test_the_clean_up_request_lands_in_the_same_trace():
 @pytest.mark.parametrize("story", [prefill_story, decode_story])
 def test_a_callers_trace_is_taken(story):
     """With a sampled traceparent the trace and the parent are the caller's."""
-    request = only(spans_of(story(traceparent=TRACEPARENT, tracestate="vendor=1")), names.REQUEST)
+    request = only(spans_of(story(traceparent=TRACEPARENT, tracestate="vendor=1")), semconv.REQUEST)
     assert request.trace_id == TRACEPARENT[3:35]
     assert (request.parent_span_id, request.remote_parent) == (TRACEPARENT[36:52], True)
     assert request.tracestate == "vendor=1"
@@ -208,11 +212,11 @@ def test_not_sampled_drops_good_and_forces_failed_requests():
     """A forced trace is marked, and names no parent, because the caller exports none."""
     good = spans_of(decode_story(traceparent=NOT_SAMPLED))
     failed = spans_of(failed_story(traceparent=NOT_SAMPLED))
-    request = only(failed, names.REQUEST)
-    assert set(good) == {names.HANDSHAKE}
+    request = only(failed, semconv.REQUEST)
+    assert set(good) == {semconv.HANDSHAKE}
     assert request.trace_id == NOT_SAMPLED[3:35]
     assert request.parent_span_id == ""
-    assert request.attributes[names.SAMPLING] == "forced"
+    assert request.attributes[semconv.SAMPLING] == "forced"
 
 
 def test_ratio_zero_keeps_what_failed_or_waited_long():
@@ -228,9 +232,12 @@ def test_ratio_zero_keeps_what_failed_or_waited_long():
     )
     long = [(DECODE_CORE, slow), (DECODE_CORE, closed_decode(time_ns=TIME + 4 * SECOND))]
     assert spans_of(decode_story(), sample_ratio=0.0) == {}
-    assert names.REQUEST in spans_of(failed_story(), sample_ratio=0.0)
-    waited = only(spans_of(long, sample_ratio=0.0), names.DEFERRAL).attributes
-    assert (waited[names.ENDING], waited[names.OBSERVED_REASON][:21]) == ("ready", "deferral.maxStartWait")
+    assert semconv.REQUEST in spans_of(failed_story(), sample_ratio=0.0)
+    waited = only(spans_of(long, sample_ratio=0.0), semconv.DEFERRAL).attributes
+    assert (waited[semconv.ENDING], waited[semconv.OBSERVED_REASON][:21]) == (
+        "ready",
+        "deferral.maxStartWait",
+    )
 
 
 def test_a_lease_that_nobody_read():
@@ -247,10 +254,10 @@ def test_a_lease_that_nobody_read():
         (PREFILL_CORE, lease(expired=True)),
     ]
     found = spans_of(story)
-    held = only(found, names.KV_LEASE)
+    held = only(found, semconv.KV_LEASE)
     assert held.error == "expired: 26 blocks were not read in time"
-    assert (held.attributes[names.MODE], held.attributes[names.ENDING]) == ("expired", "expired")
-    assert only(found, names.REQUEST).error is None
+    assert (held.attributes[semconv.MODE], held.attributes[semconv.ENDING]) == ("expired", "expired")
+    assert only(found, semconv.REQUEST).error is None
 
 
 def test_a_failure_outside_of_a_load_is_a_span_of_its_own():
@@ -259,7 +266,7 @@ def test_a_failure_outside_of_a_load_is_a_span_of_its_own():
         DECODE, time_ns=TIME + 70 * MS, mode=common_pb2.FAILURE_MODE_NOTIFICATION, error_text="gone"
     )
     found = spans_of([*decode_story()[:-1], (DECODE_WORKER, notification), decode_story()[-1]])
-    good, bad = sorted(found[names.KV_LOAD], key=lambda span: span.error or "")
+    good, bad = sorted(found[semconv.KV_LOAD], key=lambda span: span.error or "")
     assert (good.error, bad.error) == (None, "notification refused: gone")
     assert good.span_id != bad.span_id
 
@@ -268,16 +275,16 @@ def test_a_deferral_that_ended_is_one_span():
     """An end need not name the very nanosecond at which its start was told."""
     story = decode_story()
     story[0] = (DECODE_CORE, deferral_start(DECODE, time_ns=TIME + 5 * MS + 321))
-    assert only(spans_of(story), names.DEFERRAL).attributes[names.ENDING] == "ready"
+    assert only(spans_of(story), semconv.DEFERRAL).attributes[semconv.ENDING] == "ready"
 
 
 def test_a_push_is_a_load_as_its_sender_sees_it():
     """In push mode the prefill side writes: its transfers and failures are a load in the other direction."""
     send = common_pb2.DIRECTION_SEND
     good = spans_of([(PREFILL_CORE, sample(PREFILL, direction=send)), prefill_story()[0]])
-    assert only(good, names.KV_LOAD).attributes[names.DIRECTION] == "send"
+    assert only(good, semconv.KV_LOAD).attributes[semconv.DIRECTION] == "send"
     failure = failed_load(PREFILL, direction=send, attempt=0, remote_request_id="")
-    bad = only(spans_of([(PREFILL_CORE, failure), prefill_story()[0]]), names.KV_LOAD)
+    bad = only(spans_of([(PREFILL_CORE, failure), prefill_story()[0]]), semconv.KV_LOAD)
     assert (bad.error, bad.client) == ("handshake refused: connection refused", True)
 
 
@@ -290,10 +297,10 @@ def test_a_retried_load_has_two_spans():
         (DECODE_WORKER, sample(DECODE, end_time_unix_nano=TIME + 90 * MS)),
         (DECODE_CORE, closed_decode()),
     ]
-    first, second = spans_of(story)[names.KV_LOAD]
-    assert [span.attributes[names.ATTEMPT] for span in (first, second)] == [1, 2]
-    assert [span.attributes[names.TRANSFERS] for span in (first, second)] == [1, 1]
-    assert (first.attributes[names.OUTCOME], second.error) == ("retried", None)
+    first, second = spans_of(story)[semconv.KV_LOAD]
+    assert [span.attributes[semconv.ATTEMPT] for span in (first, second)] == [1, 2]
+    assert [span.attributes[semconv.TRANSFERS] for span in (first, second)] == [1, 1]
+    assert (first.attributes[semconv.OUTCOME], second.error) == ("retried", None)
 
 
 def test_an_encoder_cache_load():
@@ -313,10 +320,10 @@ def test_an_encoder_cache_load():
         (DECODE_CORE, closed(DECODE)),
     ]
     found = spans_of(story)
-    load = only(found, names.EC_LOAD)
-    assert load.attributes[names.ITEMS] == ("hash-1",)
+    load = only(found, semconv.EC_LOAD)
+    assert load.attributes[semconv.ITEMS] == ("hash-1",)
     assert load.links == ()
-    assert only(found, names.RECOMPUTE).attributes[names.ITEMS_RECOMPUTED] == 1
+    assert only(found, semconv.RECOMPUTE).attributes[semconv.ITEMS_RECOMPUTED] == 1
 
 
 def test_a_delayed_load():
@@ -330,10 +337,10 @@ def test_a_delayed_load():
         handshake_id=7,
     )
     found = spans_of([(DECODE_WORKER, delayed), *decode_story()])
-    load = only(found, names.KV_LOAD)
-    for span in (load, only(found, names.REQUEST)):
-        assert span.attributes[names.DELAY_SECONDS] == 0.4
-        assert span.attributes[names.DELAYED_BY_PEER] == "10.0.0.9:5600"
+    load = only(found, semconv.KV_LOAD)
+    for span in (load, only(found, semconv.REQUEST)):
+        assert span.attributes[semconv.DELAY_SECONDS] == 0.4
+        assert span.attributes[semconv.DELAYED_BY_PEER] == "10.0.0.9:5600"
     assert ids.handshake_ids(7) in [(link.trace_id, link.span_id) for link in load.links]
 
 
@@ -349,15 +356,15 @@ def test_a_request_whose_peer_is_in_quarantine():
     )
     decided.rehearsal = True
     found = spans_of([(DECODE_CORE, decided), (DECODE_CORE, closed(DECODE))])
-    assert names.KV_LOAD not in found
-    for span in (only(found, names.REQUEST), only(found, names.RECOMPUTE)):
+    assert semconv.KV_LOAD not in found
+    for span in (only(found, semconv.REQUEST), only(found, semconv.RECOMPUTE)):
         attributes = span.attributes
-        assert attributes[names.DECIDED_BY] == "quarantine"
-        assert attributes[names.PEER] == PEER
-        assert attributes[names.OBSERVED_OUTCOME] == "failed"
-        assert attributes[names.OBSERVED_REASON] == "412 tokens lost, at most 16 are recomputed"
-        assert attributes[names.REHEARSAL] is True
-        assert names.MODE not in attributes
+        assert attributes[semconv.DECIDED_BY] == "quarantine"
+        assert attributes[semconv.PEER] == PEER
+        assert attributes[semconv.OBSERVED_OUTCOME] == "failed"
+        assert attributes[semconv.OBSERVED_REASON] == "412 tokens lost, at most 16 are recomputed"
+        assert attributes[semconv.REHEARSAL] is True
+        assert semconv.MODE not in attributes
         assert span.error is None
 
 
@@ -368,19 +375,19 @@ def test_who_decided(decided_by):
     """The word of the metrics, and the reason, are on the load and on the request."""
     decided = outcome(DECODE, decided_by=decided_by, reason="the budget has room for 12")
     found = spans_of([(DECODE_WORKER, failed_load()), (DECODE_CORE, decided), (DECODE_CORE, closed(DECODE))])
-    for name in (names.REQUEST, names.KV_LOAD, names.RECOMPUTE):
+    for name in (semconv.REQUEST, semconv.KV_LOAD, semconv.RECOMPUTE):
         attributes = only(found, name).attributes
-        assert attributes[names.DECIDED_BY] == label(common_pb2.DecidedBy, decided_by)
-        assert attributes[names.REASON] == "the budget has room for 12"
+        assert attributes[semconv.DECIDED_BY] == label(common_pb2.DecidedBy, decided_by)
+        assert attributes[semconv.REASON] == "the budget has room for 12"
 
 
 def test_blocks_that_stay_pinned():
     """The request says how many; its trace is kept whatever the ratio."""
     pin = event("blocks_pinned", DECODE, channel=common_pb2.CHANNEL_KV, blocks=26, since_time_unix_nano=TIME)
     story = [(DECODE_WORKER, pin), (DECODE_CORE, closed(DECODE))]
-    attributes = only(spans_of(story, sample_ratio=0.0), names.REQUEST).attributes
-    assert attributes[names.PINNED_BLOCKS] == 26
-    assert attributes[names.SAMPLING] == "forced"
+    attributes = only(spans_of(story, sample_ratio=0.0), semconv.REQUEST).attributes
+    assert attributes[semconv.PINNED_BLOCKS] == 26
+    assert attributes[semconv.SAMPLING] == "forced"
 
 
 def test_a_policy_that_took_effect_and_one_that_was_refused():
@@ -388,9 +395,9 @@ def test_a_policy_that_took_effect_and_one_that_was_refused():
     applied = event("policy_applied", hash="h2", previous_hash="h1", accepted=True, cause="push")
     refused = event("policy_applied", time_ns=TIME + 1, hash="h3", accepted=False, error="out of bounds")
     found = spans_of([(DECODE_CORE, applied), (DECODE_CORE, refused)])
-    good, bad = found[names.POLICY_APPLY]
+    good, bad = found[semconv.POLICY_APPLY]
     assert (good.error, bad.error) == (None, "out of bounds")
-    assert good.attributes[names.POLICY_HASH] == "h2"
+    assert good.attributes[semconv.POLICY_HASH] == "h2"
     assert good.trace_id != bad.trace_id
 
 
@@ -413,12 +420,12 @@ def test_a_rebalance():
         )
         rebalance.rank = rank
         ranks.append((DECODE_WORKER, rebalance))
-    first, second = spans_of(ranks)[names.EPLB_REBALANCE]
+    first, second = spans_of(ranks)[semconv.EPLB_REBALANCE]
     assert first.trace_id == second.trace_id
     assert first.span_id != second.span_id
     assert first.end_unix_nano - first.start_unix_nano == SECOND
-    assert first.attributes[names.EXPERTS_RECEIVED_REMOTELY] == 4
-    assert first.attributes[names.PAUSE_SECONDS] == 0.005
+    assert first.attributes[semconv.EXPERTS_RECEIVED_REMOTELY] == 4
+    assert first.attributes[semconv.PAUSE_SECONDS] == 0.005
 
 
 def test_two_rebalances_of_one_step():
@@ -427,7 +434,7 @@ def test_two_rebalances_of_one_step():
         event("eplb_rebalance", start_time_unix_nano=TIME + n * MS, duration_nano=MS, step=3000)
         for n in (0, 1)
     )
-    spans = spans_of([(DECODE_WORKER, first), (DECODE_WORKER, second)])[names.EPLB_REBALANCE]
+    spans = spans_of([(DECODE_WORKER, first), (DECODE_WORKER, second)])[semconv.EPLB_REBALANCE]
     assert len({span.span_id for span in spans}) == 2
 
 
@@ -442,10 +449,10 @@ def test_a_layer_that_failed():
     )
     rebalance = event("eplb_rebalance", result=common_pb2.TRANSFER_RESULT_ERROR, step=3000)
     found = spans_of([(DECODE_WORKER, failure), (DECODE_WORKER, rebalance)])
-    whole, layer = only(found, names.EPLB_REBALANCE), only(found, names.EPLB_LAYER)
+    whole, layer = only(found, semconv.EPLB_REBALANCE), only(found, semconv.EPLB_LAYER)
     assert whole.error
     assert layer.error
-    assert layer.attributes[names.LAYER] == 7
+    assert layer.attributes[semconv.LAYER] == 7
 
 
 def test_layers_of_a_rebalance():
@@ -469,12 +476,12 @@ def test_layers_of_a_rebalance():
         ],
     )
     found = spans_of([(DECODE_WORKER, rebalance)])
-    whole, layer = only(found, names.EPLB_REBALANCE), only(found, names.EPLB_LAYER)
+    whole, layer = only(found, semconv.EPLB_REBALANCE), only(found, semconv.EPLB_LAYER)
     assert (layer.trace_id, layer.parent_span_id) == (whole.trace_id, whole.span_id)
     assert (layer.start_unix_nano, layer.end_unix_nano) == (TIME + MS, TIME + 2 * MS)
-    assert layer.attributes[names.LAYER] == 1
-    assert layer.attributes[names.EXPERTS] == (3, 5)
-    assert layer.attributes[names.FROM_RANKS] == (4,)
+    assert layer.attributes[semconv.LAYER] == 1
+    assert layer.attributes[semconv.EXPERTS] == (3, 5)
+    assert layer.attributes[semconv.FROM_RANKS] == (4,)
 
 
 def test_a_rehearsal_is_marked():
@@ -482,8 +489,8 @@ def test_a_rehearsal_is_marked():
     failure, done = failed_load(), outcome(DECODE)
     failure.rehearsal = done.rehearsal = True
     found = spans_of([(DECODE_WORKER, failure), (DECODE_CORE, done), (DECODE_CORE, closed_decode())])
-    for name in (names.REQUEST, names.KV_LOAD, names.RECOMPUTE):
-        assert only(found, name).attributes[names.REHEARSAL] is True
+    for name in (semconv.REQUEST, semconv.KV_LOAD, semconv.RECOMPUTE):
+        assert only(found, name).attributes[semconv.REHEARSAL] is True
 
 
 def test_each_entry_is_told_by_one_span():

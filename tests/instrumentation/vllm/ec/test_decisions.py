@@ -6,21 +6,21 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.policy_model import NO_POLICY, Action, EcLoadFailure, Policy, PolicyBody
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.resilience.policy import NO_POLICY, Action, EcLoadFailure, Policy, PolicyBody
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import rewind
-from penstock.instrumentation.vllm.ec_contract import EcFailure
+from penstock.instrumentation.vllm.ec.protocol import EcFailure
+from penstock.instrumentation.vllm.recovery import rewind
 
-from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK
-from tests.support.toy_ec import ERROR, LEFT, TOY_PEER, ToyEcEngine, expected, image_request
+from tests.support.ec.fake_ec import ERROR, LEFT, TOY_PEER, ToyEcEngine, expected, image_request
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 
@@ -248,7 +248,7 @@ def test_what_may_be_exported_fails(kind: str, make_ec_scheduler: MakeScheduler,
     scheduler = make_ec_scheduler(
         kind,
         kv_connector="ToyConnector",
-        kv_connector_module_path="tests.support.toy_connector",
+        kv_connector_module_path="tests.support.kv.fake_connector",
         kv_role="kv_both",
     )
     act("recompute")
@@ -455,7 +455,7 @@ def test_who_waits_for_its_kv_on_tainted_blocks_fails(
     scheduler = make_ec_scheduler(
         "async",
         kv_connector="ToyConnector",
-        kv_connector_module_path="tests.support.toy_connector",
+        kv_connector_module_path="tests.support.kv.fake_connector",
         kv_role="kv_consumer",
     )
     act("recompute")

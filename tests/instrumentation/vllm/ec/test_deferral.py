@@ -6,20 +6,20 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.policy_model import Action, Deferral, EcLoadFailure
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.policy import Action, Deferral, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import ec_memory, ec_waits
+from penstock.instrumentation.vllm.ec import bad_items, deadlines
 
+from tests.support.ec.fake_ec import LEFT, RUNNING, TOY_PEER, ToyEcEngine, expected, image_request
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import request
 from tests.support.manual_clock import ManualClock
-from tests.support.recorder import policy
-from tests.support.schedulers import request
-from tests.support.toy_ec import LEFT, RUNNING, TOY_PEER, ToyEcEngine, expected, image_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 
@@ -37,7 +37,7 @@ READY, TIMEOUT, ABORTED = (
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """Give the deadlines a clock that only the test moves."""
     clock = ManualClock()
-    monkeypatch.setattr(ec_waits, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic_ns=clock))
     return clock
 
 
@@ -258,13 +258,13 @@ def test_no_starvation(make_ec_scheduler: MakeScheduler, recorder: Recorder) -> 
 def test_bad_items_are_forgotten() -> None:
     """An item is bad for a while only, and of very many the oldest are forgotten first."""
     clock = ManualClock()
-    bad = ec_memory.BadItems(clock)
+    bad = bad_items.BadItems(clock)
     cause = object()
     bad.remember("a", cause)  # type: ignore[arg-type]
     assert ("a" in bad, bad.cause("a")) == (True, cause)
-    clock.advance(ec_memory.REMEMBERED_NS / 1e9 + 1)
+    clock.advance(bad_items.REMEMBERED_NS / 1e9 + 1)
     assert "a" not in bad
-    for index in range(ec_memory.CAPACITY + 1):
+    for index in range(bad_items.CAPACITY + 1):
         bad.remember(str(index), cause)  # type: ignore[arg-type]
     assert "0" not in bad
     assert "1" in bad

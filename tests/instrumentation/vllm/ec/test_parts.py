@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.directives import Directives
-from penstock.instrumentation.drills import Drill
-from penstock.instrumentation.hooks import HookRegistry
-from penstock.instrumentation.policy_model import NO_POLICY, Action, EcLoadFailure
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.hooks.registry import HookRegistry
+from penstock.instrumentation.resilience.fault_drills import Drill
+from penstock.instrumentation.resilience.orders import Directives
+from penstock.instrumentation.resilience.policy import NO_POLICY, Action, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import engine
-from penstock.instrumentation.vllm.ec_connectors import EcConnectorHook
-from penstock.instrumentation.vllm.ec_contract import EcFailure, EcLoader, EcTransfer
-from penstock.instrumentation.vllm.ec_media import LocalMedia
-from penstock.instrumentation.vllm.ec_observer import EcObserver
-from penstock.instrumentation.vllm.ghosts import Ghost
-from penstock.instrumentation.vllm.rewind import NO_BLOCK, Holder, spread
+from penstock.instrumentation.vllm.ec.ec_media import LocalMedia
+from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
+from penstock.instrumentation.vllm.ec.observer import EcObserver
+from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcTransfer
+from penstock.instrumentation.vllm.recovery.freed_blocks import Ghost
+from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, Holder, spread
+from penstock.instrumentation.vllm.scheduler import engine_source
 
-from tests.support.recorder import policy
-from tests.support.toy_ec import TOY_PEER, ToyEcEngine, ToyLoader, expected, image_request
+from tests.support.ec.fake_ec import TOY_PEER, ToyEcEngine, ToyLoader, expected, image_request
+from tests.support.engine.recorder import policy
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -36,7 +36,7 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 
@@ -84,7 +84,7 @@ def test_the_hook() -> None:
     (state,) = registry.report()
     assert (state.name, state.installed, state.reason) == ("ec_connector", True, "")
     transfer = ECTransferConfig(
-        ec_connector="ToyLoader", ec_role="ec_consumer", ec_connector_module_path="tests.support.toy_ec"
+        ec_connector="ToyLoader", ec_role="ec_consumer", ec_connector_module_path="tests.support.ec.fake_ec"
     )
     config = SimpleNamespace(ec_transfer_config=transfer)
     connector = ECConnectorFactory.create_connector(config, ECConnectorRole.SCHEDULER)
@@ -101,7 +101,7 @@ def test_the_hook() -> None:
 
 def test_the_policys_fields() -> None:
     """An engine says that it acts upon ``ecLoadFailure``; a policy with it would else be refused."""
-    assert "ec_load_failure" in engine.POLICY_FIELDS
+    assert "ec_load_failure" in engine_source.POLICY_FIELDS
 
 
 def test_the_observer(recorder: Recorder) -> None:

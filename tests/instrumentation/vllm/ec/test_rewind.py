@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.policy_model import Action, EcLoadFailure
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.policy import Action, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
 
-from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK, request
-from tests.support.toy_ec import LEFT, ToyEcEngine, expected, image_request
+from tests.support.ec.fake_ec import LEFT, ToyEcEngine, expected, image_request
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import BLOCK, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 

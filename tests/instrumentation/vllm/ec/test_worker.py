@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.drills import Drill
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.settings import Settings
+from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.settings import Settings
-from penstock.instrumentation.vllm.ec_connectors import EcConnectorHook
-from penstock.instrumentation.vllm.ec_reports import EcReport, ItemFailure, failed_items
-from penstock.instrumentation.vllm.ec_shapes import Shapes
+from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
+from penstock.instrumentation.vllm.ec.placeholders import Shapes
+from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure, failed_items
 
-from tests.support import schedulers
+from tests.support.engine import schedulers
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeWorker = Callable[..., Any]
 

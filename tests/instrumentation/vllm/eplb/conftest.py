@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.vllm.eplb import EplbHook
+from penstock.instrumentation.vllm.eplb.hook import EplbHook
 
-from tests.support import eplb_state
-from tests.support.recorder import Recorder, recording
+from tests.support.engine.recorder import Recorder, recording
+from tests.support.eplb import state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
 def make_state(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Install the hook over parts that need no group, and build states."""
     del recorder
-    eplb_state.without_a_group(monkeypatch)
+    state.without_a_group(monkeypatch)
     hook = EplbHook()
     hook.install()
-    yield eplb_state.make_state
+    yield state.make_state
     hook.uninstall()

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.hooks.registry import registry
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.eplb import EplbHook
+from penstock.instrumentation.vllm.eplb.hook import EplbHook
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     from vllm.distributed.eplb import async_worker, eplb_state, rebalance_execute
     from vllm.distributed.eplb.policy import DefaultEplbPolicy
 
-from tests.support.eplb_state import NEW, move
+from tests.support.eplb.state import NEW, move
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
 EplbState = eplb_state.EplbState
 

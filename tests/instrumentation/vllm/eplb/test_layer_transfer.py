@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation.vllm.eplb_moves import (
+from penstock.instrumentation.vllm.eplb.layer_transfer import (
     IDS_MAX,
     NO_EXPERT,
     RANKS_MAX,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 
-from tests.support.eplb_state import receive, take_over
+from tests.support.eplb.state import receive, take_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
 ACTIONS = ("step", "receive", "take over", "stop", "drain", "break", "pause", "resume")
 

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.hooks.registry import registry
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.eplb import EplbHook
-from penstock.instrumentation.vllm.eplb_rebalance import Rebalance, Who
+from penstock.instrumentation.vllm.eplb.hook import EplbHook
+from penstock.instrumentation.vllm.eplb.rebalance import Rebalance, Who
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
     from vllm.distributed.eplb import async_worker, rebalance_execute
 
-from tests.support.eplb_state import move, receive, take_over
+from tests.support.eplb.state import move, receive, take_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
 
 def _raise(error: BaseException) -> None:

@@ -7,24 +7,31 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.directives import Directives
-from penstock.instrumentation.drills import Drill
-from penstock.instrumentation.policy_model import NO_POLICY, Action, Deferral, Policy, PolicyBody, Telemetry
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.fault_drills import Drill
+from penstock.instrumentation.resilience.orders import Directives
+from penstock.instrumentation.resilience.policy import (
+    NO_POLICY,
+    Action,
+    Deferral,
+    Policy,
+    PolicyBody,
+    Telemetry,
+)
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import load_deadlines
-from penstock.instrumentation.vllm.reports import WorkerReport
-from penstock.instrumentation.vllm.worker_orders import WorkerOrders
+from penstock.instrumentation.vllm.kv import deadlines
+from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
 
+from tests.support.engine.parked import fail_loads, finish_loads, park, serve, stop_reasons
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import step
 from tests.support.manual_clock import ManualClock
-from tests.support.parked import fail_loads, finish_loads, park, serve, stop_reasons
-from tests.support.recorder import policy
-from tests.support.schedulers import step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """Give the deadlines a clock that only the test moves."""
     clock = ManualClock()
-    monkeypatch.setattr(load_deadlines, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic_ns=clock))
     return clock
 
 

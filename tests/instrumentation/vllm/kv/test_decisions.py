@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.policy_model import Action
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.policy import Action
 from penstock.instrumentation.runtime import runtime
 
-from tests.support.parked import fail_loads, park, serve, stop_reasons
-from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK, step
+from tests.support.engine.parked import fail_loads, park, serve, stop_reasons
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import BLOCK, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.circuit import State
-from penstock.instrumentation.directives import Directives
-from penstock.instrumentation.policy_model import PeerQuarantine
-from penstock.instrumentation.quarantine import Order
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.circuit_breaker import State
+from penstock.instrumentation.resilience.orders import Directives
+from penstock.instrumentation.resilience.policy import PeerQuarantine
+from penstock.instrumentation.resilience.quarantine import Order
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import peer_gate
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.reports import Culprit
+from penstock.instrumentation.vllm.kv import peer_gate
+from penstock.instrumentation.vllm.messages.worker_report import Culprit
+from penstock.instrumentation.vllm.naming.peers import Peer
 
+from tests.support.engine.parked import fail_loads, finish_loads, park, remote, serve, stop_reasons
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import BLOCK, PEER, request, step
 from tests.support.manual_clock import ManualClock
-from tests.support.parked import fail_loads, finish_loads, park, remote, serve, stop_reasons
-from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK, PEER, request, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 

@@ -7,8 +7,15 @@ import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.failures import TEXT_MAX, Note, annotate, classify, cut, mode_of
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.naming.failure_modes import (
+    TEXT_MAX,
+    Note,
+    annotate,
+    classify,
+    cut,
+    mode_of,
+)
 
 MISMATCH = "NIXL compatibility hash mismatch. Local: 0a1b, Remote: 2c3d. Prefill and decode instances differ."
 

@@ -9,9 +9,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation.vllm.client_error import PREFIX, ClientErrorHook, LoadError, describe, mark
-from penstock.instrumentation.vllm.outcomes import Cause
-from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.recovery.client_error import (
+    PREFIX,
+    ClientErrorHook,
+    LoadError,
+    describe,
+    mark,
+)
+from penstock.instrumentation.vllm.requests.outcomes import Cause
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -27,7 +33,7 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
 TEXT = "KV load failure (mode handshake, peer p:1): 412 tokens lost, at most 96 are recomputed. The request can be retried."
 CHILDREN = 2

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.policy_model import NO_POLICY
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.policy import NO_POLICY
 from penstock.instrumentation.runtime import runtime
 
-from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK, preempt
-from tests.support.toy_ec import LEFT, ToyEcEngine, expected, image_request
+from tests.support.ec.fake_ec import LEFT, ToyEcEngine, expected, image_request
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import BLOCK, preempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 
-TOY = {"kv_connector": "ToyConnector", "kv_connector_module_path": "tests.support.toy_connector"}
+TOY = {"kv_connector": "ToyConnector", "kv_connector_module_path": "tests.support.kv.fake_connector"}
 STORED = 4 * BLOCK
 OUTPUTS = 6
 PICTURE = {10: ("picture", 30)}

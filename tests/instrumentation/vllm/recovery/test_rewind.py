@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.rewind import NO_BLOCK, Holder, spread
+from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, Holder, spread
 
-from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK, preempt, request
-from tests.support.toy_ec import LEFT
-from tests.support.toy_engine import ToyEngine, expected
+from tests.support.ec.fake_ec import LEFT
+from tests.support.engine.fake_worker import ToyEngine, expected
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import BLOCK, preempt, request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 
-TOY = {"kv_connector": "ToyConnector", "kv_connector_module_path": "tests.support.toy_connector"}
+TOY = {"kv_connector": "ToyConnector", "kv_connector_module_path": "tests.support.kv.fake_connector"}
 STORED = 4 * BLOCK
 OUTPUTS = 6
 

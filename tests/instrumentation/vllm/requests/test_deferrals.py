@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.deferrals import Deferral, Deferrals
-from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.requests.deferrals import Deferral, Deferrals
 
 REASONS = [c.DEFERRAL_REASON_REMOTE_KV, c.DEFERRAL_REASON_GRAMMAR, c.DEFERRAL_REASON_KV_LOOKUP]
 REQUESTS = ["a", "b", "c"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.reports import LoadFailure, WorkerReport
+from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport
+from penstock.instrumentation.vllm.naming.peers import Peer
 
-from tests.support import schedulers
-from tests.support.recorder import Recorder, policy
-from tests.support.schedulers import BLOCK, LOCAL, PEER, REMOTE, request, step
+from tests.support.engine import schedulers
+from tests.support.engine.recorder import Recorder, policy
+from tests.support.engine.schedulers import BLOCK, LOCAL, PEER, REMOTE, request, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -392,7 +392,7 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler) -> None:
 
 def test_errors_of_ours_are_contained(make_scheduler: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken observer changes nothing: the request is served, the errors are counted."""
-    from penstock.instrumentation.guard import guard
+    from penstock.instrumentation.core.guard import guard
 
     scheduler = make_scheduler(own="recompute")
     monkeypatch.setattr(guard, "raising", False)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ec_rig import Notes, Rig, publisher, rig
+from tests.support.ec.rig import Notes, Rig, publisher, rig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+    from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
 
 
 @pytest.fixture

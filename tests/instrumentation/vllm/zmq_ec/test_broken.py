@@ -12,14 +12,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.zmq_ec import wire
-from penstock.instrumentation.vllm.zmq_ec.fetcher import Fetcher
-from penstock.instrumentation.vllm.zmq_ec.host_cache import HostCache
-from penstock.instrumentation.vllm.zmq_ec.responder import Reply, Responder
-from penstock.instrumentation.vllm.zmq_ec.server import Server
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
+from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import HostCache
+from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
+from penstock.instrumentation.vllm.zmq_ec.producer.server import Server
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
-from tests.support.ec_rig import MODEL, Notes, Rig, feature, request, rig, tensor, wait_for
+from tests.support.ec.rig import MODEL, Notes, Rig, feature, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ ITEM = tensor(ROWS)
 class Scripted(Responder):
     """Answers a probe as it should, and the n-th fetch by *script*, which gets (n, request, the right reply)."""
 
-    def __init__(self, script: Callable[[int, wire.Fetch, Reply], Reply]) -> None:
+    def __init__(self, script: Callable[[int, protocol.Fetch, Reply], Reply]) -> None:
         cache = HostCache(64 << 20)
         payload = ITEM.view(torch.uint8).numpy().reshape(-1)
         cache.put("a", ITEM.nbytes, lambda memory: np.copyto(memory, payload), ROWS, ITEM.shape[1], "float32")
@@ -42,16 +42,16 @@ class Scripted(Responder):
 
     def answer(self, frame: bytes) -> Reply:
         """Answer by the script."""
-        asked = wire.decode_request(frame)
+        asked = protocol.decode_request(frame)
         right = super().answer(frame)
-        if isinstance(asked, wire.Probe):
+        if isinstance(asked, protocol.Probe):
             return right
         self.asked += 1
         return self._script(self.asked, asked, right)
 
 
 @contextlib.contextmanager
-def scripted(script: Callable[[int, wire.Fetch, Reply], Reply]) -> Iterator[tuple[Server, Scripted]]:
+def scripted(script: Callable[[int, protocol.Fetch, Reply], Reply]) -> Iterator[tuple[Server, Scripted]]:
     """Serve by a script."""
     responder = Scripted(script)
     server = Server(responder, "127.0.0.1", 0)
@@ -76,18 +76,18 @@ def tampered(reply: Reply) -> Reply:
     return reply._replace(frames=[reply.frames[0], bytes(payload)])
 
 
-def refusal(asked: wire.Fetch, reason: wire.Reason) -> Reply:
+def refusal(asked: protocol.Fetch, reason: protocol.Reason) -> Reply:
     """Refuse it."""
-    return Reply([wire.encode(wire.Refused(asked.tag, reason, "no"))])
+    return Reply([protocol.encode(protocol.Refused(asked.tag, reason, "no"))])
 
 
-def shifted(asked: wire.Fetch, right: Reply) -> Reply:
+def shifted(asked: protocol.Fetch, right: Reply) -> Reply:
     """Send the right bytes for another place."""
-    header = wire.Chunk(asked.tag, asked.crc, asked.offset + 4, asked.length)
-    return right._replace(frames=[wire.encode(header), right.frames[1]])
+    header = protocol.Chunk(asked.tag, asked.crc, asked.offset + 4, asked.length)
+    return right._replace(frames=[protocol.encode(header), right.frames[1]])
 
 
-BREAKS: dict[str, tuple[Callable[[int, wire.Fetch, Reply], Reply], int, int]] = {
+BREAKS: dict[str, tuple[Callable[[int, protocol.Fetch, Reply], Reply], int, int]] = {
     "corrupt": (lambda n, asked, right: tampered(right), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT),
     "shifted": (lambda n, asked, right: shifted(asked, right), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT),
     "short": (
@@ -95,21 +95,21 @@ BREAKS: dict[str, tuple[Callable[[int, wire.Fetch, Reply], Reply], int, int]] = 
         c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_CORRUPT,
     ),
     "evicted": (
-        lambda n, asked, right: Reply([wire.encode(wire.Miss(asked.tag))]) if n > 1 else right,
+        lambda n, asked, right: Reply([protocol.encode(protocol.Miss(asked.tag))]) if n > 1 else right,
         c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED,
     ),
     "changed": (
-        lambda n, asked, right: refusal(asked, wire.Reason.CHANGED), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED,
+        lambda n, asked, right: refusal(asked, protocol.Reason.CHANGED), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED,
     ),
     "refused": (
-        lambda n, asked, right: refusal(asked, wire.Reason.BUSY), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER,
+        lambda n, asked, right: refusal(asked, protocol.Reason.BUSY), c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER,
     ),
     "oversize": (
-        lambda n, asked, right: right._replace(frames=[right.frames[0], bytes(wire.CHUNK_MAX + 1)]),
+        lambda n, asked, right: right._replace(frames=[right.frames[0], bytes(protocol.CHUNK_MAX + 1)]),
         c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_REMOTE_RESET,
     ),
     "stalled": (
-        lambda n, asked, right: right if n == 1 else Reply([wire.encode(wire.Miss(0))]),
+        lambda n, asked, right: right if n == 1 else Reply([protocol.encode(protocol.Miss(0))]),
         c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT,
     ),
 }  # fmt: skip
@@ -151,7 +151,7 @@ def test_the_second_attempt_can_succeed(kind: str) -> None:
     """One broken chunk costs one retry, and nobody notices."""
     script = BREAKS[kind][0]
 
-    def once(n: int, asked: wire.Fetch, right: Reply) -> Reply:
+    def once(n: int, asked: protocol.Fetch, right: Reply) -> Reply:
         return script(n, asked, right) if n == 1 else right
 
     with scripted(once) as (server, _), rig(server.address) as consumer:
@@ -165,8 +165,8 @@ def test_the_second_attempt_can_succeed(kind: str) -> None:
 def test_another_producer_takes_over() -> None:
     """The one that broke off is left alone for a while."""
 
-    def hang(n: int, asked: wire.Fetch, right: Reply) -> Reply:
-        return right if n == 1 else Reply([wire.encode(wire.Miss(0))])
+    def hang(n: int, asked: protocol.Fetch, right: Reply) -> Reply:
+        return right if n == 1 else Reply([protocol.encode(protocol.Miss(0))])
 
     with scripted(hang) as (bad, _), scripted(lambda n, asked, right: right) as (good, other):
         # The good one has the item only once the bad one has begun to send it.
@@ -190,7 +190,7 @@ def test_a_transfer_that_only_drips_is_ended() -> None:
     """There is always progress, and never an end."""
     wait = threading.Event()
 
-    def drip(n: int, asked: wire.Fetch, right: Reply) -> Reply:
+    def drip(n: int, asked: protocol.Fetch, right: Reply) -> Reply:
         wait.wait(0.05)
         return right
 
@@ -255,7 +255,7 @@ def test_giving_up_while_it_moves() -> None:
     """Its memory is free again, and what still comes is dropped."""
     begun, go = threading.Event(), threading.Event()
 
-    def wait(n: int, asked: wire.Fetch, right: Reply) -> Reply:
+    def wait(n: int, asked: protocol.Fetch, right: Reply) -> Reply:
         if n == 2:
             begun.set()
             go.wait(60)
@@ -285,7 +285,7 @@ class Fuzzing:
 
     def answer(self, frame: bytes) -> Reply:
         """Answer, with the right tag where a frame says so."""
-        tag = wire.decode_request(frame).tag.to_bytes(8, "big")
+        tag = protocol.decode_request(frame).tag.to_bytes(8, "big")
         return Reply([each.replace(b"TAGTAGTA", tag) for each in self._frames])
 
     def seal(self, item: str) -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from tests.support.ec_rig import HIDDEN, feature, publisher, request, rig, wait_for
+from tests.support.ec.rig import HIDDEN, feature, publisher, request, rig, wait_for
 
 ITEMS = 60
 REQUESTS = 120

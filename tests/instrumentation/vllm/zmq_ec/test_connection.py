@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.zmq_ec.link import Link
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.consumer.connection import Link
 
-from tests.support.ec_rig import Notes, feature, request, rig, wait_for
+from tests.support.ec.rig import Notes, feature, request, rig, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

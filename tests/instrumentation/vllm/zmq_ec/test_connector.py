@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from tests.support.ec_rig import PATIENT, Notes, feature, request, wait_for
+from tests.support.ec.rig import PATIENT, Notes, feature, request, wait_for
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
-    from penstock.instrumentation.vllm.ec_contract import EcLoader
-    from penstock.instrumentation.vllm.zmq_ec import ZmqECConnector
+    from penstock.instrumentation.vllm.ec.protocol import EcLoader
+    from penstock.instrumentation.vllm.zmq_ec.connector import ZmqECConnector
     from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
     from vllm.config import ECTransferConfig
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
     from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
     from vllm.v1.outputs import ECConnectorOutput
 
-    from tests.support import schedulers
+    from tests.support.engine import schedulers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -332,7 +332,7 @@ def test_no_thread_before_it_is_needed(make: Callable[..., Any]) -> None:
 
 def test_an_unreadable_item_raises_unless_somebody_guards_the_step(make: Callable[..., Any]) -> None:
     """Guarded, it is left out, also when the load is asked for again; the scheduler gives the item up."""
-    from penstock.instrumentation.vllm.zmq_ec.region import RegionError
+    from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionError
 
     producer, scheduler = pair(make)
     save(producer, "a", torch.randn(5, WIDTH))
@@ -372,8 +372,8 @@ def test_a_region_that_a_worker_cannot_map_costs_encodes(
     make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is found out before anything is to be loaded: alone, the connector has no way back from a load that fails."""
-    from penstock.instrumentation.vllm.zmq_ec import loader
-    from penstock.instrumentation.vllm.zmq_ec.region import RegionError
+    from penstock.instrumentation.vllm.zmq_ec.consumer import worker as loader
+    from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionError
 
     def denied(_name: Any) -> None:
         raise RegionError("the scheduler's shared memory cannot be mapped: Permission denied")

@@ -13,19 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import zmq
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.zmq_ec import server as server_module
-from penstock.instrumentation.vllm.zmq_ec import wire
-from penstock.instrumentation.vllm.zmq_ec.undelivered import Undelivered
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.producer import server as server_module
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
+from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import Undelivered
 
-from tests.support.ec_rig import MODEL, feature, publisher, request, rig, tensor, wait_for
-from tests.support.endless_peer import frame, resident, send_endlessly, shake_hands
+from tests.support.ec.endless_peer import frame, resident, send_endlessly, shake_hands
+from tests.support.ec.rig import MODEL, feature, publisher, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pytest
-    from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+    from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
 
 ENDLESS = 256 << 20
 BOUND = 64 << 20
@@ -62,14 +62,14 @@ def _call(address: str) -> socket.socket:
 def test_a_producer_drops_who_sends_one() -> None:
     """Its memory stays bounded however small the frames are, and others are served meanwhile."""
     with _process("ec_producer", "0", "64", "-1") as (child, address), _dealer(address) as other:
-        other.send(wire.encode(wire.Probe(0, MODEL, "a")))
-        assert isinstance(wire.decode_answer(other.recv()), wire.Have)
+        other.send(protocol.encode(protocol.Probe(0, MODEL, "a")))
+        assert isinstance(protocol.decode_answer(other.recv()), protocol.Have)
         before = resident(child.pid)
-        for size in (0, 1, 300, wire.HEADER_MAX) * 2:
+        for size in (0, 1, 300, protocol.HEADER_MAX) * 2:
             with _call(address) as hostile, ThreadPoolExecutor(1) as pool:
                 sending = pool.submit(send_endlessly, hostile, size, ENDLESS)
-                other.send(wire.encode(wire.Probe(size, MODEL, "a")))
-                assert wire.decode_answer(other.recv()).tag == size
+                other.send(protocol.encode(protocol.Probe(size, MODEL, "a")))
+                assert protocol.decode_answer(other.recv()).tag == size
                 assert sending.result() < ENDLESS
         assert resident(child.pid) - before < BOUND
 
@@ -82,7 +82,7 @@ def test_a_consumer_drops_who_sends_one() -> None:
         with _process("ec_consumer", address) as (child, _):
             assert child.stdin is not None
             before = resident(child.pid)
-            for size in (0, 300, wire.CHUNK_MAX):
+            for size in (0, 300, protocol.CHUNK_MAX):
                 child.stdin.write("\n")
                 child.stdin.flush()
                 hostile, _ = listening.accept()
@@ -128,7 +128,7 @@ def test_whole_messages_that_wait_are_none(producer: Publisher) -> None:
     go = threading.Event()
     answer = producer.server._responder.answer
     producer.server._responder.answer = lambda frame: (go.wait(60), answer(frame))[1]  # type: ignore[method-assign]
-    longest = frame(wire.encode(wire.Probe(1, MODEL, "x" * wire.ITEM_MAX)))
+    longest = frame(protocol.encode(protocol.Probe(1, MODEL, "x" * protocol.ITEM_MAX)))
     with _call(producer.server.address) as peer:
         peer.sendall(longest * 200)
         go.set()
@@ -139,7 +139,7 @@ def test_whole_messages_that_wait_are_none(producer: Publisher) -> None:
 def test_one_connection_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is cut; those that are there are served, and when one of them goes there is room again."""
     monkeypatch.setattr(server_module, "_CONNECTIONS", 2)
-    probe = frame(wire.encode(wire.Probe(1, MODEL, "a")))
+    probe = frame(protocol.encode(protocol.Probe(1, MODEL, "a")))
     with publisher() as producer, _call(producer.server.address) as first:
         second = _call(producer.server.address)
         host, _, port = producer.server.address.rpartition(":")

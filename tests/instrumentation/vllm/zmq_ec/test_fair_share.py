@@ -8,10 +8,11 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation.vllm.zmq_ec import fair_share, keepalive, server, wire
-from penstock.instrumentation.vllm.zmq_ec.fair_share import FairShare
+from penstock.instrumentation.vllm.zmq_ec.producer import fair_share, server
+from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
+from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
 
-from tests.support.ec_rig import MODEL, feature, publisher, request, rig, tensor, wait_for
+from tests.support.ec.rig import MODEL, feature, publisher, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def test_one_that_does_not_read_cannot_keep_the_cache(dealer: Any, monkeypatch: 
         dealer.connect(f"tcp://{producer.server.address}")
         crcs = [_crc(producer, f"i{number}") for number in range(20)]
         for number, crc in enumerate(crcs):
-            dealer.send(wire.encode(wire.Fetch(number, MODEL, crc, 0, 1 << 20, f"i{number}")))
+            dealer.send(protocol.encode(protocol.Fetch(number, MODEL, crc, 0, 1 << 20, f"i{number}")))
         wait_for(lambda: producer.server._responder.counts["chunk"] == 20)
         refused = producer.server._responder.counts["busy"]
         # What is in the connection's buffers has gone; it is less than a few chunks.
@@ -116,7 +117,7 @@ def test_one_that_asks_too_fast_is_cut(dealer: Any, monkeypatch: pytest.MonkeyPa
     with publisher() as producer:
         dealer.connect(f"tcp://{producer.server.address}")
         for tag in range(1_000):
-            dealer.send(wire.encode(wire.Probe(tag, MODEL, "a")))
+            dealer.send(protocol.encode(protocol.Probe(tag, MODEL, "a")))
         wait_for(lambda: producer.server.counts["too_fast"])
         producer.save("a", tensor(4))
         with rig(producer.server.address) as consumer:
@@ -133,7 +134,7 @@ def test_one_that_takes_nothing_is_disconnected(dealer: Any, monkeypatch: pytest
         dealer.setsockopt(zmq.RECONNECT_IVL, -1)
         dealer.connect(f"tcp://{producer.server.address}")
         for chunk in range(16):
-            dealer.send(wire.encode(wire.Fetch(chunk, MODEL, crc, chunk << 20, 1 << 20, "a")))
+            dealer.send(protocol.encode(protocol.Fetch(chunk, MODEL, crc, chunk << 20, 1 << 20, "a")))
         wait_for(lambda: producer.server._responder.counts["chunk"] == 16)
 
         def room() -> bool:
@@ -193,7 +194,7 @@ def test_a_message_that_cannot_be_answered_keeps_nobody_waiting(
 
         producer.server._responder.answer = failing  # type: ignore[method-assign]
         dealer.connect(f"tcp://{producer.server.address}")
-        dealer.send(wire.encode(wire.Probe(1, MODEL, "bad")))
-        dealer.send(wire.encode(wire.Probe(2, MODEL, "good")))
-        assert wire.decode_answer(dealer.recv()) == wire.Miss(2)
+        dealer.send(protocol.encode(protocol.Probe(1, MODEL, "bad")))
+        dealer.send(protocol.encode(protocol.Probe(2, MODEL, "good")))
+        assert protocol.decode_answer(dealer.recv()) == protocol.Miss(2)
         assert producer.server.counts["error"] == 1

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import zmq
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
-from tests.support.ec_rig import HIDDEN, MODEL, Notes, Rig, feature, publisher, request, rig, tensor, wait_for
+from tests.support.ec.rig import HIDDEN, MODEL, Notes, Rig, feature, publisher, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+    from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
 
 FREE = "127.0.0.1:1"  # nobody listens there
 
@@ -229,7 +229,7 @@ def test_a_producer_that_the_request_names(
 
 def test_requests_cannot_make_a_consumer_remember_endless_producers() -> None:
     """Connections and names are bounded."""
-    from penstock.instrumentation.vllm.zmq_ec.producers import NAMED_MAX
+    from penstock.instrumentation.vllm.zmq_ec.consumer.producers import NAMED_MAX
 
     with rig(allow_request_producers=True) as consumer:
         for index in range(NAMED_MAX + 20):
@@ -242,7 +242,7 @@ def test_requests_cannot_make_a_consumer_remember_endless_producers() -> None:
 
 def test_a_producer_that_is_needed_is_not_forgotten() -> None:
     """Neither one that is asked, nor one whose item waits for room; when all are needed, no further one is asked."""
-    from penstock.instrumentation.vllm.zmq_ec.producers import NAMED_MAX, Producers
+    from penstock.instrumentation.vllm.zmq_ec.consumer.producers import NAMED_MAX, Producers
 
     context = zmq.Context()
     known = Producers(context, ())
@@ -265,7 +265,7 @@ def test_a_producer_that_is_needed_is_not_forgotten() -> None:
 @pytest.mark.parametrize(
     ("model", "rows", "dtype", "why"),
     [
-        (wire.model_digest("other", HIDDEN), 4, "float32", "another model"),
+        (protocol.model_digest("other", HIDDEN), 4, "float32", "another model"),
         (MODEL, 5, "float32", "4 rows, not 5"),
         (MODEL, 4, "float16", "float32, not float16"),
     ],

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.vllm.zmq_ec.host_cache import HostCache
-from penstock.instrumentation.vllm.zmq_ec.memory import OutOfMemoryError
-from penstock.instrumentation.vllm.zmq_ec.slots import ALIGNMENT, HEADER
+from penstock.instrumentation.vllm.zmq_ec.memory.host_memory import OutOfMemoryError
+from penstock.instrumentation.vllm.zmq_ec.memory.slots import ALIGNMENT, HEADER
+from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import HostCache
 
 PAGE = ALIGNMENT - HEADER
 

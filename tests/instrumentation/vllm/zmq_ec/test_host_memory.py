@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation.vllm.zmq_ec import memory
+from penstock.instrumentation.vllm.zmq_ec.memory import host_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,22 +31,22 @@ def test_what_is_left(tmp_path: Path, limit: str | None, current: str | None, le
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text(f"{current}\n")
         (tmp_path / "memory.stat").write_text(STAT)
-    assert memory.spare(tmp_path / "meminfo", tmp_path) == left
+    assert host_memory.spare(tmp_path / "meminfo", tmp_path) == left
 
 
 def test_a_host_that_tells_nothing(tmp_path: Path) -> None:
     """Is believed to have enough."""
-    assert memory.spare(tmp_path / "meminfo", tmp_path) > 1 << 50
+    assert host_memory.spare(tmp_path / "meminfo", tmp_path) > 1 << 50
 
 
 def test_here() -> None:
     """The real files are read as they are."""
-    assert 0 < memory.spare() < 1 << 50
+    assert 0 < host_memory.spare() < 1 << 50
 
 
 def test_reserved_memory_can_be_written() -> None:
     """All of it."""
-    area = memory.reserve(3 << 20)
+    area = host_memory.reserve(3 << 20)
     area[:] = 7
     assert area.nbytes == 3 << 20
     assert area.sum() == 7 * (3 << 20)

@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.zmq_ec.memory import OutOfMemoryError
-from penstock.instrumentation.vllm.zmq_ec.region import BEGIN, Region, RegionError, RegionView, SlotName
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.zmq_ec.memory.host_memory import OutOfMemoryError
+from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import (
+    BEGIN,
+    Region,
+    RegionError,
+    RegionView,
+    SlotName,
+)
 
-from tests.support.ec_rig import Notes, feature, publisher, request, rig, tensor, wait_for
+from tests.support.ec.rig import Notes, feature, publisher, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

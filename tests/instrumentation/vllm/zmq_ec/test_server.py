@@ -10,10 +10,10 @@ import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation.vllm.zmq_ec import wire
-from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
-from tests.support.ec_rig import MODEL, feature, publisher, request, rig, tensor, wait_for
+from tests.support.ec.rig import MODEL, feature, publisher, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ def rss() -> int:
     raise AssertionError
 
 
-def content(producer: Publisher, item: str) -> wire.Content:
+def content(producer: Publisher, item: str) -> protocol.Content:
     """Return what it announces."""
     found = producer.cache.content(item)
     assert found is not None
@@ -61,38 +61,41 @@ def test_answers(producer: Publisher, dial: Callable[..., Any]) -> None:
     sent = tensor(4)
     producer.save("a", sent)
     socket = dial()
-    socket.send(wire.encode(wire.Probe(1, MODEL, "a")))
-    have = wire.decode_answer(socket.recv())
-    assert have == wire.Have(1, MODEL, content(producer, "a"))
-    socket.send(wire.encode(wire.Probe(2, MODEL, "b")))
-    assert wire.decode_answer(socket.recv()) == wire.Miss(2)
-    socket.send(wire.encode(wire.Fetch(3, MODEL, have.content.crc, 8, 100, "a")))
+    socket.send(protocol.encode(protocol.Probe(1, MODEL, "a")))
+    have = protocol.decode_answer(socket.recv())
+    assert have == protocol.Have(1, MODEL, content(producer, "a"))
+    socket.send(protocol.encode(protocol.Probe(2, MODEL, "b")))
+    assert protocol.decode_answer(socket.recv()) == protocol.Miss(2)
+    socket.send(protocol.encode(protocol.Fetch(3, MODEL, have.content.crc, 8, 100, "a")))
     header, payload = socket.recv_multipart()
-    assert wire.decode_answer(header) == wire.Chunk(3, have.content.crc, 8, 100)
+    assert protocol.decode_answer(header) == protocol.Chunk(3, have.content.crc, 8, 100)
     assert payload == sent.numpy().tobytes()[8:108]
 
 
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (b"", wire.Reason.MALFORMED),
-        (b"GET / HTTP/1.1\r\n", wire.Reason.MALFORMED),
-        (wire.encode(wire.Miss(9)), wire.Reason.MALFORMED),
-        (wire.encode(wire.Probe(9, MODEL, "a")).replace(b"PE\1", b"PE\2"), wire.Reason.VERSION),
-        (wire.encode(wire.Probe(9, bytes(16), "a")), wire.Reason.MODEL),
-        (wire.encode(wire.Fetch(9, MODEL, 0, 0, 4, "a")), wire.Reason.CHANGED),
-        (wire.encode(wire.Probe(9, MODEL, "x" * wire.ITEM_MAX)) + b"x", wire.Reason.MALFORMED),
+        (b"", protocol.Reason.MALFORMED),
+        (b"GET / HTTP/1.1\r\n", protocol.Reason.MALFORMED),
+        (protocol.encode(protocol.Miss(9)), protocol.Reason.MALFORMED),
+        (protocol.encode(protocol.Probe(9, MODEL, "a")).replace(b"PE\1", b"PE\2"), protocol.Reason.VERSION),
+        (protocol.encode(protocol.Probe(9, bytes(16), "a")), protocol.Reason.MODEL),
+        (protocol.encode(protocol.Fetch(9, MODEL, 0, 0, 4, "a")), protocol.Reason.CHANGED),
+        (
+            protocol.encode(protocol.Probe(9, MODEL, "x" * protocol.ITEM_MAX)) + b"x",
+            protocol.Reason.MALFORMED,
+        ),
     ],
 )
 def test_what_is_refused(
-    producer: Publisher, dial: Callable[..., Any], message: bytes, reason: wire.Reason
+    producer: Publisher, dial: Callable[..., Any], message: bytes, reason: protocol.Reason
 ) -> None:
     """With a reason, and the tag where there was one."""
     producer.save("a", tensor(4))
     socket = dial()
     socket.send(message)
-    answer = wire.decode_answer(socket.recv())
-    assert isinstance(answer, wire.Refused)
+    answer = protocol.decode_answer(socket.recv())
+    assert isinstance(answer, protocol.Refused)
     assert answer.reason is reason
     assert answer.text
     assert answer.tag == (9 if message.startswith(b"PE") else 0)
@@ -105,10 +108,10 @@ def test_bytes_beyond_the_end(
     """Nothing but the item is ever sent."""
     producer.save("a", tensor(4))
     socket = dial()
-    socket.send(wire.encode(wire.Fetch(1, MODEL, content(producer, "a").crc, offset, length, "a")))
-    answer = wire.decode_answer(socket.recv())
-    assert isinstance(answer, wire.Refused)
-    assert answer.reason is wire.Reason.TOO_LARGE
+    socket.send(protocol.encode(protocol.Fetch(1, MODEL, content(producer, "a").crc, offset, length, "a")))
+    answer = protocol.decode_answer(socket.recv())
+    assert isinstance(answer, protocol.Refused)
+    assert answer.reason is protocol.Reason.TOO_LARGE
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
@@ -118,13 +121,13 @@ def test_any_frames(producer: Publisher, dial: Callable[..., Any], messages: lis
     socket = dial()
     for frames in messages:
         socket.send_multipart(frames)
-    socket.send(wire.encode(wire.Probe(77, MODEL, "a")))
+    socket.send(protocol.encode(protocol.Probe(77, MODEL, "a")))
     while True:
-        answer = wire.decode_answer(socket.recv())
+        answer = protocol.decode_answer(socket.recv())
         if answer.tag == 77:
-            assert answer == wire.Miss(77)
+            assert answer == protocol.Miss(77)
             return
-        assert isinstance(answer, (wire.Refused, wire.Miss))
+        assert isinstance(answer, (protocol.Refused, protocol.Miss))
 
 
 @pytest.mark.parametrize("raw", [b"\0" * 100_000, b"GET / HTTP/1.1\r\n\r\n" * 1000, bytes(range(256)) * 100])
@@ -140,8 +143,8 @@ def test_what_is_not_zeromq(producer: Publisher, dial: Callable[..., Any], raw: 
         except OSError:
             pass
     socket = dial()
-    socket.send(wire.encode(wire.Probe(1, MODEL, "a")))
-    assert wire.decode_answer(socket.recv()) == wire.Miss(1)
+    socket.send(protocol.encode(protocol.Probe(1, MODEL, "a")))
+    assert protocol.decode_answer(socket.recv()) == protocol.Miss(1)
 
 
 def test_an_oversize_message_costs_its_connection(producer: Publisher, dial: Callable[..., Any]) -> None:
@@ -150,8 +153,8 @@ def test_an_oversize_message_costs_its_connection(producer: Publisher, dial: Cal
     bad = dial(RECONNECT_IVL=-1)
     bad.send(bytes(64 << 20))
     monitor_done = dial()
-    monitor_done.send(wire.encode(wire.Probe(1, MODEL, "a")))
-    assert wire.decode_answer(monitor_done.recv()) == wire.Miss(1)
+    monitor_done.send(protocol.encode(protocol.Probe(1, MODEL, "a")))
+    assert protocol.decode_answer(monitor_done.recv()) == protocol.Miss(1)
     bad.setsockopt(zmq.RCVTIMEO, 200)
     with pytest.raises(zmq.Again):
         bad.recv()
@@ -165,7 +168,7 @@ def test_a_peer_that_asks_and_does_not_read(producer: Publisher, dial: Callable[
     socket = dial(RCVHWM=1, RCVBUF=1 << 16, SNDHWM=0)
     crc = content(producer, "big").crc
     for tag in range(5_000):
-        socket.send(wire.encode(wire.Fetch(tag, MODEL, crc, 0, 1 << 20, "big")))
+        socket.send(protocol.encode(protocol.Fetch(tag, MODEL, crc, 0, 1 << 20, "big")))
     wait_for(lambda: producer.server._responder.counts["chunk"] == 5_000)
     assert producer.server.counts["slow_peer"] > 4_000
     assert rss() - before < 200 << 20  # of 5 GB that were asked for
@@ -187,7 +190,7 @@ def test_what_slow_peers_have_not_read_is_not_overwritten() -> None:
         crc = content(producer, "slow").crc
         for round_ in range(4):
             for chunk in range(4):
-                socket.send(wire.encode(wire.Fetch(round_, MODEL, crc, chunk << 20, 1 << 20, "slow")))
+                socket.send(protocol.encode(protocol.Fetch(round_, MODEL, crc, chunk << 20, 1 << 20, "slow")))
         wait_for(lambda: producer.server._responder.counts["chunk"] == 16)
         for index in range(12):
             producer.save(f"i{index}", tensor(1000, seed=index))
@@ -197,8 +200,8 @@ def test_what_slow_peers_have_not_read_is_not_overwritten() -> None:
         assert not producer.cache.touch("large")
         for chunk in range(16):
             header, payload = socket.recv_multipart()
-            answer = wire.decode_answer(header)
-            assert isinstance(answer, wire.Chunk)
+            answer = protocol.decode_answer(header)
+            assert isinstance(answer, protocol.Chunk)
             assert answer.offset == (chunk % 4) << 20
             assert payload == sent.numpy().tobytes()[answer.offset :][: 1 << 20]
         socket.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from penstock.instrumentation.vllm.zmq_ec import settings
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def load(index: int = 0, **extra: Any) -> settings.Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from penstock.instrumentation.vllm.zmq_ec.slots import ALIGNMENT, HEADER, Slot, Slots
+from penstock.instrumentation.vllm.zmq_ec.memory.slots import ALIGNMENT, HEADER, Slot, Slots
 
 PAGE = ALIGNMENT - HEADER
 

@@ -7,13 +7,13 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.vllm.zmq_ec import wire
-from penstock.instrumentation.vllm.zmq_ec.transfer import WINDOW, Transfer, TransferError
+from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import WINDOW, Transfer, TransferError
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 
-def content(payload: bytes) -> wire.Content:
+def content(payload: bytes) -> protocol.Content:
     """Announce it."""
-    return wire.Content(zlib.crc32(payload), len(payload), len(payload) // 4, 1, "float32")
+    return protocol.Content(zlib.crc32(payload), len(payload), len(payload) // 4, 1, "float32")
 
 
 @given(st.binary(min_size=1, max_size=200), st.integers(1, 20))
@@ -27,7 +27,9 @@ def test_all_bytes_are_asked_for_once_and_never_more_than_a_window(payload: byte
         assert 0 < len(asked) <= WINDOW
         offset, length = asked.pop(0)
         part = payload[offset : offset + length]
-        assert transfer.accept(wire.Chunk(1, zlib.crc32(payload), offset, length), part, 1.0) == len(built)
+        assert transfer.accept(protocol.Chunk(1, zlib.crc32(payload), offset, length), part, 1.0) == len(
+            built
+        )
         built += part
     assert built == payload
     assert not asked
@@ -50,4 +52,4 @@ def test_what_is_not_taken(crc: bool, offset: int, length: int, payload: bytes, 
     transfer = Transfer(announced, 0.0)
     assert list(transfer.requests()) == [(0, 4)]
     with pytest.raises(TransferError, match=why):
-        transfer.accept(wire.Chunk(1, announced.crc if crc else 1, offset, length), payload, 1.0)
+        transfer.accept(protocol.Chunk(1, announced.crc if crc else 1, offset, length), payload, 1.0)

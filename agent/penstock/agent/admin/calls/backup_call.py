@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.agent.backup import back_up
+from penstock.agent.admin.calls.backup import back_up
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.context import AgentContext
+    from penstock.agent.admin.support.context import AgentContext
 
 
 async def backup(agent: AgentContext, request: admin.BackupRequest) -> admin.BackupResponse:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin import convert, selecting
-from penstock.agent.admin.targets import known, selection_of
-from penstock.agent.drill_modes import DRILL_MODES, SLOW
-from penstock.agent.durations import format_duration
+from penstock.agent.admin.support import messages, selecting
+from penstock.agent.admin.support.targets import known, selection_of
 from penstock.agent.errors import ContractError, ImpossibleError
-from penstock.agent.policy.orders import MAX_DELAY, MAX_DRILL, FaultDrill
-from penstock.agent.policy.rollout import progress
+from penstock.agent.parsing.drill_modes import DRILL_MODES, SLOW
+from penstock.agent.parsing.durations import format_duration
+from penstock.agent.policy.distribution.rollout import progress
+from penstock.agent.policy.orders.orders import MAX_DELAY, MAX_DRILL, FaultDrill
 from penstock.proto.names import label, number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.context import AgentContext
-    from penstock.agent.policy.subscriber import Subscriber
+    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.policy.distribution.subscriber import Subscriber
 
 # By channel, the words by their numbers.
 _MODES = {
@@ -99,7 +99,7 @@ def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
     message = admin.Drill(
         id=drill.id,
         spec=admin.StartDrillRequest(
-            selector=convert.selector_message(drill.selection),
+            selector=messages.selector_message(drill.selection),
             channel=drill.channel,  # type: ignore[arg-type]
             mode=drill.mode,  # type: ignore[arg-type]
             rate=drill.rate,
@@ -107,14 +107,14 @@ def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
             author=drill.author,
             reason=drill.reason,
         ),
-        started=convert.timestamp(drill.began_unix_nano),
-        expires=convert.timestamp(drill.ends_unix_nano),
+        started=messages.timestamp(drill.began_unix_nano),
+        expires=messages.timestamp(drill.ends_unix_nano),
     )
     message.spec.ttl.FromNanoseconds(drill.ends_unix_nano - drill.began_unix_nano)
     if drill.delay_nano:
         message.spec.delay.FromNanoseconds(drill.delay_nano)
     for engine in progress(agent.feed, known(agent), drill.selection, agent.clock()):
-        entry = convert.engine_rollout(engine)
+        entry = messages.engine_rollout(engine)
         subscriber = agent.feed.subscriber(engine.key)
         if entry.state != "contested" and subscriber is not None and subscriber.connected:
             entry.state, entry.error, entry.field = _standing(subscriber, drill)

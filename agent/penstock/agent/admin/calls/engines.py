@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin import convert
-from penstock.agent.admin.counters import METRICS, engine_counters
-from penstock.agent.admin.effects import Merges
-from penstock.agent.admin.events import with_reader
-from penstock.agent.admin.peers import COUNTED, last_failures, peer_summaries
-from penstock.agent.admin.quarantines import ordered_states
-from penstock.agent.admin.targets import selected_views, selection_of, standing, targets
+from penstock.agent.admin.calls.events import with_reader
+from penstock.agent.admin.calls.quarantines import ordered_states
+from penstock.agent.admin.support import messages
+from penstock.agent.admin.support.counters import METRICS, engine_counters
+from penstock.agent.admin.support.peers import COUNTED, last_failures, peer_summaries
+from penstock.agent.admin.support.policy_impact import Merges
+from penstock.agent.admin.support.targets import selected_views, selection_of, standing, targets
 from penstock.agent.errors import ContractError
 from penstock.agent.model import engines_by_server
 from penstock.proto.v1 import admin_pb2 as admin
@@ -19,12 +19,12 @@ from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.admin.context import AgentContext
+    from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import Source
-    from penstock.agent.policy.merge import Merged
-    from penstock.agent.policy.subscriber import Subscriber
-    from penstock.agent.registry import EngineView, LiveSource
-    from penstock.agent.selector import Target
+    from penstock.agent.parsing.label_selector import Target
+    from penstock.agent.policy.distribution.subscriber import Subscriber
+    from penstock.agent.policy.manifest.merge import Merged
+    from penstock.agent.sources.registry import EngineView, LiveSource
     from penstock.proto.v1.snapshot_pb2 import Leases
 
 
@@ -87,10 +87,10 @@ def _engine(
     wanted = agent.feed.wanted(view.key)
     snapshots = [live.snapshot for live in view.sources if live.snapshot is not None]
     engine = admin.Engine(
-        key=convert.key_message(view.key),
+        key=messages.key_message(view.key),
         connected=view.connected,
-        last_seen=convert.timestamp(view.last_seen_unix_nano),
-        role=convert.role_of(view.role),
+        last_seen=messages.timestamp(view.last_seen_unix_nano),
+        role=messages.role_of(view.role),
         role_guessed=view.role_guessed,
         labels=dict(target.labels),
         facts=view.facts,
@@ -159,8 +159,8 @@ def _add_leases(engine: admin.Engine, leases: list[Leases]) -> None:
     if not leases:
         return
     starts = [item.oldest_start_time_unix_nano for item in leases if item.oldest_start_time_unix_nano]
-    engine.leases.count = convert.counted(sum(item.count for item in leases), convert.MOST_32)
-    engine.leases.blocks = convert.counted(sum(item.blocks for item in leases))
+    engine.leases.count = messages.counted(sum(item.count for item in leases), messages.MOST_32)
+    engine.leases.blocks = messages.counted(sum(item.blocks for item in leases))
     engine.leases.oldest_start_time_unix_nano = min(starts, default=0)
 
 
@@ -171,17 +171,17 @@ def _source(live: LiveSource) -> admin.Source:
         epoch=live.source.epoch,
         watermark=live.watermark,
         connected=live.connected,
-        last_seen=convert.timestamp(live.last_seen_unix_nano),
+        last_seen=messages.timestamp(live.last_seen_unix_nano),
         hooks=snapshot.hooks if snapshot is not None else (),
         emitter=snapshot.emitter if snapshot is not None and snapshot.HasField("emitter") else None,
-        clock_offset_nano=convert.difference(live.clock_offset_nano),
-        stored_entries=convert.counted(live.account.stored) if live.account is not None else 0,
-        lost_entries=convert.counted(live.account.lost) if live.account is not None else 0,
-        unaccounted_entries=convert.difference(live.unaccounted),
+        clock_offset_nano=messages.difference(live.clock_offset_nano),
+        stored_entries=messages.counted(live.account.stored) if live.account is not None else 0,
+        lost_entries=messages.counted(live.account.lost) if live.account is not None else 0,
+        unaccounted_entries=messages.difference(live.unaccounted),
     )
     message.drops.extend(_drops(live.drops.items()))
     message.guard_errors.extend(
-        GuardError(hook=hook, error_class=error_class, count=convert.counted(count))
+        GuardError(hook=hook, error_class=error_class, count=messages.counted(count))
         for (hook, error_class), count in sorted(live.guard_errors.items())
     )
     return message
@@ -189,7 +189,7 @@ def _source(live: LiveSource) -> admin.Source:
 
 def _drops(counts: Iterable[tuple[tuple[str, str], int]]) -> list[Drop]:
     return [
-        Drop(reason=reason, kind=kind, count=convert.counted(count))
+        Drop(reason=reason, kind=kind, count=messages.counted(count))
         for (reason, kind), count in sorted(counts)
     ]
 
@@ -197,7 +197,7 @@ def _drops(counts: Iterable[tuple[tuple[str, str], int]]) -> list[Drop]:
 def _hello(source: Source) -> Hello:
     return Hello(
         schema_version=source.schema_version,
-        key=convert.key_message(source.key),
+        key=messages.key_message(source.key),
         process=source.process,
         rank=source.rank,
         pid=source.pid,
@@ -206,6 +206,6 @@ def _hello(source: Source) -> Hello:
         vllm_version=source.vllm_version,
         model=source.model,
         labels=dict(source.labels),
-        role=convert.role_of(source.role),
+        role=messages.role_of(source.role),
         role_guessed=source.role_guessed,
     )

@@ -6,16 +6,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.agent.admin import convert
-from penstock.agent.admin.scanning import Scan
-from penstock.agent.admin.targets import selection_of, source_target
+from penstock.agent.admin.support import messages
+from penstock.agent.admin.support.bounded_scan import Scan
+from penstock.agent.admin.support.targets import selection_of, source_target
+from penstock.agent.aio.change_signal import Notice
+from penstock.agent.aio.shield import to_completion
 from penstock.agent.errors import ContractError
-from penstock.agent.journal.connect import describe
-from penstock.agent.journal.index import event_request_ids
-from penstock.agent.policy.completion import to_completion
-from penstock.agent.policy.notice import Notice
-from penstock.agent.traces.explain import explain
-from penstock.agent.traces.query import get_trace
+from penstock.agent.journal.connection import describe
+from penstock.agent.journal.index_keys import event_request_ids
+from penstock.agent.traces.query.explain import explain
+from penstock.agent.traces.query.trace import get_trace
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EPLB, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import Event
@@ -23,10 +23,11 @@ from penstock.proto.v1.events_pb2 import Event
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from penstock.agent.admin.context import AgentContext
-    from penstock.agent.journal import Journal, Reader
+    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.journal.journal import Journal
+    from penstock.agent.journal.reader import Reader
     from penstock.agent.model import LoggedBatch, Source
-    from penstock.agent.selector import Selection
+    from penstock.agent.parsing.label_selector import Selection
 
 T = TypeVar("T")
 
@@ -209,7 +210,7 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
     return admin.ListEventsResponse(
         events=reversed(found),
         truncated=truncated or scan.cut,
-        unreadable_batches=convert.counted(scan.unreadable, convert.MOST_32),
+        unreadable_batches=messages.counted(scan.unreadable, messages.MOST_32),
     )
 
 
@@ -230,7 +231,7 @@ def _wanted(scan: Scan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
             yield admin.LoggedEvent(
                 batch=found.logged.id,
                 index=found.position,
-                key=convert.key_message(found.source.key),
+                key=messages.key_message(found.source.key),
                 process=found.source.process,
                 event=found.event,
             )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin import convert, selecting
-from penstock.agent.admin.targets import key_of, selection_of
+from penstock.agent.admin.support import messages, selecting
+from penstock.agent.admin.support.targets import key_of, selection_of
 from penstock.agent.errors import ContractError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.context import AgentContext
+    from penstock.agent.admin.support.context import AgentContext
 
 
 async def forget(agent: AgentContext, request: admin.ForgetRequest) -> admin.ForgetResponse:
@@ -27,4 +27,4 @@ async def forget(agent: AgentContext, request: admin.ForgetRequest) -> admin.For
         keys = await agent.retirement.forget_peer(
             request.peer, None if chosen is None else [target.key for target in chosen], **who
         )
-    return admin.ForgetResponse(engines=map(convert.key_message, keys))
+    return admin.ForgetResponse(engines=map(messages.key_message, keys))

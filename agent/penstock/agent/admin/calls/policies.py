@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin import convert
-from penstock.agent.admin.effects import confirm, engine_changes, warnings
-from penstock.agent.admin.targets import find_target, key_of, standing, targets
+from penstock.agent.admin.support import messages
+from penstock.agent.admin.support.policy_impact import confirm, engine_changes, warnings
+from penstock.agent.admin.support.targets import find_target, key_of, standing, targets
 from penstock.agent.errors import NotFoundError
-from penstock.agent.policy.model import parse_manifest
-from penstock.agent.selector import select
+from penstock.agent.parsing.label_selector import select
+from penstock.agent.policy.manifest.manifest import parse_manifest
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from penstock.agent.admin.context import AgentContext
-    from penstock.agent.admin.targets import Standing
+    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.support.targets import Standing
     from penstock.agent.model import EngineKey
-    from penstock.agent.policy.model import Manifest
-    from penstock.agent.policy.store import Applied, StoredPolicy
-    from penstock.agent.selector import Target
+    from penstock.agent.parsing.label_selector import Target
+    from penstock.agent.policy.manifest.manifest import Manifest
+    from penstock.agent.policy.store.interface import Applied, StoredPolicy
 
 MAX_AUDIT = 1000
 _DEFAULT_AUDIT = 100
@@ -88,14 +88,14 @@ async def get_effective_policy(
 ) -> admin.EffectivePolicy:
     """Return the merge of all policies that select one engine."""
     target = find_target(agent, key_of(request.key))
-    return convert.effective_message(target, agent.schedule(target))
+    return messages.effective_message(target, agent.schedule(target))
 
 
 async def list_audit(agent: AgentContext, request: admin.ListAuditRequest) -> admin.ListAuditResponse:
     """Return the newest entries of the audit log, newest first."""
     limit = min(request.limit or _DEFAULT_AUDIT, MAX_AUDIT)
     entries = await agent.store.changes(request.name, limit)
-    return admin.ListAuditResponse(entries=map(convert.audit_message, entries))
+    return admin.ListAuditResponse(entries=map(messages.audit_message, entries))
 
 
 def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) -> admin.ApplyPolicyResponse:
@@ -139,7 +139,7 @@ def _policy(
         manifest_json=stored.manifest.canonical,
         owner=stored.owner,
         author=stored.author,
-        changed=convert.timestamp(stored.changed_unix_nano),
+        changed=messages.timestamp(stored.changed_unix_nano),
         engines_selected=len(selected),
         engines_in_force=len(given & stands.in_force),
         engines_paused=len(given & stands.paused),

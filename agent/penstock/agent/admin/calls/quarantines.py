@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin import convert, selecting
-from penstock.agent.admin.events import with_reader
-from penstock.agent.admin.targets import selected_views, selection_of, targets
+from penstock.agent.admin.calls.events import with_reader
+from penstock.agent.admin.support import messages, selecting
+from penstock.agent.admin.support.targets import selected_views, selection_of, targets
 from penstock.agent.errors import ContractError, ImpossibleError
-from penstock.agent.policy.orders import MAX_QUARANTINE, QuarantineOrder
-from penstock.agent.selector import select
+from penstock.agent.parsing.label_selector import select
+from penstock.agent.policy.orders.orders import MAX_QUARANTINE, QuarantineOrder
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import Peer
 from penstock.proto.v1.events_pb2 import (
@@ -22,10 +22,10 @@ from penstock.proto.v1.events_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.admin.context import AgentContext
-    from penstock.agent.admin.peers import PeerKey
-    from penstock.agent.journal import Reader
-    from penstock.agent.selector import Selection
+    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.support.peers import PeerKey
+    from penstock.agent.journal.reader import Reader
+    from penstock.agent.parsing.label_selector import Selection
     from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 _CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)
@@ -128,7 +128,7 @@ def _row(
         row = admin.Quarantine(peer=Peer(address=address), reason=reason)
     else:
         row = _ordered(order, _state_of(agent, place, order))
-    row.key.CopyFrom(convert.key_message(key))
+    row.key.CopyFrom(messages.key_message(key))
     if status is not None:
         # What the engine has acknowledged is newer than its snapshot.
         row.state = row.state or status.quarantine
@@ -165,6 +165,6 @@ def _ordered(order: QuarantineOrder, state: int) -> admin.Quarantine:
         peer=Peer(address=order.peer),
         state=state,  # type: ignore[arg-type]
         reason=order.reason or "operator",
-        until=convert.timestamp(order.ends_unix_nano),
+        until=messages.timestamp(order.ends_unix_nano),
         author=order.author,
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.convert import counted
+from penstock.agent.admin.support.messages import counted
 from penstock.agent.metrics import catalogue as c
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.metrics.fold import EngineRows
-    from penstock.agent.metrics.spec import Metric
+    from penstock.agent.metrics.aggregator import EngineRows
+    from penstock.agent.metrics.model import Metric
 
 # All that is read of the fold.
 METRICS = frozenset({c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFER_FAILURES, c.RECOMPUTED_TOKENS, c.LOAD_OUTCOMES})

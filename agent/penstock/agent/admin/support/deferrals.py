@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.convert import MOST_32, counted, key_message, timestamp
-from penstock.agent.admin.scanning import MAX_EVENTS
+from penstock.agent.admin.support.bounded_scan import MAX_EVENTS
+from penstock.agent.admin.support.messages import MOST_32, counted, key_message, timestamp
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.journal import Reader
+    from penstock.agent.journal.reader import Reader
     from penstock.agent.model import Source
-    from penstock.agent.registry import LiveSource
+    from penstock.agent.sources.registry import LiveSource
     from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.snapshot_pb2 import Snapshot

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.convert import MOST_32, counted, key_message, timestamp
-from penstock.agent.admin.scanning import Scan
-from penstock.agent.journal.allowance import STEP_SECONDS, Allowance
+from penstock.agent.admin.support.bounded_scan import Scan
+from penstock.agent.admin.support.messages import MOST_32, counted, key_message, timestamp
+from penstock.agent.admin.support.retirement import peers_in_use
+from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
 from penstock.agent.metrics import catalogue
 from penstock.agent.model import EngineKey
-from penstock.agent.retirement import peers_in_use
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ErrorType, FailureMode, Peer
@@ -20,11 +20,11 @@ from penstock.proto.v1.snapshot_pb2 import PeerStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.journal import Reader
-    from penstock.agent.metrics.fold import EngineRows
+    from penstock.agent.journal.reader import Reader
+    from penstock.agent.metrics.aggregator import EngineRows
+    from penstock.agent.metrics.model import Metric
     from penstock.agent.metrics.series import Row
-    from penstock.agent.metrics.spec import Metric
-    from penstock.agent.registry import EngineView
+    from penstock.agent.sources.registry import EngineView
     from penstock.proto.v1.snapshot_pb2 import Deferred, InFlight, Snapshot
 
 PeerKey = tuple[EngineKey, str]

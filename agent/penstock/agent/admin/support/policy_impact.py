@@ -5,22 +5,22 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin import convert
-from penstock.agent.admin.connectors import shortfalls
+from penstock.agent.admin.support import messages
+from penstock.agent.admin.support.connectors import shortfalls
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.merge import merge, selecting
-from penstock.agent.selector import select
+from penstock.agent.parsing.label_selector import select
+from penstock.agent.policy.manifest.merge import merge, selecting
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from penstock.agent.admin.context import AgentContext
+    from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import EngineKey
-    from penstock.agent.policy.merge import Given, Merged
-    from penstock.agent.policy.model import Manifest
-    from penstock.agent.selector import Target
+    from penstock.agent.parsing.label_selector import Target
+    from penstock.agent.policy.manifest.manifest import Manifest
+    from penstock.agent.policy.manifest.merge import Given, Merged
     from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 # What only decides where the action leaves it open.
@@ -90,10 +90,10 @@ def engine_changes(
     for key, target in sorted(known.items()):
         pair = old.selected(target), new.selected(target)
         if pair not in found:
-            found[pair] = convert.engine_change(old.merged(pair[0]), new.merged(pair[1]))
+            found[pair] = messages.engine_change(old.merged(pair[0]), new.merged(pair[1]))
         change = found[pair]
         if change is not None:
-            message = admin.EngineChange(key=convert.key_message(key))
+            message = admin.EngineChange(key=messages.key_message(key))
             message.MergeFrom(change)
             yield message
 

@@ -11,10 +11,10 @@ import time
 from typing import TYPE_CHECKING
 
 import structlog
+from penstock.agent.aio.shield import to_completion
 from penstock.agent.errors import ImpossibleError, NotFoundError, PenstockError
 from penstock.agent.model import EngineKey
-from penstock.agent.policy import audit
-from penstock.agent.policy.completion import to_completion
+from penstock.agent.policy.store import audit
 from penstock.proto.v1.common_pb2 import Peer
 from penstock.proto.v1.events_pb2 import (
     QUARANTINE_STATE_HALF_OPEN,
@@ -27,10 +27,11 @@ from penstock.proto.v1.ingest_pb2 import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from penstock.agent.journal import Journal
-    from penstock.agent.metrics.fold import Fold
-    from penstock.agent.policy import PolicyDatabase, PolicyFeed
-    from penstock.agent.registry import Registry
+    from penstock.agent.journal.journal import Journal
+    from penstock.agent.metrics.aggregator import Fold
+    from penstock.agent.policy.distribution.feed import PolicyFeed
+    from penstock.agent.policy.store.database import PolicyDatabase
+    from penstock.agent.sources.registry import Registry
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _log = structlog.get_logger(__name__)

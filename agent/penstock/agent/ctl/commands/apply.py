@@ -7,14 +7,14 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.failure import AwayError, WrongUseError
-from penstock.agent.ctl.files import Written, read_paths
-from penstock.agent.ctl.named import POLICY
+from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, show_change
+from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, name_of, time_left, wait_for
+from penstock.agent.ctl.errors import AwayError, WrongUseError
+from penstock.agent.ctl.manifest_files import Written, read_paths
+from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, author, with_client, with_output, with_paths
-from penstock.agent.ctl.plain import plain
-from penstock.agent.ctl.progress import DEFAULT_TIMEOUT, show_change
-from penstock.agent.ctl.waiting import Followed, conclude, name_of, time_left, wait_for
-from penstock.agent.selector import Requirement, format_labels
+from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.parsing.label_selector import Requirement, format_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

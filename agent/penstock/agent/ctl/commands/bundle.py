@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.change import selector_of, with_all, with_change
-from penstock.agent.ctl.files import read_paths
+from penstock.agent.ctl.commands.apply import selector_of, with_all, with_change
+from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warnings
+from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, wait_for
+from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.options import author, with_client, with_paths
-from penstock.agent.ctl.output import say_document
-from penstock.agent.ctl.plain import plain
-from penstock.agent.ctl.progress import show_fields, show_warnings
-from penstock.agent.ctl.say import say
-from penstock.agent.ctl.waiting import Followed, conclude, wait_for
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 from click.shell_completion import ShellComplete, get_completion_class
-from penstock.agent.ctl.failure import FailedError
+from penstock.agent.ctl.errors import FailedError
 
 _PROGRAM = "agentctl"
 _SHELLS = ("bash", "zsh", "fish")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.change import changed_engines, finish, with_change, with_if_generation
-from penstock.agent.ctl.named import POLICY
+from penstock.agent.ctl.commands.apply import changed_engines, finish, with_change, with_if_generation
+from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import author, with_client
 from penstock.proto.v1 import admin_pb2 as admin
 

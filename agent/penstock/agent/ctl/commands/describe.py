@@ -7,13 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl import rows, words
-from penstock.agent.ctl.differences import leaves
-from penstock.agent.ctl.engine_facts import document, effective_policy, find_engine
-from penstock.agent.ctl.named import ENGINE
+from penstock.agent.ctl.commands.engine_document import document, effective_policy, find_engine
+from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
-from penstock.agent.ctl.output import say_document
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.render import rows
+from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.field_diff import leaves
+from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events

@@ -6,17 +6,17 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl import words
-from penstock.agent.ctl.differences import Difference, differences, plain_rows, rows
-from penstock.agent.ctl.engine_facts import comparable, described, read_engine
-from penstock.agent.ctl.failure import AwayError, FailedError, WrongUseError
-from penstock.agent.ctl.files import read_paths
-from penstock.agent.ctl.named import ENGINE, POLICY
+from penstock.agent.ctl.commands.engine_document import comparable, described, read_engine
+from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warnings
+from penstock.agent.ctl.errors import AwayError, FailedError, WrongUseError
+from penstock.agent.ctl.manifest_files import read_paths
+from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client, with_output
-from penstock.agent.ctl.output import say_document, say_table
-from penstock.agent.ctl.plain import plain
-from penstock.agent.ctl.progress import show_fields, show_warnings
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.field_diff import Difference, differences, plain_rows, rows
+from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.output import say_document, say_table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

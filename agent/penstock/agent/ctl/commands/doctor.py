@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl import words
-from penstock.agent.ctl.diagnosis import AGENT, examine
-from penstock.agent.ctl.failure import AwayError, FailedError, RefusedError
-from penstock.agent.ctl.findings import NOTE, OK, WRONG, Finding, wrong
+from penstock.agent.ctl.diagnosis.agent_checks import AGENT, examine
+from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding, wrong
+from penstock.agent.ctl.diagnosis.socket_probe import why
+from penstock.agent.ctl.errors import AwayError, FailedError, RefusedError
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.output import say_document
-from penstock.agent.ctl.reach import why
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _answer(address: str, error: FailedError) -> Finding:
 
 
 def _show(finding: Finding) -> None:
-    level = words.style(f"{finding.level:<5}", _COLOURS[finding.level])
+    level = text.style(f"{finding.level:<5}", _COLOURS[finding.level])
     say(f"{level}  {finding.subject}: {finding.what}")
     if finding.advice and finding.level != OK:
         say(f"       → {finding.advice}")

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl import order_rows
-from penstock.agent.ctl.failure import WrongUseError
-from penstock.agent.ctl.get import show_table
-from penstock.agent.ctl.named import DRILL
+from penstock.agent.ctl.commands.get import show_table
+from penstock.agent.ctl.commands.order_options import follow_order, with_timeout
+from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.name_arguments import DRILL
 from penstock.agent.ctl.options import author, with_client, with_output
-from penstock.agent.ctl.output import show
-from penstock.agent.ctl.say import say
-from penstock.agent.ctl.targeting import follow_order, with_timeout
+from penstock.agent.ctl.render import order_rows
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

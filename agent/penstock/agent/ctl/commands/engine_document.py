@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ctl import words
-from penstock.agent.ctl.failure import FailedError, WrongUseError
+from penstock.agent.ctl.errors import FailedError, WrongUseError
 from penstock.agent.ctl.options import engine_selector
-from penstock.agent.ctl.plain import plain
+from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.model import EngineKey
-from penstock.agent.selector import no_engine
+from penstock.agent.parsing.label_selector import no_engine
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl import words
-from penstock.agent.ctl.named import ENGINE, PEER
+from penstock.agent.ctl.name_arguments import ENGINE, PEER
 from penstock.agent.ctl.options import author, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.output import show
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey
 
@@ -53,7 +53,7 @@ def peer(client: Client, peer: str, selector: str, reason: str, output: str) -> 
         peer=peer, selector=engine_selector(selector), author=author(), reason=reason
     )
     response = client.call("Forget", request)
-    where = ", ".join(words.engine(key) for key in response.engines)
+    where = ", ".join(text.engine(key) for key in response.engines)
     _tell(response, f"peer {peer} of engine {where}", output)
 
 

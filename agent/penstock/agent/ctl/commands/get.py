@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl import rows
-from penstock.agent.ctl.named import KIND, PEER, POLICY
+from penstock.agent.ctl.name_arguments import KIND, PEER, POLICY
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.output import say_table, show, tell_unreadable
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.render import rows
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.output import say_table, show, tell_unreadable
 from penstock.proto.names import number, words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import Channel, FailureMode

@@ -8,16 +8,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl import words
-from penstock.agent.ctl.change import selector_of
-from penstock.agent.ctl.failure import WrongUseError
-from penstock.agent.ctl.get import show_table
-from penstock.agent.ctl.named import ENGINE, POLICY
+from penstock.agent.ctl.commands.apply import selector_of
+from penstock.agent.ctl.commands.get import show_table
+from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
-from penstock.agent.ctl.output import say_document, say_documents, say_table, show
-from penstock.agent.ctl.plain import plain
-from penstock.agent.ctl.rows import Table
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.output import say_document, say_documents, say_table, show
+from penstock.agent.ctl.render.rows import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 

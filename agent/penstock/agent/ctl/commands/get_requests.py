@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl import words
-from penstock.agent.ctl.failure import WrongUseError
-from penstock.agent.ctl.get import nothing_fits, show_table
-from penstock.agent.ctl.named import PEER
+from penstock.agent.ctl.commands.get import nothing_fits, show_table
+from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.output import tell_unreadable
-from penstock.agent.ctl.rows import Table
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.output import tell_unreadable
+from penstock.agent.ctl.render.rows import Table
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.named import ENGINE
+from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow
+from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import (
     DURATION,
     author,
@@ -15,8 +16,7 @@ from penstock.agent.ctl.options import (
     with_output,
     with_selector,
 )
-from penstock.agent.ctl.output import show
-from penstock.agent.ctl.progress import DEFAULT_TIMEOUT, GRACE, follow
+from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl import order_rows, words
-from penstock.agent.ctl.get import show_table
-from penstock.agent.ctl.named import PEER
+from penstock.agent.ctl.commands.get import show_table
+from penstock.agent.ctl.commands.order_options import follow_order, with_engines, with_order
+from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import (
     DURATION,
     author,
@@ -19,9 +19,10 @@ from penstock.agent.ctl.options import (
     with_output,
     with_selector,
 )
-from penstock.agent.ctl.output import show
-from penstock.agent.ctl.say import say
-from penstock.agent.ctl.targeting import follow_order, with_engines, with_order
+from penstock.agent.ctl.render import order_rows
+from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
 

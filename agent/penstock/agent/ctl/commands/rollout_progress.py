@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl import words
-from penstock.agent.ctl.failure import FailedError
-from penstock.agent.ctl.hints import hinted_here
-from penstock.agent.ctl.output import say_table
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.command_hints import hinted_here
+from penstock.agent.ctl.errors import FailedError
+from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.output import say_table
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.change import (
+from penstock.agent.ctl.commands.apply import (
     apply_files,
     finish,
     selector_of,
@@ -14,11 +14,11 @@ from penstock.agent.ctl.change import (
     with_change,
     with_if_generation,
 )
-from penstock.agent.ctl.failure import WrongUseError
-from penstock.agent.ctl.named import POLICY
+from penstock.agent.ctl.commands.policy_fields import set_fields, unset_fields, with_fields
+from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, SELECTOR, author, with_client, with_paths
-from penstock.agent.ctl.policy_fields import set_fields, unset_fields, with_fields
-from penstock.agent.selector import parse_labels
+from penstock.agent.parsing.label_selector import parse_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

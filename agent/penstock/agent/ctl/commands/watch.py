@@ -8,14 +8,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl import words
-from penstock.agent.ctl.event_words import event_peer, event_words
-from penstock.agent.ctl.failure import AwayError
-from penstock.agent.ctl.get import events_request, with_filters
+from penstock.agent.ctl.commands.get import events_request, with_filters
+from penstock.agent.ctl.errors import AwayError
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.output import say_document
-from penstock.agent.ctl.plain import plain
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render.events import event_peer, event_words
+from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ def follow(
                     yield item
         except AwayError:
             pass
-        say(words.style("the agent is away; waiting for it", "yellow"), err=True)
+        say(text.style("the agent is away; waiting for it", "yellow"), err=True)
         if _await(client, sleep) < batch:
             # Another log than before: all of it is new.
             batch, index = 0, 0
-        say(words.style("the agent is back", "green"), err=True)
+        say(text.style("the agent is back", "green"), err=True)
         # Of the batch that was seen last, something may be missing.
         asked.after_batch = max(batch - 1, 0)
 
@@ -102,8 +102,8 @@ def _text(item: admin.LoggedEvent) -> str:
     moment = datetime.fromtimestamp(event.time_unix_nano / 1e9, UTC).astimezone()
     parts = [
         moment.strftime("%H:%M:%S.%f")[:-3],
-        words.engine(item.key),
-        words.style(event.WhichOneof("body") or "unknown", "bold"),
-        *(part for part in (event.request_id, event_peer(event)) if part and part != words.NONE),
+        text.engine(item.key),
+        text.style(event.WhichOneof("body") or "unknown", "bold"),
+        *(part for part in (event.request_id, event_peer(event)) if part and part != text.NONE),
     ]
     return f"{'  '.join(parts)}  {event_words(event)}"

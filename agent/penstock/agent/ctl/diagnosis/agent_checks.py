@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl import words
-from penstock.agent.ctl.engine_diagnosis import engine_findings
-from penstock.agent.ctl.findings import NOTE, OK, WRONG, Finding
+from penstock.agent.ctl.diagnosis.engine_checks import engine_findings
+from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
+from penstock.agent.ctl.render import text as words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl import rows, words
-from penstock.agent.ctl.findings import NOTE, OK, WRONG, Finding
+from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding
+from penstock.agent.ctl.render import rows, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Fi
         seen: epochs of sources that were looked at already; engines of one server share its API processes.
 
     """
-    subject = f"engine {words.engine(engine.key)}"
+    subject = f"engine {text.engine(engine.key)}"
     if not engine.connected:
         return [_away(engine, subject, now)]
     found = [*_plugin(engine, subject), *_name(engine, subject), *_policy(engine, subject)]
@@ -48,8 +48,8 @@ def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Fi
 
 
 def _away(engine: admin.Engine, subject: str, now: float) -> Finding:
-    last, retires = words.ago_of(engine.last_seen, now), words.ago_of(engine.retires, now)
-    forget = f"agentctl forget engine {words.engine(engine.key)}"
+    last, retires = text.ago_of(engine.last_seen, now), text.ago_of(engine.retires, now)
+    forget = f"agentctl forget engine {text.engine(engine.key)}"
     if engine.said_goodbye:
         what = f"was stopped, last seen {last}; the agent forgets it {retires}"
         return Finding(NOTE, subject, what, f"{forget} does so at once")
@@ -75,7 +75,7 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
             WRONG,
             subject,
             f"is paused: vLLM's own configuration, no telemetry{_held_back(engine)}",
-            f"agentctl resume {words.engine(engine.key)}; 'agentctl get audit' says who paused it and why",
+            f"agentctl resume {text.engine(engine.key)}; 'agentctl get audit' says who paused it and why",
         )
     if engine.role_guessed:
         yield Finding(
@@ -87,7 +87,7 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
 
 
 def _held_back(engine: admin.Engine) -> str:
-    return f" (its policy would be {words.short_hash(engine.wanted_hash)})" if engine.wanted_hash else ""
+    return f" (its policy would be {text.short_hash(engine.wanted_hash)})" if engine.wanted_hash else ""
 
 
 def _name(engine: admin.Engine, subject: str) -> Iterator[Finding]:
@@ -107,13 +107,13 @@ def _policy(engine: admin.Engine, subject: str) -> Iterator[Finding]:
     # Why it is not is said already.
     if engine.in_sync or engine.paused or len(rows.cores(engine)) > 1:
         return
-    wanted = words.short_hash(engine.wanted_hash)
+    wanted = text.short_hash(engine.wanted_hash)
     if engine.policy.last_error:
         yield Finding(
             WRONG,
             subject,
-            f"refuses its policy {wanted}: {words.one_line(engine.policy.last_error, 200)}",
-            f"agentctl describe engine {words.engine(engine.key)} says which policy gives the field; "
+            f"refuses its policy {wanted}: {text.one_line(engine.policy.last_error, 200)}",
+            f"agentctl describe engine {text.engine(engine.key)} says which policy gives the field; "
             "agentctl rollback undoes a change",
         )
     else:
@@ -139,7 +139,7 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
             yield Finding(
                 WRONG,
                 subject,
-                f"{process}: hook {hook.name} is not installed: {words.one_line(hook.reason, 200)}",
+                f"{process}: hook {hook.name} is not installed: {text.one_line(hook.reason, 200)}",
                 f"what it shows is missing; it does not fit vLLM {hello.vllm_version or 'of this version'}: install a "
                 f"penstock that knows it, or silence this with PENSTOCK_HOOKS_DISABLED={hook.name}",
             )
@@ -168,7 +168,7 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
         yield Finding(
             WRONG,
             subject,
-            f"{process}: its clock is {words.span_of_time(abs(offset))} {direction} the agent's",
+            f"{process}: its clock is {text.span_of_time(abs(offset))} {direction} the agent's",
             "ages and the order of spans are wrong by as much: synchronize the clocks (NTP)",
         )
     if source.emitter.unacknowledged_bytes > _UNACKNOWLEDGED:

@@ -8,7 +8,7 @@ import socket
 import stat
 from pathlib import Path
 
-from penstock.agent.ctl.findings import WRONG, Finding
+from penstock.agent.ctl.diagnosis.findings import WRONG, Finding
 
 _SUBJECT = "agent"
 _PATIENCE = 2.0

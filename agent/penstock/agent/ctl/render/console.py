@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import click
-from penstock.agent.ctl.words import printable
+from penstock.agent.ctl.render.text import printable
 
 
 def say(*lines: str, err: bool = False) -> None:

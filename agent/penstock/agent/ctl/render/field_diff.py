@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.agent.ctl import words
+from penstock.agent.ctl.render import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ def plain_rows(found: Sequence[Difference], left: str, right: str) -> list[dict[
 
 
 def _shown(value: str | None) -> str:
-    return words.one_line(value or words.NONE, _LONGEST)
+    return text.one_line(value or text.NONE, _LONGEST)
 
 
 def _text(value: Any) -> str:

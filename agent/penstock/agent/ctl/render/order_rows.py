@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl import words
-from penstock.agent.ctl.rows import Table
-from penstock.agent.drill_modes import SLOW
+from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render.rows import Table
+from penstock.agent.parsing.drill_modes import SLOW
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
 
 _STATES = {
-    events.QUARANTINE_STATE_UNSPECIFIED: words.style("ordered, not in force", "yellow"),
-    events.QUARANTINE_STATE_CLOSED: words.style("let in", "green"),
-    events.QUARANTINE_STATE_OPEN: words.style("open", "red"),
-    events.QUARANTINE_STATE_HALF_OPEN: words.style("half_open", "yellow"),
+    events.QUARANTINE_STATE_UNSPECIFIED: text.style("ordered, not in force", "yellow"),
+    events.QUARANTINE_STATE_CLOSED: text.style("let in", "green"),
+    events.QUARANTINE_STATE_OPEN: text.style("open", "red"),
+    events.QUARANTINE_STATE_HALF_OPEN: text.style("half_open", "yellow"),
 }
 
 
@@ -29,13 +29,13 @@ def quarantines(items: Iterable[admin.Quarantine], now: float) -> Table:
         ("ENGINE", "PEER", "STATE", "REASON", "UNTIL", "AUTHOR", "PEER-ENGINE-ID"),
         [
             (
-                words.engine(item.key),
+                text.engine(item.key),
                 item.peer.address,
                 _STATES.get(item.state, "unknown"),
-                words.one_line(item.reason) or words.NONE,
+                text.one_line(item.reason) or text.NONE,
                 _until(item, now),
-                item.author or words.NONE,
-                item.peer.engine_id or words.NONE,
+                item.author or text.NONE,
+                item.peer.engine_id or text.NONE,
             )
             for item in items
         ],
@@ -53,11 +53,11 @@ def drills(items: Iterable[admin.Drill], now: float) -> Table:
                 _mode(item),
                 f"{item.spec.rate:.0%}",
                 item.spec.peer or "all",
-                words.ago_of(item.expires, now),
-                item.spec.author or words.NONE,
-                ", ".join(map(_standing, item.engines)) or words.NONE,
+                text.ago_of(item.expires, now),
+                item.spec.author or text.NONE,
+                ", ".join(map(_standing, item.engines)) or text.NONE,
                 selector_words(item.spec.selector),
-                words.one_line(item.spec.reason) or words.NONE,
+                text.one_line(item.spec.reason) or text.NONE,
             )
             for item in items
         ],
@@ -68,30 +68,30 @@ def drills(items: Iterable[admin.Drill], now: float) -> Table:
 def drill_words(item: admin.Drill) -> str:
     """Say what a rehearsal does, where and for how long."""
     peer = f"with {item.spec.peer}" if item.spec.peer else "with all peers"
-    length = words.age(item.spec.ttl.ToNanoseconds() / 1e9)
+    length = text.age(item.spec.ttl.ToNanoseconds() / 1e9)
     where = selector_words(item.spec.selector)
     return f"{_mode(item)}, {item.spec.rate:.0%} of the attempts {peer}, engines {where}, for {length}"
 
 
 def selector_words(selector: admin.EngineSelector) -> str:
     """Say which engines are meant."""
-    parts = [selector.labels, *selector.models, *map(words.engine, selector.engines)]
+    parts = [selector.labels, *selector.models, *map(text.engine, selector.engines)]
     return " ".join(filter(None, parts)) or "all"
 
 
 def _mode(item: admin.Drill) -> str:
     if item.spec.mode:
-        return words.word(common.FailureMode, item.spec.mode)
-    return f"{SLOW} by {words.span_of_time(item.spec.delay.ToNanoseconds() / 1e9)}"
+        return text.word(common.FailureMode, item.spec.mode)
+    return f"{SLOW} by {text.span_of_time(item.spec.delay.ToNanoseconds() / 1e9)}"
 
 
 def _until(item: admin.Quarantine, now: float) -> str:
     if item.HasField("until"):
         # What has run out ends with the next request, as its probe.
-        return words.ago_of(item.until, now) if item.until.ToNanoseconds() / 1e9 > now else "next request"
+        return text.ago_of(item.until, now) if item.until.ToNanoseconds() / 1e9 > now else "next request"
     return "its engine id changes"
 
 
 def _standing(engine: admin.EngineRollout) -> str:
     state = "rehearsing" if engine.state == "acknowledged" else engine.state
-    return f"{words.engine(engine.key)} {state}{': ' if engine.error else ''}{words.one_line(engine.error)}"
+    return f"{text.engine(engine.key)} {state}{': ' if engine.error else ''}{text.one_line(engine.error)}"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
-from penstock.agent.ctl.plain import plain
-from penstock.agent.ctl.words import printable
+from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

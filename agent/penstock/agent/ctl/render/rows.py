@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.ctl import words
-from penstock.agent.ctl.event_words import event_peer, event_words
+from penstock.agent.ctl.render import text
+from penstock.agent.ctl.render.events import event_peer, event_words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -43,7 +43,7 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
          "MODEL", "VLLM", "KV-CONNECTOR", "LABELS"),
         [
             (
-                words.engine(item.key),
+                text.engine(item.key),
                 role_words(item),
                 status_words(item),
                 action_words(item),
@@ -51,11 +51,11 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
                 _yes(item.in_sync),
                 str(sum(entry.count for entry in item.deferred)),
                 str(sum(entry.count for entry in item.in_flight)),
-                words.ago_of(item.last_seen, now),
+                text.ago_of(item.last_seen, now),
                 _model(item),
                 _vllm(item),
-                item.facts.kv_connector or words.NONE,
-                ",".join(f"{key}={value}" for key, value in sorted(item.labels.items())) or words.NONE,
+                item.facts.kv_connector or text.NONE,
+                ",".join(f"{key}={value}" for key, value in sorted(item.labels.items())) or text.NONE,
             )
             for item in items
         ],
@@ -70,19 +70,19 @@ def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
          "FAILURES", "LAST-FAILURE", "PEER-ENGINE-ID"),
         [
             (
-                words.engine(item.key),
+                text.engine(item.key),
                 item.peer.address,
                 _peer_status(item),
                 str(item.transfers_ok),
                 str(failed_attempts(item)),
-                words.span_of_time(item.mean_duration_seconds) if item.transfers_ok else words.NONE,
+                text.span_of_time(item.mean_duration_seconds) if item.transfers_ok else text.NONE,
                 str(item.in_flight),
-                words.ago_of(item.oldest_in_flight, now),
+                text.ago_of(item.oldest_in_flight, now),
                 str(item.deferred),
-                words.ago_of(item.oldest_deferred, now),
+                text.ago_of(item.oldest_deferred, now),
                 failure_words(item),
-                words.ago_of(item.last_failure, now),
-                item.peer.engine_id or words.NONE,
+                text.ago_of(item.last_failure, now),
+                item.peer.engine_id or text.NONE,
             )
             for item in items
         ],
@@ -96,10 +96,10 @@ def logged_events(items: Iterable[admin.LoggedEvent], now: float, *, wide: bool 
         ("AGE", "ENGINE", "KIND", "REQUEST", "PEER", "WHAT", "PROCESS", "POSITION"),
         [
             (
-                words.ago(item.event.time_unix_nano, now).removesuffix(" ago"),
-                words.engine(item.key),
+                text.ago(item.event.time_unix_nano, now).removesuffix(" ago"),
+                text.engine(item.key),
                 item.event.WhichOneof("body") or "unknown",
-                item.event.request_id or words.NONE,
+                item.event.request_id or text.NONE,
                 event_peer(item.event),
                 event_words(item.event, _WHOLE) if wide else event_words(item.event),
                 item.process,
@@ -117,16 +117,16 @@ def audit(items: Iterable[admin.AuditEntry], now: float) -> Table:
         ("AGE", "AUTHOR", "ACTION", "NAME", "GENERATION", "REASON", "OLD-HASH", "NEW-HASH"),
         [
             (
-                words.ago_of(item.time, now).removesuffix(" ago"),
-                item.author or words.NONE,
+                text.ago_of(item.time, now).removesuffix(" ago"),
+                item.author or text.NONE,
                 item.action,
                 item.name,
                 f"{item.old_generation or 'none'} → {item.new_generation}"
                 if item.new_generation
-                else words.NONE,
-                words.one_line(item.reason) or words.NONE,
-                item.old_hash[:12] or words.NONE,
-                item.new_hash[:12] or words.NONE,
+                else text.NONE,
+                text.one_line(item.reason) or text.NONE,
+                item.old_hash[:12] or text.NONE,
+                item.new_hash[:12] or text.NONE,
             )
             for item in items
         ],
@@ -136,7 +136,7 @@ def audit(items: Iterable[admin.AuditEntry], now: float) -> Table:
 
 def role_words(item: admin.Engine) -> str:
     """Say an engine's role, with a question mark where it was guessed."""
-    role = words.word(common.Role, item.role)
+    role = text.word(common.Role, item.role)
     return f"{role}?" if item.role_guessed and item.role else role
 
 
@@ -154,23 +154,23 @@ def cores(item: admin.Engine) -> list[admin.Source]:
 def action_words(item: admin.Engine) -> str:
     """Say what is done about a failed KV load, or would be but for a pause."""
     if item.paused and item.wanted_kv_action:
-        return words.paused(item.wanted_kv_action)
-    return item.policy.kv_action or words.NONE
+        return text.paused(item.wanted_kv_action)
+    return item.policy.kv_action or text.NONE
 
 
 def _policy(item: admin.Engine) -> str:
     if item.paused and item.wanted_hash:
-        return words.paused(words.short_hash(item.wanted_hash))
-    return words.short_hash(item.policy.hash) if item.HasField("policy") else words.NONE
+        return text.paused(text.short_hash(item.wanted_hash))
+    return text.short_hash(item.policy.hash) if item.HasField("policy") else text.NONE
 
 
 def status_words(item: admin.Engine) -> str:
     """Say whether an engine is there, whether it is one, and whether it is paused."""
     if not item.connected:
-        return words.style("disconnected", "red")
+        return text.style("disconnected", "red")
     if (number := len(cores(item))) > 1:
-        return words.style(f"{number} under one name", "red")
-    return words.style("paused", "yellow") if item.paused else words.style("connected", "green")
+        return text.style(f"{number} under one name", "red")
+    return text.style("paused", "yellow") if item.paused else text.style("connected", "green")
 
 
 def failed_attempts(item: admin.PeerSummary) -> int:
@@ -182,16 +182,16 @@ def failure_words(item: admin.PeerSummary) -> str:
     """Say how often a peer failed, and how."""
     return (
         ", ".join(
-            f"{words.word(common.FailureMode, entry.mode)}/{words.word(common.ErrorType, entry.error_type)} {entry.count}"
+            f"{text.word(common.FailureMode, entry.mode)}/{text.word(common.ErrorType, entry.error_type)} {entry.count}"
             for entry in item.failures
         )
-        or words.NONE
+        or text.NONE
     )
 
 
 def _peer_status(item: admin.PeerSummary) -> str:
     if not item.HasField("status"):
-        return words.NONE
+        return text.NONE
     parts = ["connected" if item.status.connected else "not connected"]
     if item.status.upstream_invalid:
         parts.append("invalid to vllm")
@@ -202,7 +202,7 @@ def _peer_status(item: admin.PeerSummary) -> str:
 
 def quarantine_words(status: PeerStatus) -> str:
     """Say how a peer stands that is not let in freely."""
-    return f"quarantine {words.word(events.QuarantineState, status.quarantine)}"
+    return f"quarantine {text.word(events.QuarantineState, status.quarantine)}"
 
 
 def _yes(value: bool) -> str:
@@ -211,11 +211,11 @@ def _yes(value: bool) -> str:
 
 def _model(item: admin.Engine) -> str:
     return item.facts.model or next(
-        (source.hello.model for source in item.sources if source.hello.model), words.NONE
+        (source.hello.model for source in item.sources if source.hello.model), text.NONE
     )
 
 
 def _vllm(item: admin.Engine) -> str:
     return item.facts.vllm_version or next(
-        (source.hello.vllm_version for source in item.sources if source.hello.vllm_version), words.NONE
+        (source.hello.vllm_version for source in item.sources if source.hello.vllm_version), text.NONE
     )

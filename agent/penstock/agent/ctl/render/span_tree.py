@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl import words
+from penstock.agent.ctl.render import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,19 +79,19 @@ def _branch(
 
 
 def _line(span: Span, begin: int) -> str:
-    offset = words.span_of_time((span.start_time_unix_nano - begin) / 1e9)
-    took = words.span_of_time((span.end_time_unix_nano - span.start_time_unix_nano) / 1e9)
+    offset = text.span_of_time((span.start_time_unix_nano - begin) / 1e9)
+    took = text.span_of_time((span.end_time_unix_nano - span.start_time_unix_nano) / 1e9)
     parts = [
-        words.style(span.name, "bold"),
-        f"[{span.service or 'unknown'} {words.engine(span.key)}]",
+        text.style(span.name, "bold"),
+        f"[{span.service or 'unknown'} {text.engine(span.key)}]",
         f"+{offset}",
         took,
     ]
     if span.status == "error":
-        message = f": {words.one_line(span.status_message)}" if span.status_message else ""
-        parts.append(words.style(f"ERROR{message}", "red"))
+        message = f": {text.one_line(span.status_message)}" if span.status_message else ""
+        parts.append(text.style(f"ERROR{message}", "red"))
     parts += [
-        f"{name.rpartition('.')[2] if name.startswith('gen_ai') else name.removeprefix('penstock.')}={words.one_line(span.attributes[name])}"
+        f"{name.rpartition('.')[2] if name.startswith('gen_ai') else name.removeprefix('penstock.')}={text.one_line(span.attributes[name])}"
         for name in MATTERS
         if name in span.attributes
     ]

@@ -10,9 +10,9 @@ from itertools import count as endless
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.failure import AwayError
+from penstock.agent.ctl.errors import AwayError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.say import say
+from penstock.agent.ctl.render.console import say
 from penstock.agent.ctl.top.layout import screen, text
 from penstock.agent.ctl.top.poll import Poller, take
 from penstock.agent.ctl.top.view import SORTS, History

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from penstock.agent.ctl import words
+from penstock.agent.ctl.render import text as words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

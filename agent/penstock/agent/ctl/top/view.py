@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.agent.ctl import rows, words
+from penstock.agent.ctl.render import rows, text
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -141,7 +141,7 @@ class History:
     def _engine(self, item: admin.Engine, before: admin.EngineCounters | None) -> EngineRow:
         now = item.counters
         return EngineRow(
-            name=words.engine(item.key),
+            name=text.engine(item.key),
             role=rows.role_words(item),
             connected=item.connected,
             paused=item.paused,
@@ -165,7 +165,7 @@ class History:
         quarantined = item.status.quarantine > events.QUARANTINE_STATE_CLOSED
         worst = max(item.failures, key=lambda entry: entry.count, default=None)
         return PeerRow(
-            engine=words.engine(item.key),
+            engine=text.engine(item.key),
             address=item.peer.address,
             state=_peer_state(item),
             trouble=quarantined or item.status.upstream_invalid,
@@ -181,7 +181,7 @@ class History:
             last_failure_unix_nano=item.last_failure.ToNanoseconds(),
             cause=""
             if worst is None
-            else f"{words.word(common.FailureMode, worst.mode)}/{words.word(common.ErrorType, worst.error_type)}",
+            else f"{text.word(common.FailureMode, worst.mode)}/{text.word(common.ErrorType, worst.error_type)}",
         )
 
 
@@ -199,11 +199,11 @@ def _oldest(starts: Iterable[int]) -> int:
 
 def _peer_state(item: admin.PeerSummary) -> str:
     if item.status.quarantine > events.QUARANTINE_STATE_CLOSED:
-        return f"quarantine {words.word(events.QuarantineState, item.status.quarantine)}"
+        return f"quarantine {text.word(events.QuarantineState, item.status.quarantine)}"
     if item.status.upstream_invalid:
         return "invalid to vllm"
     if not item.HasField("status"):
-        return words.NONE
+        return text.NONE
     return "connected" if item.status.connected else "not connected"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 if TYPE_CHECKING:
-    from penstock.agent.policy.subscriber import Subscriber
+    from penstock.agent.policy.distribution.subscriber import Subscriber
 
 MOMENT: Final = 0.5
 """Seconds that an answer waits for others; a change reaches all engines of a pod in less."""

@@ -10,24 +10,24 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
+from penstock.agent.aio.change_signal import Notice
 from penstock.agent.errors import ContractError, FullError
-from penstock.agent.holders import Holders, digest
 from penstock.agent.model import EngineKey
-from penstock.agent.policy.notice import Notice
-from penstock.agent.policy.schedules import Schedules
-from penstock.agent.policy.subscriber import Subscriber, Wanted
-from penstock.agent.policy.wire import drill_message, quarantine_message
-from penstock.agent.selector import Target
+from penstock.agent.parsing.label_selector import Target
+from penstock.agent.policy.distribution.effective_policies import Schedules
+from penstock.agent.policy.distribution.push_encoding import drill_message, quarantine_message
+from penstock.agent.policy.distribution.subscriber import Subscriber, Wanted
+from penstock.agent.sources.engine_owners import Holders, digest
 from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.policy.order_book import OrderBook
-    from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
-    from penstock.agent.policy.pauses import Pauses
-    from penstock.agent.policy.schedules import Schedule
-    from penstock.agent.policy.store import Clock, Store
+    from penstock.agent.policy.distribution.effective_policies import Schedule
+    from penstock.agent.policy.orders.kill_switch import Pauses
+    from penstock.agent.policy.orders.order_store import OrderBook
+    from penstock.agent.policy.orders.orders import FaultDrill, QuarantineOrder
+    from penstock.agent.policy.store.interface import Clock, Store
 
 MAX_ENGINES = 256
 MAX_LABELS = 128

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
+from penstock.agent.aio.rate_limit import Bucket
 from penstock.agent.errors import ContractError, HeldError, PenstockError
-from penstock.agent.ingest.pace import Bucket
-from penstock.agent.policy.answer_log import AnswerLog
-from penstock.agent.status import refuse
+from penstock.agent.policy.distribution.answer_log import AnswerLog
+from penstock.agent.server.status_codes import refuse
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from penstock.agent.policy.feed import PolicyFeed
-    from penstock.agent.policy.subscriber import Subscriber
+    from penstock.agent.policy.distribution.feed import PolicyFeed
+    from penstock.agent.policy.distribution.subscriber import Subscriber
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 

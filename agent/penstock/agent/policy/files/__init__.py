@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.agent.policy.files.source import FileSource
+from penstock.agent.policy.files.file_source import FileSource
 
 __all__ = ["FileSource"]

@@ -1,4 +1,4 @@
-"""The published JSON Schema of a policy, made from the model: ``python -m penstock.agent.policy.schema``.
+"""The published JSON Schema of a policy, made from the model: ``python -m penstock.agent.policy.manifest.json_schema``.
 
 Editors and pipelines check manifests with it. Whatever the agent takes is valid by it; the agent
 refuses a little more: what depends on the present, bounds of durations, and labels that match nothing.
@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from penstock.agent.policy.model import API_VERSION, KIND, Manifest
+from penstock.agent.policy.manifest.manifest import API_VERSION, KIND, Manifest
 
 _ID = f"https://{API_VERSION.replace('/', '/schemas/')}/transferpolicy.json"
 

@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.complaint import RULE, complaint
-from penstock.agent.policy.leaves import Leaves, flatten
-from penstock.agent.policy.sections import (
+from penstock.agent.policy.manifest.flat_fields import Leaves, flatten
+from penstock.agent.policy.manifest.sections import (
     Deferral,
     EcLoadFailure,
     KvLoadFailure,
@@ -23,6 +22,7 @@ from penstock.agent.policy.sections import (
     Selector,
     Telemetry,
 )
+from penstock.agent.policy.manifest.validation_errors import RULE, complaint
 from pydantic import (
     BeforeValidator,
     ConfigDict,

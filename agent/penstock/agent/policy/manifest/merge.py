@@ -13,14 +13,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from penstock.agent.policy.leaves import Leaf, Leaves, unflatten
+from penstock.agent.policy.manifest.flat_fields import Leaf, Leaves, unflatten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from penstock.agent.policy.model import Manifest
-    from penstock.agent.selector import Target
+    from penstock.agent.parsing.label_selector import Target
+    from penstock.agent.policy.manifest.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from penstock.agent import selector
-from penstock.agent.durations import DURATION_PATTERN, format_duration, parse_duration
-from penstock.agent.policy.complaint import RULE
+from penstock.agent.parsing import label_selector
+from penstock.agent.parsing.durations import DURATION_PATTERN, format_duration, parse_duration
+from penstock.agent.policy.manifest.validation_errors import RULE
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -62,8 +62,8 @@ _Hours = Annotated[
     _SERIALIZE,
     _SCHEMA,
 ]
-LabelKey = Annotated[str, StringConstraints(pattern=rf"^{selector.KEY_PATTERN}$")]
-LabelValue = Annotated[str, StringConstraints(pattern=rf"^{selector.VALUE_PATTERN}$")]
+LabelKey = Annotated[str, StringConstraints(pattern=rf"^{label_selector.KEY_PATTERN}$")]
+LabelValue = Annotated[str, StringConstraints(pattern=rf"^{label_selector.VALUE_PATTERN}$")]
 _Tokens = Annotated[int, Field(ge=0, le=1_000_000_000)]
 _ACTIONS = "one of recompute, fail, auto"
 _CHOICES = "one of recompute, fail"
@@ -92,7 +92,7 @@ class MatchExpression(Model):
     )
 
     key: LabelKey = Field(description="a label's name such as role")
-    operator: selector.Operator = Field(description="one of In, NotIn, Exists, DoesNotExist")
+    operator: label_selector.Operator = Field(description="one of In, NotIn, Exists, DoesNotExist")
     values: list[LabelValue] = Field(
         default=[], max_length=64, description="a list of label values, as quoted text"
     )
@@ -120,18 +120,21 @@ class Selector(Model):
     match_expressions: list[MatchExpression] = Field(
         default=[], max_length=64, description="a list of {key, operator, values}"
     )
-    models: list[Annotated[str, StringConstraints(min_length=1, max_length=selector.MAX_GLOB)]] = Field(
-        default=[], max_length=selector.MAX_GLOBS, description="a list of globs such as llama-*"
+    models: list[Annotated[str, StringConstraints(min_length=1, max_length=label_selector.MAX_GLOB)]] = Field(
+        default=[], max_length=label_selector.MAX_GLOBS, description="a list of globs such as llama-*"
     )
 
     @cached_property
-    def selection(self) -> selector.Selection:
+    def selection(self) -> label_selector.Selection:
         """The selector in the form that is evaluated."""
-        return selector.Selection(
+        return label_selector.Selection(
             requirements=(
-                *(selector.Requirement(key, "In", (value,)) for key, value in self.match_labels.items()),
                 *(
-                    selector.Requirement(item.key, item.operator, tuple(item.values))
+                    label_selector.Requirement(key, "In", (value,))
+                    for key, value in self.match_labels.items()
+                ),
+                *(
+                    label_selector.Requirement(item.key, item.operator, tuple(item.values))
                     for item in self.match_expressions
                 ),
             ),

@@ -7,18 +7,19 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
+from penstock.agent.aio.change_signal import Listeners
+from penstock.agent.aio.shield import to_completion
 from penstock.agent.errors import FullError, NotFoundError
-from penstock.agent.policy import audit, orders
-from penstock.agent.policy.completion import to_completion
-from penstock.agent.policy.notice import Listeners
+from penstock.agent.policy.orders import orders
+from penstock.agent.policy.store import audit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.agent.policy.database import PolicyDatabase
-    from penstock.agent.policy.orders import FaultDrill, Order, QuarantineOrder
-    from penstock.agent.policy.store import Clock
-    from penstock.agent.selector import Target
+    from penstock.agent.parsing.label_selector import Target
+    from penstock.agent.policy.orders.orders import FaultDrill, Order, QuarantineOrder
+    from penstock.agent.policy.store.database import PolicyDatabase
+    from penstock.agent.policy.store.interface import Clock
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.policy import audit
+from penstock.agent.policy.store import audit
 
 if TYPE_CHECKING:
     import sqlite3

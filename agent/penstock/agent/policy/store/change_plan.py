@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.agent.policy.audit import Change
-from penstock.agent.policy.store import IMPERATIVE, Result, StoredPolicy
+from penstock.agent.policy.store.audit import Change
+from penstock.agent.policy.store.interface import IMPERATIVE, Result, StoredPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.policy.model import Manifest
+    from penstock.agent.policy.manifest.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.policy import audit, trimming
-from penstock.agent.policy.connection import connect
-from penstock.agent.policy.recovery import copy_of, recover
-from penstock.agent.policy.trimming import AuditLimit
-from penstock.agent.setaside import is_unwritable
-from penstock.agent.whereabouts import Whereabouts, write_copy
+from penstock.agent.policy.store import audit, audit_retention
+from penstock.agent.policy.store.audit_retention import AuditLimit
+from penstock.agent.policy.store.connection import connect
+from penstock.agent.policy.store.recovery import copy_of, recover
+from penstock.agent.state.archive import is_unwritable
+from penstock.agent.state.database_files import Whereabouts, write_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,7 +87,7 @@ class PolicyDatabase:
     ) -> None:
         self._connection = connection
         self._audit_limit = audit_limit
-        self.audit_trimmed, _ = trimming.trimmed(connection)
+        self.audit_trimmed, _ = audit_retention.trimmed(connection)
         self._lock = threading.Lock()
         self._copy = copy_of(path)
         self._copied = False
@@ -148,8 +148,8 @@ class PolicyDatabase:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
-                trimming.trim(self._connection, self._audit_limit, time.time_ns())
-                count, _ = trimming.trimmed(self._connection)
+                audit_retention.trim(self._connection, self._audit_limit, time.time_ns())
+                count, _ = audit_retention.trimmed(self._connection)
                 self._connection.execute("COMMIT")
                 self._copied, self.audit_trimmed = False, count
             except sqlite3.Error as error:
@@ -260,7 +260,7 @@ def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version < _SCHEMA_VERSION:
         connection.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} {trimming.SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
+            f"BEGIN IMMEDIATE; {_SCHEMA} {audit_retention.SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;"
         )
     if version > _SCHEMA_VERSION:
         raise StateError(

@@ -1,4 +1,4 @@
-"""What a store of policies is; :mod:`penstock.agent.policy.sqlite_store` is the embedded one."""
+"""What a store of policies is; :mod:`penstock.agent.policy.store.sqlite_store` is the embedded one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.agent.policy.audit import AuditEntry
-    from penstock.agent.policy.model import Manifest
+    from penstock.agent.policy.manifest.manifest import Manifest
+    from penstock.agent.policy.store.audit import AuditEntry
 
 MAX_POLICIES = 256
 IMPERATIVE = "imperative"

@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from penstock.agent.aio.change_signal import Listeners
+from penstock.agent.aio.shield import to_completion
 from penstock.agent.errors import (
     ConflictError,
     FullError,
@@ -21,12 +23,10 @@ from penstock.agent.errors import (
     OwnedError,
     StateError,
 )
-from penstock.agent.policy import audit, trimming
-from penstock.agent.policy.completion import to_completion
-from penstock.agent.policy.model import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
-from penstock.agent.policy.notice import Listeners
-from penstock.agent.policy.planning import Edit, Plan, plan
-from penstock.agent.policy.store import (
+from penstock.agent.policy.manifest.manifest import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
+from penstock.agent.policy.store import audit, audit_retention
+from penstock.agent.policy.store.change_plan import Edit, Plan, plan
+from penstock.agent.policy.store.interface import (
     FILE_PREFIX,
     IMPERATIVE,
     MAX_POLICIES,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.agent.policy.database import PolicyDatabase
-    from penstock.agent.policy.store import OwnedManifest
+    from penstock.agent.policy.store.database import PolicyDatabase
+    from penstock.agent.policy.store.interface import OwnedManifest
 
 
 class PolicyStore(Store):
@@ -209,7 +209,7 @@ class PolicyStore(Store):
                 raise NotFoundError(f"there never was a policy {name!r}; 'agentctl get audit' lists changes")
             wanted = generation or audit.previous_generation(connection, name, last)
             text = audit.manifest_of(connection, name, wanted)
-            _, lost_to = trimming.trimmed(connection)
+            _, lost_to = audit_retention.trimmed(connection)
         if not text and lost_to:
             which = f"its generation {generation}" if generation else "a generation before the present one"
             raise NotFoundError(

@@ -14,26 +14,26 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.parsing import parse
-from penstock.agent.kinds import with_kinds
+from penstock.agent.batch.rows import with_kinds
+from penstock.agent.journal.batch_parser import parse
 from penstock.agent.model import ENGINE_CORE, EngineKey, Source
-from penstock.agent.traces import names, standalone
-from penstock.agent.traces.build import request_spans
-from penstock.agent.traces.chapters import Chapter, Loss
-from penstock.agent.traces.entries import RequestKey, request_entries
-from penstock.agent.traces.facts import RequestFacts
-from penstock.agent.traces.memory import Holding, Remembering
-from penstock.agent.traces.sampling import decide, judge
-from penstock.agent.traces.spans import EventEntry
-from penstock.agent.traces.state import Finished, Limits, Remembered
+from penstock.agent.traces.assembly.finished_requests import Holding, Remembering
+from penstock.agent.traces.assembly.model import Finished, Limits, Remembered
+from penstock.agent.traces.assembly.sampling import decide, judge
+from penstock.agent.traces.assembly.segments import Chapter, Loss
+from penstock.agent.traces.spans import semconv, standalone_spans
+from penstock.agent.traces.spans.entries import RequestKey, request_entries
+from penstock.agent.traces.spans.model import EventEntry
+from penstock.agent.traces.spans.request_history import RequestFacts
+from penstock.agent.traces.spans.request_spans import request_spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.model import LoggedBatch
-    from penstock.agent.traces.ids import RequestIdentity
-    from penstock.agent.traces.sampling import Verdict
-    from penstock.agent.traces.spans import Entry, Span
+    from penstock.agent.traces.assembly.sampling import Verdict
+    from penstock.agent.traces.spans.ids import RequestIdentity
+    from penstock.agent.traces.spans.model import Entry, Span
 
 
 @dataclass(slots=True)
@@ -170,10 +170,10 @@ class Assembler:
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
         events = with_kinds(batch)
         for kind, event in events:
-            if kind not in standalone.KINDS:
+            if kind not in standalone_spans.KINDS:
                 continue
             try:
-                for span in standalone.standalone_spans(EventEntry(source, event)):
+                for span in standalone_spans.standalone_spans(EventEntry(source, event)):
                     self._push(span, logged)
                     self._holding.take(logged.id, len(logged.body))
             except Exception as error:  # noqa: BLE001  (on_error decides)
@@ -281,7 +281,7 @@ class Assembler:
         return self._standalone(due, due.item)
 
     def _standalone(self, due: _Due, span: Span) -> Finished:
-        handshake = span.name == names.HANDSHAKE
+        handshake = span.name == semconv.HANDSHAKE
         ratio = self._sample_ratio(span.source) if handshake else 1.0
         keep = decide(span.trace_id, None, ratio, notable=span.error is not None).keep
         return Finished(
@@ -307,7 +307,7 @@ class Assembler:
         spans = request_spans(
             facts,
             identity,
-            common={names.SAMPLING: "forced"} if verdict.forced else {},
+            common={semconv.SAMPLING: "forced"} if verdict.forced else {},
             parent_span_id=parent,
         )
         if earlier is None and chapter.ended and due.closed_at > self._delivered:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.traces.entries import RequestKey
-    from penstock.agent.traces.state import Remembered
+    from penstock.agent.traces.assembly.model import Remembered
+    from penstock.agent.traces.spans.entries import RequestKey
 
 # Measured: a parsed batch takes five times its bytes, and one entry that is held keeps all of it.
 _SWELL = 5

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.agent.traces.ids import RequestIdentity
-    from penstock.agent.traces.sampling import Verdict
-    from penstock.agent.traces.spans import Span
+    from penstock.agent.traces.assembly.sampling import Verdict
+    from penstock.agent.traces.spans.ids import RequestIdentity
+    from penstock.agent.traces.spans.model import Span
 
 _SECOND = 1_000_000_000
 

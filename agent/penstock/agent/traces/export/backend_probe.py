@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from penstock.agent.traces.endpoint import grpc_target
+from penstock.agent.traces.export.endpoint import grpc_target
 
 if TYPE_CHECKING:
-    from penstock.agent.traces.settings import ExportSettings
+    from penstock.agent.traces.export.otlp_config import ExportSettings
 
 _PATIENCE = 2.0
 _PORTS = {"http": 80, "https": 443}

@@ -8,19 +8,19 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.traces.otel import SpanConverter
-from penstock.agent.traces.suspects import Suspects
-from penstock.agent.traces.verdict import MAX_TEXT, ExportError, Fate
+from penstock.agent.traces.export.otlp_status import MAX_TEXT, ExportError, Fate
+from penstock.agent.traces.export.suspect_spans import Suspects
+from penstock.agent.traces.spans.sdk_spans import SpanConverter
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
+    from penstock.agent.batch.samples import ProbeSample, TransferSample
     from penstock.agent.model import Source
-    from penstock.agent.samples import ProbeSample, TransferSample
-    from penstock.agent.traces.backend import Backend
-    from penstock.agent.traces.spans import Span
-    from penstock.agent.traces.suspects import Suspect
+    from penstock.agent.traces.export.otlp_client import Backend
+    from penstock.agent.traces.export.suspect_spans import Suspect
+    from penstock.agent.traces.spans.model import Span
     from penstock.proto.v1.events_pb2 import Event
 
     OnExported = Callable[[Source, Event | TransferSample | ProbeSample, str, str], None]

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.traces.state import ExportStatus, Limits
-from penstock.agent.traces.walk import Walk
+from penstock.agent.traces.assembly.model import ExportStatus, Limits
+from penstock.agent.traces.export.journal_tail import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.journal import Journal, Reader
+    from penstock.agent.journal.journal import Journal
+    from penstock.agent.journal.reader import Reader
     from penstock.agent.model import Source
-    from penstock.agent.traces.backend import Backend
-    from penstock.agent.traces.delivery import Delivery, OnExported
-    from penstock.agent.traces.settings import ExportSettings
+    from penstock.agent.traces.export.delivery import Delivery, OnExported
+    from penstock.agent.traces.export.otlp_client import Backend
+    from penstock.agent.traces.export.otlp_config import ExportSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -76,8 +77,8 @@ class TraceExporter:
         self._delivery: Delivery | None = None
         if settings.endpoint:
             # Imported here: an agent without an endpoint needs nothing of OpenTelemetry's SDK.
-            from penstock.agent.traces.backend import Backend  # noqa: PLC0415
-            from penstock.agent.traces.delivery import Delivery  # noqa: PLC0415
+            from penstock.agent.traces.export.delivery import Delivery  # noqa: PLC0415
+            from penstock.agent.traces.export.otlp_client import Backend  # noqa: PLC0415
 
             self._backend = Backend(settings)
             self._delivery = Delivery(self._backend, self._stopping, on_exported, observe)

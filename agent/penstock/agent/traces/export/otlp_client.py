@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from penstock.agent.errors import ConfigError
-from penstock.agent.traces.verdict import MAX_TEXT, ExportError, Fate, Taken
+from penstock.agent.traces.export.otlp_status import MAX_TEXT, ExportError, Fate, Taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         ExportTraceServiceResponse,
     )
     from opentelemetry.sdk.trace import ReadableSpan
-    from penstock.agent.traces.settings import ExportSettings
+    from penstock.agent.traces.export.otlp_config import ExportSettings
 
 
 class Sender(Protocol):
@@ -75,9 +75,9 @@ class Backend:
 def _open(settings: ExportSettings) -> Sender:
     # Imported here: an agent without an endpoint needs neither.
     if settings.protocol == "grpc":
-        from penstock.agent.traces.otlp_grpc import GrpcSender  # noqa: PLC0415
+        from penstock.agent.traces.export.otlp_grpc import GrpcSender  # noqa: PLC0415
 
         return GrpcSender(settings)
-    from penstock.agent.traces.otlp_http import HttpSender  # noqa: PLC0415
+    from penstock.agent.traces.export.otlp_http import HttpSender  # noqa: PLC0415
 
     return HttpSender(settings)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.agent.errors import ConfigError
-from penstock.agent.traces import endpoint as endpoints
+from penstock.agent.traces.export import endpoint as endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,12 +11,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.util.re import parse_env_headers
-from penstock.agent.traces.endpoint import grpc_target
-from penstock.agent.traces.verdict import ExportError, of_grpc
+from penstock.agent.traces.export.endpoint import grpc_target
+from penstock.agent.traces.export.otlp_status import ExportError, of_grpc
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
-    from penstock.agent.traces.settings import ExportSettings
+    from penstock.agent.traces.export.otlp_config import ExportSettings
 
 _METHOD = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _OPTIONS: list[tuple[str, Any]] = [

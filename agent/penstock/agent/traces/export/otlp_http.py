@@ -12,13 +12,13 @@ import aiohttp
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.util.re import parse_env_headers
-from penstock.agent.traces.endpoint import http_url, shown
-from penstock.agent.traces.verdict import ExportError, of_http
+from penstock.agent.traces.export.endpoint import http_url, shown
+from penstock.agent.traces.export.otlp_status import ExportError, of_http
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-    from penstock.agent.traces.settings import ExportSettings
+    from penstock.agent.traces.export.otlp_config import ExportSettings
 
 # An answer is a few bytes; what is above is not read.
 _MAX_ANSWER = 64 << 10

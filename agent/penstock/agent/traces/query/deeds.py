@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces import parts
+from penstock.agent.traces.spans import attributes
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def action(outcome: LoadOutcome) -> str:
         case common_pb2.OUTCOME_RETRIED:
             done = "the load was tried again"
         case other:
-            done = f"the outcome was {parts.word(common_pb2.Outcome, other) or 'not told'}"
+            done = f"the outcome was {attributes.word(common_pb2.Outcome, other) or 'not told'}"
     reason = f" ({outcome.reason.rstrip('.')})" if outcome.reason else ""
     return f"{done}, {_decided(outcome)}{reason}{_observed(outcome)}"
 
@@ -67,7 +67,7 @@ def _observed(outcome: LoadOutcome) -> str:
     if not outcome.observed_outcome:
         return ""
     reason = f" ({outcome.observed_reason.rstrip('.')})" if outcome.observed_reason else ""
-    return f"; under the observed policy it would be {parts.word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
+    return f"; under the observed policy it would be {attributes.word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
 
 
 def _decided(outcome: LoadOutcome) -> str:
@@ -79,5 +79,5 @@ def _decided(outcome: LoadOutcome) -> str:
         case common_pb2.DECIDED_BY_POLICY:
             return f"decided by {policy}"
         case other:
-            who = _DECIDERS.get(other) or parts.word(common_pb2.DecidedBy, other) or "nobody who said so"
+            who = _DECIDERS.get(other) or attributes.word(common_pb2.DecidedBy, other) or "nobody who said so"
             return f"decided by {who} under {policy}"

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces import parts
-from penstock.agent.traces.deeds import HASH_LENGTH, action
-from penstock.agent.traces.find import find
-from penstock.agent.traces.loads import ends_a_load, loads
+from penstock.agent.traces.query.deeds import HASH_LENGTH, action
+from penstock.agent.traces.query.search import find
+from penstock.agent.traces.spans import attributes
+from penstock.agent.traces.spans.loads import ends_a_load, loads
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.journal import Reader
-    from penstock.agent.traces.facts import RequestFacts
-    from penstock.agent.traces.find import Story
-    from penstock.agent.traces.loads import Load
-    from penstock.agent.traces.spans import EventEntry
+    from penstock.agent.journal.reader import Reader
+    from penstock.agent.traces.query.search import Story
+    from penstock.agent.traces.spans.loads import Load
+    from penstock.agent.traces.spans.model import EventEntry
+    from penstock.agent.traces.spans.request_history import RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -30,7 +30,7 @@ _PLACES = {
     "disk": "this machine's disk",
 }
 # A wait of this length is worth a sentence of its own.
-_LONG_WAIT = parts.SECOND
+_LONG_WAIT = attributes.SECOND
 
 
 def explain(reader: Reader, request_id: str) -> admin_pb2.Explanation:
@@ -177,7 +177,7 @@ def _items(load: Load) -> str:
 
 
 def _rehearsal(entries: Iterable[EventEntry]) -> str:
-    return " in a rehearsal" if parts.rehearsal(entries) else ""
+    return " in a rehearsal" if attributes.rehearsal(entries) else ""
 
 
 def _why(outcome: LoadOutcome) -> str:
@@ -210,7 +210,7 @@ def _good(facts: RequestFacts) -> str:
     clauses = [_loaded(load, facts) for load in loads(facts)]
     for entry in facts.leases:
         lease = entry.event.lease_closed
-        ending = parts.word(events_pb2.LeaseEnding, lease.ending) or "let go"
+        ending = attributes.word(events_pb2.LeaseEnding, lease.ending) or "let go"
         held = _held(entry)
         clauses.append(f"kept {lease.blocks} blocks for its reader, {ending} after {held}")
     closing = facts.closing
@@ -248,7 +248,7 @@ def _loaded(load: Load, facts: RequestFacts) -> str:
 def _waited(facts: RequestFacts) -> str:
     reasons = {wait.reason for wait in facts.waits}
     what = ", ".join(
-        sorted(parts.word(common_pb2.DeferralReason, reason) or "something" for reason in reasons)
+        sorted(attributes.word(common_pb2.DeferralReason, reason) or "something" for reason in reasons)
     )
     return f"was deferred for {_duration(facts.deferred_nano)} ({what}, {_peer(facts.peer)})"
 
@@ -257,7 +257,7 @@ def _unfinished(facts: RequestFacts) -> str:
     waits = [entry.event.deferral_start for entry in facts.open_deferrals]
     if not waits:
         return "has not finished, as far as the journal knows"
-    reason = parts.word(common_pb2.DeferralReason, waits[0].reason) or "something"
+    reason = attributes.word(common_pb2.DeferralReason, waits[0].reason) or "something"
     return f"has not finished: it is deferred ({reason}, {_peer(waits[0].peer)})"
 
 
@@ -271,7 +271,7 @@ def _end(facts: RequestFacts) -> str:
 
 
 def _channel(channel: int) -> str:
-    return (parts.word(common_pb2.Channel, channel) or "remote").upper() if channel else "remote"
+    return (attributes.word(common_pb2.Channel, channel) or "remote").upper() if channel else "remote"
 
 
 def _peer(peer: common_pb2.Peer) -> str:
@@ -279,12 +279,12 @@ def _peer(peer: common_pb2.Peer) -> str:
 
 
 def _words(mode: int, error_type: int) -> str:
-    words = (parts.word(common_pb2.FailureMode, mode), parts.word(common_pb2.ErrorType, error_type))
+    words = (attributes.word(common_pb2.FailureMode, mode), attributes.word(common_pb2.ErrorType, error_type))
     return ", ".join(filter(None, words)) or "no cause given"
 
 
 def _duration(nano: int) -> str:
-    seconds = parts.seconds(max(nano, 0))
+    seconds = attributes.seconds(max(nano, 0))
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 

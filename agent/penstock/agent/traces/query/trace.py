@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces import names
-from penstock.agent.traces.build import request_spans
-from penstock.agent.traces.facts import RequestFacts
-from penstock.agent.traces.find import find
-from penstock.agent.traces.otel import service_name
-from penstock.agent.traces.standalone import standalone_spans
+from penstock.agent.traces.query.search import find
+from penstock.agent.traces.spans import semconv
+from penstock.agent.traces.spans.request_history import RequestFacts
+from penstock.agent.traces.spans.request_spans import request_spans
+from penstock.agent.traces.spans.sdk_spans import service_name
+from penstock.agent.traces.spans.standalone_spans import standalone_spans
 from penstock.proto.v1 import admin_pb2, common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.journal import Reader
-    from penstock.agent.traces.find import Story
-    from penstock.agent.traces.ids import RequestIdentity
-    from penstock.agent.traces.spans import AttributeValue, Span
+    from penstock.agent.journal.reader import Reader
+    from penstock.agent.traces.query.search import Story
+    from penstock.agent.traces.spans.ids import RequestIdentity
+    from penstock.agent.traces.spans.model import AttributeValue, Span
 
 
 def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
@@ -58,15 +58,15 @@ def _spans(story: Story) -> Iterator[Span]:
         )
         identity, parent = chapter.identity(facts, ended)
         for span in request_spans(facts, identity, parent_span_id=parent):
-            cut = story.cut and span.name == names.REQUEST
-            yield replace(span, attributes={**span.attributes, names.HISTORY_CUT: True}) if cut else span
+            cut = story.cut and span.name == semconv.REQUEST
+            yield replace(span, attributes={**span.attributes, semconv.HISTORY_CUT: True}) if cut else span
         if chapter.ended and ended is None:
             ended = identity
 
 
 def _order(span: Span) -> tuple[bool, int, str]:
     """Sort requests before what is below them, each by time."""
-    return (span.name != names.REQUEST, span.start_unix_nano, span.name)
+    return (span.name != semconv.REQUEST, span.start_unix_nano, span.name)
 
 
 def _text(value: AttributeValue) -> str:
@@ -91,7 +91,7 @@ def _span(span: Span) -> admin_pb2.Span:
         attributes={name: _text(value) for name, value in span.attributes.items()},
         links=[
             admin_pb2.Span.Link(
-                trace_id=link.trace_id, span_id=link.span_id, attributes={names.LINK_TO: link.to}
+                trace_id=link.trace_id, span_id=link.span_id, attributes={semconv.LINK_TO: link.to}
             )
             for link in span.links
         ],

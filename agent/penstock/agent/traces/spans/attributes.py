@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces import names
-from penstock.agent.traces.spans import EventEntry, Link
+from penstock.agent.traces.spans import semconv
+from penstock.agent.traces.spans.model import EventEntry, Link
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.traces.facts import Cause
-    from penstock.agent.traces.ids import RequestIdentity
-    from penstock.agent.traces.spans import AttributeValue, Entry
+    from penstock.agent.traces.spans.ids import RequestIdentity
+    from penstock.agent.traces.spans.model import AttributeValue, Entry
+    from penstock.agent.traces.spans.request_history import Cause
     from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
 SECOND = 1_000_000_000
 # The span of a load, by its channel.
 LOADS: dict[int, str] = {
-    common_pb2.CHANNEL_KV: names.KV_LOAD,
-    common_pb2.CHANNEL_EC: names.EC_LOAD,
-    common_pb2.CHANNEL_EPLB: names.EPLB_REBALANCE,
+    common_pb2.CHANNEL_KV: semconv.KV_LOAD,
+    common_pb2.CHANNEL_EC: semconv.EC_LOAD,
+    common_pb2.CHANNEL_EPLB: semconv.EPLB_REBALANCE,
 }
 
 
@@ -52,7 +52,7 @@ def split_address(address: str) -> tuple[str, int | None]:
 
 def peer_attributes(peer: Peer) -> dict[str, AttributeValue]:
     """Return the peer as the metrics name it, with its engine id."""
-    return present({names.PEER: peer.address, names.PEER_ENGINE_ID: peer.engine_id})
+    return present({semconv.PEER: peer.address, semconv.PEER_ENGINE_ID: peer.engine_id})
 
 
 def server_attributes(peer: Peer) -> dict[str, AttributeValue]:
@@ -61,7 +61,7 @@ def server_attributes(peer: Peer) -> dict[str, AttributeValue]:
     known = port is not None
     return {
         **peer_attributes(peer),
-        **present({names.SERVER_ADDRESS: host if known else None, names.SERVER_PORT: port}),
+        **present({semconv.SERVER_ADDRESS: host if known else None, semconv.SERVER_PORT: port}),
     }
 
 
@@ -71,8 +71,8 @@ def cause_attributes(cause: Cause | None) -> dict[str, AttributeValue]:
         return {}
     return present(
         {
-            names.MODE: word(common_pb2.FailureMode, cause.mode),
-            names.ERROR_TYPE: word(common_pb2.ErrorType, cause.error_type),
+            semconv.MODE: word(common_pb2.FailureMode, cause.mode),
+            semconv.ERROR_TYPE: word(common_pb2.ErrorType, cause.error_type),
         }
     )
 
@@ -83,12 +83,12 @@ def outcome_attributes(outcome: LoadOutcome | None) -> dict[str, AttributeValue]
         return {}
     return present(
         {
-            names.OUTCOME: word(common_pb2.Outcome, outcome.outcome),
-            names.DECIDED_BY: word(common_pb2.DecidedBy, outcome.decided_by),
-            names.POLICY_HASH: outcome.policy_hash,
-            names.REASON: outcome.reason,
-            names.OBSERVED_OUTCOME: word(common_pb2.Outcome, outcome.observed_outcome),
-            names.OBSERVED_REASON: outcome.observed_reason,
+            semconv.OUTCOME: word(common_pb2.Outcome, outcome.outcome),
+            semconv.DECIDED_BY: word(common_pb2.DecidedBy, outcome.decided_by),
+            semconv.POLICY_HASH: outcome.policy_hash,
+            semconv.REASON: outcome.reason,
+            semconv.OBSERVED_OUTCOME: word(common_pb2.Outcome, outcome.observed_outcome),
+            semconv.OBSERVED_REASON: outcome.observed_reason,
         }
     )
 
@@ -119,11 +119,11 @@ def within(moment: int, begin: int, end: int) -> int:
 def prefill_link(identity: RequestIdentity) -> tuple[Link, ...]:
     """Return the link of the decode side to prefill's request; nothing on the prefill side."""
     prefill = identity.prefill_span
-    return () if prefill is None else (Link(*prefill, names.REQUEST),)
+    return () if prefill is None else (Link(*prefill, semconv.REQUEST),)
 
 
 def of_failure(channel: int, mode: int) -> str:
     """Return the name of the span of a failure that is not part of a load."""
     if channel == common_pb2.CHANNEL_EC and mode == common_pb2.FAILURE_MODE_PROBE:
-        return names.EC_PROBE
-    return LOADS.get(channel, names.KV_LOAD)
+        return semconv.EC_PROBE
+    return LOADS.get(channel, semconv.KV_LOAD)

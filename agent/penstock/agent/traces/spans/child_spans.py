@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces import ids, names, parts
-from penstock.agent.traces.facts import Cause
-from penstock.agent.traces.loads import ends_a_load
-from penstock.agent.traces.spans import Link, Span
+from penstock.agent.traces.spans import attributes as parts
+from penstock.agent.traces.spans import ids, semconv
+from penstock.agent.traces.spans.loads import ends_a_load
+from penstock.agent.traces.spans.model import Link, Span
+from penstock.agent.traces.spans.request_history import Cause
 from penstock.proto.v1 import common_pb2, events_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.agent.samples import ProbeSample
-    from penstock.agent.traces.facts import RequestFacts
-    from penstock.agent.traces.loads import Load
-    from penstock.agent.traces.spans import AttributeValue, Entry, EventEntry, ProbeEntry
-    from penstock.agent.traces.waits import Wait
+    from penstock.agent.batch.samples import ProbeSample
+    from penstock.agent.traces.spans.deferrals import Wait
+    from penstock.agent.traces.spans.loads import Load
+    from penstock.agent.traces.spans.model import AttributeValue, Entry, EventEntry, ProbeEntry
+    from penstock.agent.traces.spans.request_history import RequestFacts
     from penstock.proto.v1.events_pb2 import TransferDelayed, TransferFailure
 
 _OF_A_LEASE = frozenset((common_pb2.FAILURE_MODE_EXPIRED, common_pb2.FAILURE_MODE_LATE_READ))
@@ -28,7 +29,7 @@ _OF_A_LEASE = frozenset((common_pb2.FAILURE_MODE_EXPIRED, common_pb2.FAILURE_MOD
 
 def _handshake_links(handshakes: Iterable[int]) -> tuple[Link, ...]:
     return tuple(
-        Link(*ids.handshake_ids(handshake), names.HANDSHAKE) for handshake in sorted(set(handshakes) - {0})
+        Link(*ids.handshake_ids(handshake), semconv.HANDSHAKE) for handshake in sorted(set(handshakes) - {0})
     )
 
 
@@ -37,12 +38,12 @@ def _failure_attributes(failure: TransferFailure) -> dict[str, AttributeValue]:
         **parts.cause_attributes(Cause(failure.mode, failure.error_type, failure.peer)),
         **parts.present(
             {
-                names.ERROR_CLASS: failure.error_class,
-                names.UPSTREAM_TYPE: failure.upstream_type,
-                names.CAUSED_BY_REQUEST_ID: failure.caused_by_request_id,
-                names.CAUSED_BY_PEER: failure.caused_by_peer.address,
-                names.INCOMPATIBLE_FACTORS: tuple(failure.incompatibility.factors),
-                names.BLOCKS: failure.blocks if failure.HasField("blocks") else None,
+                semconv.ERROR_CLASS: failure.error_class,
+                semconv.UPSTREAM_TYPE: failure.upstream_type,
+                semconv.CAUSED_BY_REQUEST_ID: failure.caused_by_request_id,
+                semconv.CAUSED_BY_PEER: failure.caused_by_peer.address,
+                semconv.INCOMPATIBLE_FACTORS: tuple(failure.incompatibility.factors),
+                semconv.BLOCKS: failure.blocks if failure.HasField("blocks") else None,
             }
         ),
     }
@@ -50,7 +51,7 @@ def _failure_attributes(failure: TransferFailure) -> dict[str, AttributeValue]:
 
 @dataclass(frozen=True)
 class Children:
-    """Builds the spans below one request; see :func:`penstock.agent.traces.build.request_spans`.
+    """Builds the spans below one request; see :func:`penstock.agent.traces.spans.request_spans.request_spans`.
 
     Attributes:
         parent: the request's span; empty for none.
@@ -106,15 +107,15 @@ class Children:
         result = parts.word(common_pb2.ProbeResult, probe.result)
         failed = probe.result == common_pb2.PROBE_RESULT_ERROR
         return self._span(
-            names.EC_PROBE,
+            semconv.EC_PROBE,
             (probe.peer, probe.end_time_unix_nano, probe.duration_nano, probe.result, ordinal),
             (probe.start_time_unix_nano, probe.end_time_unix_nano),
             {
                 **parts.server_attributes(common_pb2.Peer(address=probe.peer)),
-                names.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_EC),
-                names.CONNECTOR: probe.connector,
-                names.PROBE_RESULT: result,
-                names.ERROR_TYPE: "other" if failed else None,
+                semconv.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_EC),
+                semconv.CONNECTOR: probe.connector,
+                semconv.PROBE_RESULT: result,
+                semconv.ERROR_TYPE: "other" if failed else None,
             },
             (entry,),
             client=True,
@@ -128,18 +129,18 @@ class Children:
         items = {entry.event.transfer_failure.item for entry in load.failures} - {""}
         attributes: dict[str, AttributeValue | None] = {
             **parts.server_attributes(peer),
-            names.CHANNEL: parts.word(common_pb2.Channel, load.channel),
-            names.DIRECTION: "send" if load.sending else "receive",
-            names.CONNECTOR: load.connector,
-            names.ATTEMPT: load.attempt,
-            names.RANKS: load.ranks,
-            names.TRANSFERS: len(load.samples),
+            semconv.CHANNEL: parts.word(common_pb2.Channel, load.channel),
+            semconv.DIRECTION: "send" if load.sending else "receive",
+            semconv.CONNECTOR: load.connector,
+            semconv.ATTEMPT: load.attempt,
+            semconv.RANKS: load.ranks,
+            semconv.TRANSFERS: len(load.samples),
             # 0 is not known.
-            names.BYTES: sum(entry.sample.bytes for entry in load.samples) or None,
-            names.DESCRIPTORS: sum(entry.sample.descriptors for entry in load.samples) or None,
-            names.ITEMS: tuple(sorted(items)),
-            names.DELAY_SECONDS: parts.seconds(delay) or None,
-            names.DELAYED_BY_PEER: next((delay.caused_by_peer.address for delay in delays), None),
+            semconv.BYTES: sum(entry.sample.bytes for entry in load.samples) or None,
+            semconv.DESCRIPTORS: sum(entry.sample.descriptors for entry in load.samples) or None,
+            semconv.ITEMS: tuple(sorted(items)),
+            semconv.DELAY_SECONDS: parts.seconds(delay) or None,
+            semconv.DELAYED_BY_PEER: next((delay.caused_by_peer.address for delay in delays), None),
             **({} if failure is None else _failure_attributes(failure)),
             **parts.outcome_attributes(load.outcome),
         }
@@ -147,7 +148,7 @@ class Children:
         if failure is not None:
             error = parts.error_message(failure.mode, failure.error_type, failure.error_text)
         elif load.failed:
-            error, attributes[names.ERROR_TYPE] = "a rank reported an error", "other"
+            error, attributes[semconv.ERROR_TYPE] = "a rank reported an error", "other"
         return self._span(
             parts.LOADS[load.channel],
             (load.attempt, *(("send",) if load.sending else ())),
@@ -182,7 +183,7 @@ class Children:
         """Build the span of a failure that is no load: a probe, a notification, a late read, an expiry."""
         event, failure = entry.event, entry.event.transfer_failure
         leased = failure.mode in _OF_A_LEASE
-        name = names.KV_LEASE if leased else parts.of_failure(failure.channel, failure.mode)
+        name = semconv.KV_LEASE if leased else parts.of_failure(failure.channel, failure.mode)
         peer = parts.peer_attributes if leased else parts.server_attributes
         return self._span(
             name,
@@ -190,10 +191,10 @@ class Children:
             (failure.start_time_unix_nano or event.time_unix_nano, event.time_unix_nano),
             {
                 **peer(failure.peer),
-                names.CHANNEL: parts.word(common_pb2.Channel, failure.channel),
-                names.CONNECTOR: failure.connector,
-                names.RANKS: (event.rank,),
-                names.ITEMS: (failure.item,) if failure.item else (),
+                semconv.CHANNEL: parts.word(common_pb2.Channel, failure.channel),
+                semconv.CONNECTOR: failure.connector,
+                semconv.RANKS: (event.rank,),
+                semconv.ITEMS: (failure.item,) if failure.item else (),
                 **_failure_attributes(failure),
             },
             (entry,),
@@ -211,18 +212,18 @@ class Children:
         times = wait.times(self.facts.end_unix_nano)
         began = 0 if end is None else parts.within(end.transfer_start_time_unix_nano, *times)
         return self._span(
-            names.DEFERRAL,
+            semconv.DEFERRAL,
             (body.reason, wait.start_unix_nano),
             times,
             {
-                names.DEFERRAL_REASON: parts.word(common_pb2.DeferralReason, body.reason),
-                names.CHANNEL: parts.word(common_pb2.Channel, body.channel),
+                semconv.DEFERRAL_REASON: parts.word(common_pb2.DeferralReason, body.reason),
+                semconv.CHANNEL: parts.word(common_pb2.Channel, body.channel),
                 **parts.peer_attributes(body.peer),
-                names.ENDING: parts.word(common_pb2.DeferralEnding, still if end is None else end.ending),
-                names.START_WAIT_SECONDS: parts.since(
+                semconv.ENDING: parts.word(common_pb2.DeferralEnding, still if end is None else end.ending),
+                semconv.START_WAIT_SECONDS: parts.since(
                     max(wait.start_unix_nano, self.identity.began_unix_nano), began
                 ),
-                names.OBSERVED_REASON: "" if end is None else end.observed_reason,
+                semconv.OBSERVED_REASON: "" if end is None else end.observed_reason,
             },
             (wait.entry,),
         )
@@ -235,18 +236,18 @@ class Children:
         last = self.facts.end_unix_nano
         end = first_token if time < first_token <= last else max(last, time)
         return self._span(
-            names.RECOMPUTE,
+            semconv.RECOMPUTE,
             (outcome.channel, outcome.attempt),
             (time, end),
             {
-                names.CHANNEL: parts.word(common_pb2.Channel, outcome.channel),
-                names.ATTEMPT: outcome.attempt or None,
+                semconv.CHANNEL: parts.word(common_pb2.Channel, outcome.channel),
+                semconv.ATTEMPT: outcome.attempt or None,
                 **parts.peer_attributes(outcome.peer),
                 **parts.cause_attributes(Cause(outcome.mode, outcome.error_type, outcome.peer)),
                 **parts.outcome_attributes(outcome),
-                names.TOKENS_KEPT: outcome.tokens_kept,
-                names.TOKENS_RECOMPUTED: outcome.tokens_recomputed,
-                names.ITEMS_RECOMPUTED: outcome.items_recomputed or None,
+                semconv.TOKENS_KEPT: outcome.tokens_kept,
+                semconv.TOKENS_RECOMPUTED: outcome.tokens_recomputed,
+                semconv.ITEMS_RECOMPUTED: outcome.items_recomputed or None,
             },
             (entry,),
         )
@@ -256,14 +257,14 @@ class Children:
         expired = lease.ending == events_pb2.LEASE_ENDING_EXPIRED
         cause = Cause(common_pb2.FAILURE_MODE_EXPIRED, common_pb2.ERROR_TYPE_TIMEOUT, common_pb2.Peer())
         return self._span(
-            names.KV_LEASE,
+            semconv.KV_LEASE,
             ("closed", event.component, event.rank),
             (lease.start_time_unix_nano or event.time_unix_nano, event.time_unix_nano),
             {
-                names.ENDING: parts.word(events_pb2.LeaseEnding, lease.ending),
-                names.BLOCKS: lease.blocks,
-                names.READERS: lease.readers,
-                names.CONNECTOR: lease.connector,
+                semconv.ENDING: parts.word(events_pb2.LeaseEnding, lease.ending),
+                semconv.BLOCKS: lease.blocks,
+                semconv.READERS: lease.readers,
+                semconv.CONNECTOR: lease.connector,
                 **(parts.cause_attributes(cause) if expired else {}),
             },
             (entry,),
@@ -294,9 +295,9 @@ class Children:
             source=self.facts.source,
             attributes=parts.present(
                 {
-                    names.REQUEST_ID: self.identity.request_id,
+                    semconv.REQUEST_ID: self.identity.request_id,
                     **attributes,
-                    names.REHEARSAL: parts.rehearsal(entries),
+                    semconv.REHEARSAL: parts.rehearsal(entries),
                     **self.common,
                 }
             ),

@@ -10,7 +10,7 @@ from penstock.proto.v1 import common_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.traces.spans import EventEntry
+    from penstock.agent.traces.spans.model import EventEntry
 
 _LOST = common_pb2.DEFERRAL_ENDING_ENGINE_LOST
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.kinds import with_kinds
-from penstock.agent.samples import probe_samples, transfer_samples
-from penstock.agent.traces.spans import EventEntry, ProbeEntry, SampleEntry
+from penstock.agent.batch.rows import with_kinds
+from penstock.agent.batch.samples import probe_samples, transfer_samples
+from penstock.agent.traces.spans.model import EventEntry, ProbeEntry, SampleEntry
 from penstock.proto.v1.events_pb2 import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.agent.model import Source
-    from penstock.agent.traces.spans import Entry
+    from penstock.agent.traces.spans.model import Entry
     from penstock.proto.v1.ingest_pb2 import Batch
 
 # Events that no span is made of.

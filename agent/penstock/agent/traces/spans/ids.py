@@ -12,7 +12,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from penstock.agent.traces.names import HANDSHAKE, REQUEST
+from penstock.agent.traces.spans.semconv import HANDSHAKE, REQUEST
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 0x01

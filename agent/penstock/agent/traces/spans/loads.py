@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from penstock.agent.samples import TransferSample
-    from penstock.agent.traces.facts import RequestFacts
-    from penstock.agent.traces.spans import EventEntry, SampleEntry
+    from penstock.agent.batch.samples import TransferSample
+    from penstock.agent.traces.spans.model import EventEntry, SampleEntry
+    from penstock.agent.traces.spans.request_history import RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
 # Failures of these modes do not end an attempt: they come before it (a probe), after it, or are the

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.agent.batch.samples import ProbeSample, TransferSample
     from penstock.agent.model import Source
-    from penstock.agent.samples import ProbeSample, TransferSample
     from penstock.proto.v1.events_pb2 import Event
 
 MOST_NANO = (1 << 64) - 1

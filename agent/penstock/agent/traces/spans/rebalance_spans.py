@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.balance import balancedness
-from penstock.agent.traces import ids, names, parts
-from penstock.agent.traces.spans import Span
+from penstock.agent.batch.balancedness import balancedness
+from penstock.agent.traces.spans import attributes, ids, semconv
+from penstock.agent.traces.spans.model import Span
 from penstock.proto.v1 import common_pb2, events_pb2
 
 if TYPE_CHECKING:
-    from penstock.agent.traces.spans import EventEntry
+    from penstock.agent.traces.spans.model import EventEntry
 
 
 def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
@@ -18,7 +18,7 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
     event, rebalance = entry.event, entry.event.eplb_rebalance
     start = rebalance.start_time_unix_nano or max(event.time_unix_nano - rebalance.duration_nano, 0)
     # The ranks of one process are one trace; the step alone would repeat after a restart.
-    trace_key = (names.EPLB_REBALANCE, entry.source.epoch, rebalance.model, rebalance.step or start)
+    trace_key = (semconv.EPLB_REBALANCE, entry.source.epoch, rebalance.model, rebalance.step or start)
     failed = rebalance.result == common_pb2.TRANSFER_RESULT_ERROR
     layers = rebalance.layers
     text = ": ".join(filter(None, (rebalance.error_class, rebalance.error_text)))
@@ -28,29 +28,29 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
         trace_id=ids.trace_id("\0".join(map(str, trace_key))),
         span_id=ids.span_id(*key),
         parent_span_id="",
-        name=names.EPLB_REBALANCE,
+        name=semconv.EPLB_REBALANCE,
         start_unix_nano=start,
         end_unix_nano=start + rebalance.duration_nano,
         source=entry.source,
-        attributes=parts.present(
+        attributes=attributes.present(
             {
-                names.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
-                names.TRIGGER: parts.word(events_pb2.EplbTrigger, rebalance.trigger),
-                names.ASYNCHRONOUS: rebalance.asynchronous,
-                names.COMMUNICATOR: rebalance.communicator,
-                names.MODEL: rebalance.model,
-                names.RANKS: (event.rank,),
-                names.STEP: rebalance.step or None,
-                names.PAUSE_SECONDS: parts.seconds(min(rebalance.pause_nano, rebalance.duration_nano)),
-                names.LAYERS: len(layers),
-                names.BYTES: sum(layer.bytes for layer in layers),
-                names.EXPERTS_UNCHANGED: sum(layer.experts_unchanged for layer in layers),
-                names.EXPERTS_RECEIVED_LOCALLY: sum(layer.experts_received_locally for layer in layers),
-                names.EXPERTS_RECEIVED_REMOTELY: sum(layer.experts_received_remotely for layer in layers),
-                names.BALANCEDNESS_BEFORE: balancedness(rebalance, "before"),
-                names.BALANCEDNESS_AFTER: balancedness(rebalance, "after"),
-                names.ERROR_TYPE: "other" if failed else None,
-                names.REHEARSAL: parts.rehearsal([entry]),
+                semconv.CHANNEL: attributes.word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
+                semconv.TRIGGER: attributes.word(events_pb2.EplbTrigger, rebalance.trigger),
+                semconv.ASYNCHRONOUS: rebalance.asynchronous,
+                semconv.COMMUNICATOR: rebalance.communicator,
+                semconv.MODEL: rebalance.model,
+                semconv.RANKS: (event.rank,),
+                semconv.STEP: rebalance.step or None,
+                semconv.PAUSE_SECONDS: attributes.seconds(min(rebalance.pause_nano, rebalance.duration_nano)),
+                semconv.LAYERS: len(layers),
+                semconv.BYTES: sum(layer.bytes for layer in layers),
+                semconv.EXPERTS_UNCHANGED: sum(layer.experts_unchanged for layer in layers),
+                semconv.EXPERTS_RECEIVED_LOCALLY: sum(layer.experts_received_locally for layer in layers),
+                semconv.EXPERTS_RECEIVED_REMOTELY: sum(layer.experts_received_remotely for layer in layers),
+                semconv.BALANCEDNESS_BEFORE: balancedness(rebalance, "before"),
+                semconv.BALANCEDNESS_AFTER: balancedness(rebalance, "after"),
+                semconv.ERROR_TYPE: "other" if failed else None,
+                semconv.REHEARSAL: attributes.rehearsal([entry]),
             }
         ),
         error=(text or "error") if failed else None,
@@ -64,22 +64,22 @@ def _layer(whole: Span, key: tuple[object, ...], layer: events_pb2.EplbLayer) ->
     start = min(max(layer.start_time_unix_nano, whole.start_unix_nano), whole.end_unix_nano)
     return Span(
         trace_id=whole.trace_id,
-        span_id=ids.span_id(names.EPLB_LAYER, *map(str, key), layer.layer),
+        span_id=ids.span_id(semconv.EPLB_LAYER, *map(str, key), layer.layer),
         parent_span_id=whole.span_id,
-        name=names.EPLB_LAYER,
+        name=semconv.EPLB_LAYER,
         start_unix_nano=start,
         end_unix_nano=min(start + layer.duration_nano, whole.end_unix_nano),
         source=whole.source,
-        attributes=parts.present(
+        attributes=attributes.present(
             {
-                names.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
-                names.LAYER: layer.layer,
-                names.BYTES: layer.bytes,
-                names.EXPERTS_UNCHANGED: layer.experts_unchanged,
-                names.EXPERTS_RECEIVED_LOCALLY: layer.experts_received_locally,
-                names.EXPERTS_RECEIVED_REMOTELY: layer.experts_received_remotely,
-                names.EXPERTS: tuple(layer.recv_expert_ids),
-                names.FROM_RANKS: tuple(source.rank for source in layer.from_ranks),
+                semconv.CHANNEL: attributes.word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
+                semconv.LAYER: layer.layer,
+                semconv.BYTES: layer.bytes,
+                semconv.EXPERTS_UNCHANGED: layer.experts_unchanged,
+                semconv.EXPERTS_RECEIVED_LOCALLY: layer.experts_received_locally,
+                semconv.EXPERTS_RECEIVED_REMOTELY: layer.experts_received_remotely,
+                semconv.EXPERTS: tuple(layer.recv_expert_ids),
+                semconv.FROM_RANKS: tuple(source.rank for source in layer.from_ranks),
             }
         ),
     )

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces import ids
-from penstock.agent.traces.spans import EventEntry, ProbeEntry, SampleEntry
-from penstock.agent.traces.waits import covered, waits
+from penstock.agent.traces.spans import ids
+from penstock.agent.traces.spans.deferrals import covered, waits
+from penstock.agent.traces.spans.model import EventEntry, ProbeEntry, SampleEntry
 from penstock.proto.v1 import common_pb2, events_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.model import Source
-    from penstock.agent.traces.spans import Entry
-    from penstock.agent.traces.waits import Wait
+    from penstock.agent.traces.spans.deferrals import Wait
+    from penstock.agent.traces.spans.model import Entry
     from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces import ids, names, parts
-from penstock.agent.traces.children import Children
-from penstock.agent.traces.loads import loads
-from penstock.agent.traces.spans import EventEntry, Span
+from penstock.agent.traces.spans import attributes, ids, semconv
+from penstock.agent.traces.spans.child_spans import Children
+from penstock.agent.traces.spans.loads import loads
+from penstock.agent.traces.spans.model import EventEntry, Span
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.agent.traces.facts import RequestFacts
-    from penstock.agent.traces.loads import Load
-    from penstock.agent.traces.spans import AttributeValue, Entry
+    from penstock.agent.traces.spans.loads import Load
+    from penstock.agent.traces.spans.model import AttributeValue, Entry
+    from penstock.agent.traces.spans.request_history import RequestFacts
     from penstock.proto.v1.events_pb2 import TransferDelayed
 
 # Outcomes that cost the state that did not come.
@@ -58,32 +58,32 @@ def _request_span(
     error = None
     if outcome is not None and outcome.outcome == common_pb2.OUTCOME_FAILED and cause is not None:
         text = facts.failure.error_text if facts.failure is not None else outcome.reason
-        error = parts.error_message(cause.mode, cause.error_type, text)
+        error = attributes.error_message(cause.mode, cause.error_type, text)
     # The load has the link to prefill; a request without one (a clean-up) has it itself.
     linked = any(load.channel == common_pb2.CHANNEL_KV and not load.sending for load in loaded)
     return Span(
         trace_id=identity.trace_id,
         span_id=identity.span_id,
         parent_span_id=identity.parent_span_id,
-        name=names.REQUEST,
+        name=semconv.REQUEST,
         start_unix_nano=facts.start_unix_nano,
         end_unix_nano=facts.end_unix_nano,
         source=facts.source,
-        attributes=parts.present(
+        attributes=attributes.present(
             {
                 **_identity_attributes(identity),
                 **_state_attributes(facts),
                 **_closing_attributes(facts),
-                **parts.peer_attributes(facts.peer),
-                **parts.cause_attributes(cause),
-                **parts.outcome_attributes(outcome),
+                **attributes.peer_attributes(facts.peer),
+                **attributes.cause_attributes(cause),
+                **attributes.outcome_attributes(outcome),
                 **_cost_attributes(facts),
-                names.REHEARSAL: parts.rehearsal(facts.own),
+                semconv.REHEARSAL: attributes.rehearsal(facts.own),
                 **common,
             }
         ),
         error=error,
-        links=() if linked else parts.prefill_link(identity),
+        links=() if linked else attributes.prefill_link(identity),
         request_id=identity.request_id,
         entries=tuple(entry for entry in facts.own if _told_by_request(entry)),
         remote_parent=bool(identity.parent_span_id),
@@ -103,9 +103,9 @@ def _told_by_request(entry: Entry) -> bool:
 
 def _identity_attributes(identity: ids.RequestIdentity) -> dict[str, AttributeValue | None]:
     return {
-        names.GEN_AI_REQUEST_ID: ids.external_id(identity.request_id),
-        names.REQUEST_ID: identity.request_id,
-        names.REMOTE_REQUEST_ID: identity.prefill_request_id,
+        semconv.GEN_AI_REQUEST_ID: ids.external_id(identity.request_id),
+        semconv.REQUEST_ID: identity.request_id,
+        semconv.REMOTE_REQUEST_ID: identity.prefill_request_id,
     }
 
 
@@ -113,13 +113,13 @@ def _state_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
     pinned = (e.event.blocks_pinned for e in facts.pinned)
     delay = max((e.event.transfer_delayed for e in facts.delays), key=_delay_nano, default=None)
     return {
-        names.ENGINE_LOST: bool(facts.lost_unix_nano) or None,
-        names.UNFINISHED: True if facts.closing is None and not facts.lost_unix_nano else None,
-        names.ENTRIES_DROPPED: facts.dropped or None,
-        names.DEFERRED_SECONDS: parts.seconds(facts.deferred_nano) or None,
-        names.DELAY_SECONDS: None if delay is None else parts.seconds(facts.part(delay.delay_nano)),
-        names.DELAYED_BY_PEER: None if delay is None else delay.caused_by_peer.address,
-        names.PINNED_BLOCKS: sum(pin.blocks for pin in pinned if not pin.released) or None,
+        semconv.ENGINE_LOST: bool(facts.lost_unix_nano) or None,
+        semconv.UNFINISHED: True if facts.closing is None and not facts.lost_unix_nano else None,
+        semconv.ENTRIES_DROPPED: facts.dropped or None,
+        semconv.DEFERRED_SECONDS: attributes.seconds(facts.deferred_nano) or None,
+        semconv.DELAY_SECONDS: None if delay is None else attributes.seconds(facts.part(delay.delay_nano)),
+        semconv.DELAYED_BY_PEER: None if delay is None else delay.caused_by_peer.address,
+        semconv.PINNED_BLOCKS: sum(pin.blocks for pin in pinned if not pin.released) or None,
     }
 
 
@@ -132,22 +132,22 @@ def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]
     if closing is None:
         return {}
     end = facts.end_unix_nano
-    token = parts.within(closing.first_token_time_unix_nano, facts.start_unix_nano, end)
-    scheduled = parts.within(closing.scheduled_time_unix_nano, facts.start_unix_nano, token or end)
+    token = attributes.within(closing.first_token_time_unix_nano, facts.start_unix_nano, end)
+    scheduled = attributes.within(closing.scheduled_time_unix_nano, facts.start_unix_nano, token or end)
     arrival = facts.start_unix_nano if closing.arrival_time_unix_nano else 0
     named = closing.external_request_id
     return {
-        names.CLIENT_REQUEST_ID: named if named != ids.external_id(facts.request_id) else None,
-        names.KV_ROLE: parts.word(common_pb2.Role, closing.kv_role),
-        names.FINISH_REASON: closing.finish_reason,
-        names.PROMPT_TOKENS: closing.prompt_tokens,
-        names.COMPLETION_TOKENS: closing.output_tokens,
-        names.LOCAL_CACHED_TOKENS: closing.local_cached_tokens,
-        names.EXTERNAL_CACHED_TOKENS: closing.external_cached_tokens,
-        names.PREEMPTIONS: closing.preemptions or None,
-        names.LEASED_BLOCKS: closing.leased_blocks or None,
-        names.TIME_IN_QUEUE: parts.since(arrival, scheduled),
-        names.TIME_TO_FIRST_TOKEN: parts.since(arrival, token),
+        semconv.CLIENT_REQUEST_ID: named if named != ids.external_id(facts.request_id) else None,
+        semconv.KV_ROLE: attributes.word(common_pb2.Role, closing.kv_role),
+        semconv.FINISH_REASON: closing.finish_reason,
+        semconv.PROMPT_TOKENS: closing.prompt_tokens,
+        semconv.COMPLETION_TOKENS: closing.output_tokens,
+        semconv.LOCAL_CACHED_TOKENS: closing.local_cached_tokens,
+        semconv.EXTERNAL_CACHED_TOKENS: closing.external_cached_tokens,
+        semconv.PREEMPTIONS: closing.preemptions or None,
+        semconv.LEASED_BLOCKS: closing.leased_blocks or None,
+        semconv.TIME_IN_QUEUE: attributes.since(arrival, scheduled),
+        semconv.TIME_TO_FIRST_TOKEN: attributes.since(arrival, token),
     }
 
 
@@ -156,10 +156,10 @@ def _cost_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
     done = [outcome for outcome in outcomes if outcome.outcome == common_pb2.OUTCOME_RECOMPUTED]
     lost = [outcome for outcome in outcomes if outcome.outcome in _LOSING]
     return {
-        names.TOKENS_KEPT: min((outcome.tokens_kept for outcome in done), default=None),
-        names.TOKENS_RECOMPUTED: sum(outcome.tokens_recomputed for outcome in done) if done else None,
-        names.ITEMS_RECOMPUTED: sum(outcome.items_recomputed for outcome in done) or None,
+        semconv.TOKENS_KEPT: min((outcome.tokens_kept for outcome in done), default=None),
+        semconv.TOKENS_RECOMPUTED: sum(outcome.tokens_recomputed for outcome in done) if done else None,
+        semconv.ITEMS_RECOMPUTED: sum(outcome.items_recomputed for outcome in done) or None,
         # The wire has one field for both.
-        names.TOKENS_LOST: sum(outcome.tokens_recomputed for outcome in lost) if lost else None,
-        names.ITEMS_LOST: sum(outcome.items_recomputed for outcome in lost) or None,
+        semconv.TOKENS_LOST: sum(outcome.tokens_recomputed for outcome in lost) if lost else None,
+        semconv.ITEMS_LOST: sum(outcome.items_recomputed for outcome in lost) or None,
     }

@@ -16,7 +16,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.span import TraceState
 from opentelemetry.trace.status import Status, StatusCode
-from penstock.agent.traces import names
+from penstock.agent.traces.spans import semconv
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.util.types import AttributeValue
     from penstock.agent.model import Source
-    from penstock.agent.traces.spans import Span
+    from penstock.agent.traces.spans.model import Span
 
 # Anyone can send a tracestate that breaks the recommendation. It is left out, as that says, without a line for each span.
 logging.getLogger("opentelemetry.trace.span").addFilter(lambda _record: False)
@@ -52,7 +52,7 @@ def resource_attributes(source: Source) -> dict[str, AttributeValue]:
         "service.name": service_name(source),
         "service.instance.id": "/".join(filter(None, (instance, str(source.key)))) or "unknown",
         **({"service.version": source.vllm_version} if source.vllm_version else {}),
-        **({names.MODEL: source.model} if source.model else {}),
+        **({semconv.MODEL: source.model} if source.model else {}),
         **({"penstock.server": source.key.server} if source.key.server else {}),
         **({"penstock.engine": source.key.engine} if source.key.engine else {}),
         **{name: source.labels[label] for label, name in _KUBERNETES.items() if source.labels.get(label)},
@@ -87,7 +87,7 @@ class SpanConverter:
 
     def readable(self, span: Span, *, replayed: bool) -> ReadableSpan:
         """Convert one span; *replayed* marks it as exported late."""
-        attributes = {**span.attributes, names.REPLAYED: True} if replayed else span.attributes
+        attributes = {**span.attributes, semconv.REPLAYED: True} if replayed else span.attributes
         state = TraceState.from_header([span.tracestate]) if span.tracestate else None
         parent = None
         if span.parent_span_id:
@@ -99,7 +99,7 @@ class SpanConverter:
             resource=self.resource(span.source),
             attributes=self._bounded(attributes),
             links=[
-                Link(_context(link.trace_id, link.span_id, remote=True), {names.LINK_TO: link.to})
+                Link(_context(link.trace_id, link.span_id, remote=True), {semconv.LINK_TO: link.to})
                 for link in span.links
             ],
             kind=SpanKind.CLIENT if span.client else SpanKind.INTERNAL,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces import ids, names, parts
-from penstock.agent.traces.facts import Cause
-from penstock.agent.traces.rebalance import rebalance_spans
-from penstock.agent.traces.spans import Span
+from penstock.agent.traces.spans import attributes, ids, semconv
+from penstock.agent.traces.spans.model import Span
+from penstock.agent.traces.spans.rebalance_spans import rebalance_spans
+from penstock.agent.traces.spans.request_history import Cause
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from penstock.agent.traces.spans import EventEntry
+    from penstock.agent.traces.spans.model import EventEntry
 
 
 KINDS = frozenset(("handshake", "policy_applied", "eplb_rebalance", "transfer_failure"))
@@ -43,32 +43,34 @@ def _handshake(entry: EventEntry) -> Span:
     failed = handshake.result == common_pb2.TRANSFER_RESULT_ERROR
     end = handshake.end_time_unix_nano or event.time_unix_nano
     start = handshake.start_time_unix_nano or handshake.queued_time_unix_nano or end
-    offset = parts.seconds(handshake.clock_offset_nano) if handshake.HasField("clock_offset_nano") else None
-    error_type = parts.word(common_pb2.ErrorType, handshake.error_type) or "other"
-    mode = parts.word(common_pb2.FailureMode, common_pb2.FAILURE_MODE_HANDSHAKE)
+    offset = (
+        attributes.seconds(handshake.clock_offset_nano) if handshake.HasField("clock_offset_nano") else None
+    )
+    error_type = attributes.word(common_pb2.ErrorType, handshake.error_type) or "other"
+    mode = attributes.word(common_pb2.FailureMode, common_pb2.FAILURE_MODE_HANDSHAKE)
     return Span(
         trace_id=trace_id,
         span_id=span_id,
         parent_span_id="",
-        name=names.HANDSHAKE,
+        name=semconv.HANDSHAKE,
         start_unix_nano=start,
         end_unix_nano=end,
         source=entry.source,
-        attributes=parts.present(
+        attributes=attributes.present(
             {
-                **parts.server_attributes(handshake.peer),
-                names.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_KV),
-                names.CONNECTOR: handshake.connector,
-                names.RANKS: (event.rank,),
-                names.HANDSHAKE_ID: f"{handshake.id:016x}",
-                names.QUEUE_SECONDS: parts.since(handshake.queued_time_unix_nano, start),
-                names.WAITERS: handshake.waiters_total,
-                names.WAITING_REQUEST_IDS: tuple(handshake.waiting_request_ids),
-                names.CLOCK_OFFSET_SECONDS: offset,
-                names.MODE: mode if failed else None,
-                names.ERROR_TYPE: error_type if failed else None,
-                names.ERROR_CLASS: handshake.error_class,
-                names.REHEARSAL: parts.rehearsal([entry]),
+                **attributes.server_attributes(handshake.peer),
+                semconv.CHANNEL: attributes.word(common_pb2.Channel, common_pb2.CHANNEL_KV),
+                semconv.CONNECTOR: handshake.connector,
+                semconv.RANKS: (event.rank,),
+                semconv.HANDSHAKE_ID: f"{handshake.id:016x}",
+                semconv.QUEUE_SECONDS: attributes.since(handshake.queued_time_unix_nano, start),
+                semconv.WAITERS: handshake.waiters_total,
+                semconv.WAITING_REQUEST_IDS: tuple(handshake.waiting_request_ids),
+                semconv.CLOCK_OFFSET_SECONDS: offset,
+                semconv.MODE: mode if failed else None,
+                semconv.ERROR_TYPE: error_type if failed else None,
+                semconv.ERROR_CLASS: handshake.error_class,
+                semconv.REHEARSAL: attributes.rehearsal([entry]),
             }
         ),
         client=True,
@@ -79,22 +81,22 @@ def _handshake(entry: EventEntry) -> Span:
 
 def _policy_applied(entry: EventEntry) -> Span:
     event, applied = entry.event, entry.event.policy_applied
-    key = (names.POLICY_APPLY, entry.source.epoch, applied.hash, event.time_unix_nano)
+    key = (semconv.POLICY_APPLY, entry.source.epoch, applied.hash, event.time_unix_nano)
     start = applied.received_time_unix_nano or event.time_unix_nano
     return Span(
         trace_id=ids.trace_id("\0".join(map(str, key))),
         span_id=ids.span_id(*key),
         parent_span_id="",
-        name=names.POLICY_APPLY,
+        name=semconv.POLICY_APPLY,
         start_unix_nano=start,
         end_unix_nano=event.time_unix_nano,
         source=entry.source,
-        attributes=parts.present(
+        attributes=attributes.present(
             {
-                names.POLICY_HASH: applied.hash,
-                names.PREVIOUS_POLICY_HASH: applied.previous_hash,
-                names.ACCEPTED: applied.accepted,
-                names.CAUSE: applied.cause,
+                semconv.POLICY_HASH: applied.hash,
+                semconv.PREVIOUS_POLICY_HASH: applied.previous_hash,
+                semconv.ACCEPTED: applied.accepted,
+                semconv.CAUSE: applied.cause,
             }
         ),
         error=None if applied.accepted else applied.error or "refused",
@@ -107,10 +109,10 @@ def _failure(entry: EventEntry) -> Span | None:
     event, failure = entry.event, entry.event.transfer_failure
     if event.request_id or failure.handshake_id:
         return None
-    name = parts.of_failure(failure.channel, failure.mode)
+    name = attributes.of_failure(failure.channel, failure.mode)
     layer = failure.item if failure.channel == common_pb2.CHANNEL_EPLB else ""
     if layer:
-        name = names.EPLB_LAYER  # the rebalance has a span of its own
+        name = semconv.EPLB_LAYER  # the rebalance has a span of its own
     key = (
         name,
         entry.source.epoch,
@@ -130,20 +132,20 @@ def _failure(entry: EventEntry) -> Span | None:
         start_unix_nano=start,
         end_unix_nano=event.time_unix_nano,
         source=entry.source,
-        attributes=parts.present(
+        attributes=attributes.present(
             {
-                **parts.server_attributes(failure.peer),
-                names.CHANNEL: parts.word(common_pb2.Channel, failure.channel),
-                names.CONNECTOR: failure.connector,
-                names.RANKS: (event.rank,),
-                **parts.cause_attributes(Cause(failure.mode, failure.error_type, failure.peer)),
-                names.ERROR_CLASS: failure.error_class,
-                names.UPSTREAM_TYPE: failure.upstream_type,
-                names.LAYER: int(layer) if layer.isdecimal() and len(layer) <= _LAYER_DIGITS else None,
-                names.REHEARSAL: parts.rehearsal([entry]),
+                **attributes.server_attributes(failure.peer),
+                semconv.CHANNEL: attributes.word(common_pb2.Channel, failure.channel),
+                semconv.CONNECTOR: failure.connector,
+                semconv.RANKS: (event.rank,),
+                **attributes.cause_attributes(Cause(failure.mode, failure.error_type, failure.peer)),
+                semconv.ERROR_CLASS: failure.error_class,
+                semconv.UPSTREAM_TYPE: failure.upstream_type,
+                semconv.LAYER: int(layer) if layer.isdecimal() and len(layer) <= _LAYER_DIGITS else None,
+                semconv.REHEARSAL: attributes.rehearsal([entry]),
             }
         ),
         client=failure.channel != common_pb2.CHANNEL_EPLB,
-        error=parts.error_message(failure.mode, failure.error_type, failure.error_text),
+        error=attributes.error_message(failure.mode, failure.error_type, failure.error_text),
         entries=(entry,),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.vllm.ec_outcomes import EcCause
+    from penstock.instrumentation.vllm.ec.outcomes import EcCause
 
 REMEMBERED_NS: Final = 60_000_000_000
 CAPACITY: Final = 4096

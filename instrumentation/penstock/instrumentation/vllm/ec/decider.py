@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.decisions import DecidedBy, Decision, EcLoss, Outcome, decide_ec
-from penstock.instrumentation.policy_model import NO_POLICY
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.decisions import DecidedBy, Decision, EcLoss, Outcome, decide_ec
+from penstock.instrumentation.resilience.policy import NO_POLICY
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import client_error, ec_outcomes
-from penstock.instrumentation.vllm.judge import HELD
+from penstock.instrumentation.vllm.ec import outcomes
+from penstock.instrumentation.vllm.kv.decider import HELD
+from penstock.instrumentation.vllm.recovery import client_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.policy_model import Policy
-    from penstock.instrumentation.vllm.ec_outcomes import EcAffected, EcCause
-    from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.vllm.ec.outcomes import EcAffected, EcCause
+    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
 
 
 class EcJudge:
@@ -78,7 +79,7 @@ class EcJudge:
         record.ec_attempt += 1
         if not runtime.active:
             return
-        fields = ec_outcomes.outcome_fields(
+        fields = outcomes.outcome_fields(
             affected,
             decision,
             cause,

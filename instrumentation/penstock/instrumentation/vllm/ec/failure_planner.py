@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.decisions import Outcome
-from penstock.instrumentation.vllm import rewind
-from penstock.instrumentation.vllm.ec_needs import features_beyond
-from penstock.instrumentation.vllm.ec_outcomes import EcAffected
-from penstock.instrumentation.vllm.ghosts import named
-from penstock.instrumentation.vllm.kv_failures import exports
+from penstock.instrumentation.resilience.decisions import Outcome
+from penstock.instrumentation.vllm.ec.outcomes import EcAffected
+from penstock.instrumentation.vllm.ec.pending_items import features_beyond
+from penstock.instrumentation.vllm.kv.failure_planner import exports
+from penstock.instrumentation.vllm.recovery import rewind
+from penstock.instrumentation.vllm.recovery.freed_blocks import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from penstock.instrumentation.decisions import Decision
-    from penstock.instrumentation.vllm.ec_needs import Needs
-    from penstock.instrumentation.vllm.ec_tracking import StepLoads
+    from penstock.instrumentation.resilience.decisions import Decision
+    from penstock.instrumentation.vllm.ec.pending_items import Needs
+    from penstock.instrumentation.vllm.ec.step_loads import StepLoads
 
     Settle = Callable[[Any, EcAffected], Decision]
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from abc import ABC
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Extension, Requirement
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.hooks.patch import Patch
+from penstock.instrumentation.hooks.registry import Extension, Requirement
+from penstock.instrumentation.hooks.subclass import Swaps
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import identity
-from penstock.instrumentation.vllm.ec_reports import EcReport
-from penstock.instrumentation.vllm.ec_tracking import ask
-from penstock.instrumentation.vllm.ec_worker_side import EcWorkerSideMixin
-from penstock.instrumentation.vllm.patch import Patch
-from penstock.instrumentation.vllm.subclass import Swaps
+from penstock.instrumentation.vllm.ec.step_loads import ask
+from penstock.instrumentation.vllm.ec.worker_mixin import EcWorkerSideMixin
+from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport
+from penstock.instrumentation.vllm.naming import engine_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks import Need
-    from penstock.instrumentation.vllm.ec_control import EcControl
+    from penstock.instrumentation.hooks.registry import Need
+    from penstock.instrumentation.vllm.ec.load_controller import EcControl
 
 _GUARD = guard("ec_connector")
 
@@ -143,10 +143,10 @@ class EcConnectorHook:
 
     def _worker_side(self, config: Any, connector: Any) -> None:
         # Needs torch, which the API process has no use for.
-        from penstock.instrumentation.vllm.ec_worker import EcWorker
+        from penstock.instrumentation.vllm.ec.worker import EcWorker
 
         worker = EcWorker(config, connector)
         self._swaps.swap(connector, EcWorkerSideMixin)
         connector._penstock_worker = worker
-        identity.identify_worker(config)
+        engine_identity.identify_worker(config)
         runtime.start()

@@ -10,32 +10,32 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.decisions import Outcome, Trigger
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.decisions import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import ec_outcomes
-from penstock.instrumentation.vllm.ec_contract import EcFailure, EcLoader
-from penstock.instrumentation.vllm.ec_failures import EcFailures, supports
-from penstock.instrumentation.vllm.ec_judge import EcJudge
-from penstock.instrumentation.vllm.ec_memory import BadItems
-from penstock.instrumentation.vllm.ec_needs import Needs
-from penstock.instrumentation.vllm.ec_observer import EcObserver
-from penstock.instrumentation.vllm.ec_outcomes import EcAffected, EcCause
-from penstock.instrumentation.vllm.ec_reports import failed_items
-from penstock.instrumentation.vllm.ec_tracking import Tracking
-from penstock.instrumentation.vllm.ec_waits import EcWaits
-from penstock.instrumentation.vllm.worker_orders import WorkerOrders
+from penstock.instrumentation.vllm.ec import outcomes
+from penstock.instrumentation.vllm.ec.bad_items import BadItems
+from penstock.instrumentation.vllm.ec.deadlines import EcWaits
+from penstock.instrumentation.vllm.ec.decider import EcJudge
+from penstock.instrumentation.vllm.ec.failure_planner import EcFailures, supports
+from penstock.instrumentation.vllm.ec.observer import EcObserver
+from penstock.instrumentation.vllm.ec.outcomes import EcAffected, EcCause
+from penstock.instrumentation.vllm.ec.pending_items import Needs
+from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader
+from penstock.instrumentation.vllm.ec.step_loads import Tracking
+from penstock.instrumentation.vllm.messages.ec_worker_report import failed_items
+from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.instrumentation.decisions import Decision
-    from penstock.instrumentation.directives import Directives
-    from penstock.instrumentation.policy_model import Policy
-    from penstock.instrumentation.vllm.ec_tracking import Answer
-    from penstock.instrumentation.vllm.ec_waits import EcWait
-    from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
-    from penstock.instrumentation.vllm.worker_media import WorkerMedia
+    from penstock.instrumentation.resilience.decisions import Decision
+    from penstock.instrumentation.resilience.orders import Directives
+    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.vllm.ec.deadlines import EcWait
+    from penstock.instrumentation.vllm.ec.step_loads import Answer
+    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
+    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE
@@ -318,4 +318,4 @@ class EcControl:
     def _settle(self, request: Any, affected: EcAffected) -> Decision:
         found = (self._bad.cause(item) for item in affected.items)
         cause = next((each for each in found if each is not None), _UNKNOWN)
-        return self._judge.decide(request, affected, ec_outcomes.cause_of(affected, cause))
+        return self._judge.decide(request, affected, outcomes.cause_of(affected, cause))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import failures
-from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.vllm.naming import failure_modes
+from penstock.instrumentation.vllm.naming.peers import Peer
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcTransfer
+    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
 
 _GUARD = guard("ec_observer")
 
@@ -62,7 +62,7 @@ class EcObserver:
                     "error_type": failure.error_type,
                     "peer": (failure.peer or Peer()).fields(),
                     "error_class": failure.error_class,
-                    "error_text": failures.cut(failure.text),
+                    "error_text": failure_modes.cut(failure.text),
                     "start_time_unix_nano": failure.start_ns,
                     "item": failure.item,
                 }

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.decisions import Trigger
-from penstock.instrumentation.vllm.outcomes import Cause
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.decisions import Trigger
+from penstock.instrumentation.vllm.requests.outcomes import Cause
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.decisions import Decision
-    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.resilience.decisions import Decision
+    from penstock.instrumentation.vllm.naming.peers import Peer
 
 
 @dataclass(frozen=True, slots=True)

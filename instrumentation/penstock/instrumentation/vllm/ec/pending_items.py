@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.vllm.ec_media import LocalMedia
+from penstock.instrumentation.vllm.ec.ec_media import LocalMedia
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.instrumentation.vllm.ec_contract import EcLoader
-    from penstock.instrumentation.vllm.ec_memory import BadItems
-    from penstock.instrumentation.vllm.peers import Peer
-    from penstock.instrumentation.vllm.worker_media import WorkerMedia
+    from penstock.instrumentation.vllm.ec.bad_items import BadItems
+    from penstock.instrumentation.vllm.ec.protocol import EcLoader
+    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
 
 
 class Needs:

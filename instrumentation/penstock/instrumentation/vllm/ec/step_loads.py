@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.vllm.ec_contract import ExternalItem
-from penstock.instrumentation.vllm.ghosts import Ghost
+from penstock.instrumentation.vllm.ec.protocol import ExternalItem
+from penstock.instrumentation.vllm.recovery.freed_blocks import Ghost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,21 +12,21 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.drills import Drills
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.resilience.fault_drills import Drills
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
-from penstock.instrumentation.vllm import failures
-from penstock.instrumentation.vllm.ec_contract import EcFailure, EcLoader, EcTransfer
-from penstock.instrumentation.vllm.ec_observer import EcObserver
-from penstock.instrumentation.vllm.ec_reports import EcReport, ItemFailure
-from penstock.instrumentation.vllm.ec_shapes import Shapes
-from penstock.instrumentation.vllm.peers import UNKNOWN, Peer
+from penstock.instrumentation.vllm.ec.observer import EcObserver
+from penstock.instrumentation.vllm.ec.placeholders import Shapes
+from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcTransfer
+from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure
+from penstock.instrumentation.vllm.naming import failure_modes
+from penstock.instrumentation.vllm.naming.peers import UNKNOWN, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
-    from penstock.instrumentation.vllm.ec_contract import ExternalItem
+    from penstock.instrumentation.vllm.ec.protocol import ExternalItem
 
 _GUARD = guard("ec_worker")
 
@@ -71,7 +71,7 @@ class EcWorker:
             with _GUARD:
                 missing = next((each for each in wanted if each.item not in cache), None)
                 if missing is not None:
-                    self._tell(missing, failures.of_store(error, c.FAILURE_MODE_LOAD), start_ns)
+                    self._tell(missing, failure_modes.of_store(error, c.FAILURE_MODE_LOAD), start_ns)
                     # vLLM kills all processes of an engine that raises, within milliseconds.
                     runtime.flush(LAST_WORDS_SECONDS)
             raise
@@ -90,7 +90,7 @@ class EcWorker:
         start_ns = time.time_ns()
         self._drop_placeholders(items, cache)
         wanted = [each for each in items if each.item not in cache]
-        failed: dict[str, failures.Failure] = {}
+        failed: dict[str, failure_modes.Failure] = {}
         while True:
             try:
                 load()
@@ -98,7 +98,7 @@ class EcWorker:
                 missing = next((each for each in wanted if each.item not in cache), None)
                 if missing is None:
                     raise
-                failed[missing.item] = failures.of_store(error, c.FAILURE_MODE_LOAD)
+                failed[missing.item] = failure_modes.of_store(error, c.FAILURE_MODE_LOAD)
                 self._replace(missing, cache)
             else:
                 break
@@ -127,9 +127,9 @@ class EcWorker:
         found, self._failures = tuple(self._failures), []
         return EcReport(found, inner) if found or inner is not None else None
 
-    def _inspect(self, item: ExternalItem, tensor: Any) -> failures.Failure | None:
+    def _inspect(self, item: ExternalItem, tensor: Any) -> failure_modes.Failure | None:
         if tensor is None:
-            return failures.Failure(
+            return failure_modes.Failure(
                 c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER, error_text="the connector did not load the item"
             )
         if not isinstance(tensor, torch.Tensor):
@@ -137,11 +137,11 @@ class EcWorker:
         else:
             fault = self._shapes.fault(tensor, item.rows, item.modality)
         if fault:
-            return failures.Failure(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT, error_text=fault)
+            return failure_modes.Failure(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_CORRUPT, error_text=fault)
         drill = self._drills.hit(c.CHANNEL_EC, c.FAILURE_MODE_LOAD, UNKNOWN)
         if drill is None:
             return None
-        return failures.Failure(
+        return failure_modes.Failure(
             c.FAILURE_MODE_LOAD,
             c.ERROR_TYPE_OTHER,
             error_text=f"rehearsal: fault drill {drill.id}",
@@ -189,7 +189,7 @@ class EcWorker:
         )
         if error is not None:
             self._observer.failed(
-                _ec_failure(item, failures.of_store(error, c.FAILURE_MODE_LOAD), start_ns),
+                _ec_failure(item, failure_modes.of_store(error, c.FAILURE_MODE_LOAD), start_ns),
                 direction=c.DIRECTION_SEND,
             )
             runtime.flush(LAST_WORDS_SECONDS)
@@ -208,7 +208,7 @@ class EcWorker:
                 )
             )
 
-    def _tell(self, item: ExternalItem, failure: failures.Failure, start_ns: int) -> None:
+    def _tell(self, item: ExternalItem, failure: failure_modes.Failure, start_ns: int) -> None:
         if not self._moves_ahead:
             self._observer.received(
                 EcTransfer(
@@ -220,7 +220,7 @@ class EcWorker:
         )
 
 
-def _ec_failure(item: str, failure: failures.Failure, start_ns: int, request_id: str = "") -> EcFailure:
+def _ec_failure(item: str, failure: failure_modes.Failure, start_ns: int, request_id: str = "") -> EcFailure:
     return EcFailure(
         item,
         failure.mode,

@@ -6,11 +6,11 @@ import time
 from abc import ABC
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.vllm.ec_contract import ExternalItem
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.vllm.ec.protocol import ExternalItem
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.ec_worker import EcWorker
+    from penstock.instrumentation.vllm.ec.worker import EcWorker
 
 _GUARD = guard("ec_worker")
 

@@ -11,16 +11,16 @@ import inspect
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Requirement
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.hooks.patch import Patch
+from penstock.instrumentation.hooks.registry import Requirement
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.patch import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.instrumentation.vllm.eplb_observer import EplbObserver
+    from penstock.instrumentation.vllm.eplb.observer import EplbObserver
 
 _GUARD = guard("eplb")
 
@@ -104,7 +104,7 @@ class EplbHook:
 def _observer(state: Any) -> EplbObserver:
     found: EplbObserver | None = vars(state).get(_OBSERVER)
     if found is None:
-        from penstock.instrumentation.vllm.eplb_observer import EplbObserver
+        from penstock.instrumentation.vllm.eplb.observer import EplbObserver
 
         found = EplbObserver(state)
         setattr(state, _OBSERVER, found)
@@ -215,7 +215,7 @@ def _drain(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take_over(original: Callable[..., Any]) -> Callable[..., Any]:
-    from penstock.instrumentation.vllm.eplb_observer import rebalance_of
+    from penstock.instrumentation.vllm.eplb.observer import rebalance_of
 
     @functools.wraps(original)
     def _move_to_workspace(model_state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -249,7 +249,7 @@ def _thread(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _result(original: Callable[..., Any]) -> Callable[..., Any]:
-    from penstock.instrumentation.vllm.eplb_observer import result_ready
+    from penstock.instrumentation.vllm.eplb.observer import result_ready
 
     @functools.wraps(original, updated=())
     def make_result(*args: Any, **kwargs: Any) -> Any:
@@ -262,8 +262,8 @@ def _result(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _move(original: Callable[..., Any]) -> Callable[..., Any]:
-    from penstock.instrumentation.vllm.eplb_moves import NOBODY
-    from penstock.instrumentation.vllm.eplb_observer import move_begins, move_ended, rebalance_of
+    from penstock.instrumentation.vllm.eplb.layer_transfer import NOBODY
+    from penstock.instrumentation.vllm.eplb.observer import move_begins, move_ended, rebalance_of
 
     signature = inspect.signature(original)
 
@@ -296,7 +296,7 @@ def _move(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _policy(original: Callable[..., Any]) -> Any:
-    from penstock.instrumentation.vllm.eplb_observer import policy_ran
+    from penstock.instrumentation.vllm.eplb.observer import policy_ran
 
     unbound = original.__func__  # type: ignore[attr-defined]
     signature = inspect.signature(unbound)

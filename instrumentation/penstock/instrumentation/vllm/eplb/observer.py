@@ -7,21 +7,21 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import identity
-from penstock.instrumentation.vllm.eplb_moves import (
+from penstock.instrumentation.vllm.eplb.layer_transfer import (
     balancedness,
     bytes_of_expert,
     layer_moves,
     partners_of,
 )
-from penstock.instrumentation.vllm.eplb_rebalance import DRAINED, NOT_BEGUN, STOPPED, Rebalance, Who
+from penstock.instrumentation.vllm.eplb.rebalance import DRAINED, NOT_BEGUN, STOPPED, Rebalance, Who
+from penstock.instrumentation.vllm.naming import engine_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.vllm.eplb_moves import Partners
+    from penstock.instrumentation.vllm.eplb.layer_transfer import Partners
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 # On a communicator: the rebalance that it moves experts for.
@@ -239,4 +239,4 @@ def _identify(parallel_config: Any) -> None:
             index = str(parallel_config.data_parallel_index)
             runtime.identify(process="worker", key=index, rank=parallel_config.rank)
         return
-    identity.identify_worker(config)
+    engine_identity.identify_worker(config)

@@ -11,14 +11,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.eplb_moves import NOBODY
-from penstock.instrumentation.vllm.failures import cut, error_type_of
-from penstock.instrumentation.vllm.peers import UNKNOWN
+from penstock.instrumentation.vllm.eplb.layer_transfer import NOBODY
+from penstock.instrumentation.vllm.naming.failure_modes import cut, error_type_of
+from penstock.instrumentation.vllm.naming.peers import UNKNOWN
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.eplb_moves import LayerMoves, Partners
+    from penstock.instrumentation.vllm.eplb.layer_transfer import LayerMoves, Partners
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 RANKS_TOLD: Final = 16

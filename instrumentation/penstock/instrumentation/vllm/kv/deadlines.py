@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.deadlines import Deadlines, Limits
+from penstock.instrumentation.resilience.deadlines import Deadlines, Limits
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.deadlines import Overdue, Wait
-    from penstock.instrumentation.policy_model import Policy
-    from penstock.instrumentation.vllm.worker_orders import WorkerOrders
+    from penstock.instrumentation.resilience.deadlines import Overdue, Wait
+    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders
 
 
 class LoadDeadlines:

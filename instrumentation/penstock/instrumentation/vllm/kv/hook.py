@@ -9,26 +9,27 @@ from __future__ import annotations
 from abc import ABC
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Extension, Requirement
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.hooks.patch import Patch
+from penstock.instrumentation.hooks.registry import Extension, Requirement
+from penstock.instrumentation.hooks.subclass import Swaps
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import identity, nixl_compatibility
-from penstock.instrumentation.vllm.kv_hook import KvWorkers
-from penstock.instrumentation.vllm.kv_step import StepLoads
-from penstock.instrumentation.vllm.load_control import Admission
-from penstock.instrumentation.vllm.nixl_hook import NixlWorkers
-from penstock.instrumentation.vllm.patch import Patch
-from penstock.instrumentation.vllm.reports import WorkerReport
-from penstock.instrumentation.vllm.subclass import Swaps
+from penstock.instrumentation.vllm.kv.base.hook import KvWorkers
+from penstock.instrumentation.vllm.kv.base.step_loads import StepLoads
+from penstock.instrumentation.vllm.kv.load_controller import Admission
+from penstock.instrumentation.vllm.kv.nixl import compatibility
+from penstock.instrumentation.vllm.kv.nixl.hook import NixlWorkers
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
+from penstock.instrumentation.vllm.naming import engine_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.instrumentation.hooks import Need
-    from penstock.instrumentation.vllm.load_control import LoadControl
-    from penstock.instrumentation.vllm.nixl_observer import NixlObserver
-    from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
+    from penstock.instrumentation.hooks.registry import Need
+    from penstock.instrumentation.vllm.kv.load_controller import LoadControl
+    from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
+    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
 
 _GUARD = guard("kv_connector")
 
@@ -149,9 +150,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
                 if len(hashes) == 1 and (shown := next(iter(hashes))):
                     observer.compatibility_hash = shown
                     connector: Any = self
-                    observer.compatibility_factors = nixl_compatibility.own_factors(
-                        connector._vllm_config, shown
-                    )
+                    observer.compatibility_factors = compatibility.own_factors(connector._vllm_config, shown)
         return host.set_xfer_handshake_metadata_pp_aware(metadata)
 
 
@@ -240,7 +239,7 @@ class KvConnectorHook:
                 each._penstock_worker = observer
             elif not _children(each):
                 self._workers.instrument(config, each)
-        identity.identify_worker(config)
+        engine_identity.identify_worker(config)
         runtime.start()
 
 

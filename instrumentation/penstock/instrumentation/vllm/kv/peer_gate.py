@@ -7,20 +7,20 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.circuit import Failure, Rules, State
-from penstock.instrumentation.quarantine import Quarantine
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.circuit_breaker import Failure, Rules, State
+from penstock.instrumentation.resilience.quarantine import Quarantine
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import peers
-from penstock.instrumentation.vllm.outcomes import Cause
+from penstock.instrumentation.vllm.naming import peers
+from penstock.instrumentation.vllm.requests.outcomes import Cause
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.circuit import Admit
-    from penstock.instrumentation.directives import Directives
-    from penstock.instrumentation.policy_model import Policy
-    from penstock.instrumentation.quarantine import Change
-    from penstock.instrumentation.vllm.reports import Culprit
-    from penstock.instrumentation.vllm.requests import RequestRecord
+    from penstock.instrumentation.resilience.circuit_breaker import Admit
+    from penstock.instrumentation.resilience.orders import Directives
+    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience.quarantine import Change
+    from penstock.instrumentation.vllm.messages.worker_report import Culprit
+    from penstock.instrumentation.vllm.requests.record import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _REMEMBERED: Final = 1024

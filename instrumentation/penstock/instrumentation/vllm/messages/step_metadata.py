@@ -13,15 +13,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.directives import NO_DIRECTIVES
-from penstock.instrumentation.policy_model import Telemetry
+from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
+from penstock.instrumentation.resilience.policy import Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.deadlines import Wait
-    from penstock.instrumentation.directives import Directives
-    from penstock.instrumentation.policy_model import Policy
+    from penstock.instrumentation.resilience.deadlines import Wait
+    from penstock.instrumentation.resilience.orders import Directives
+    from penstock.instrumentation.resilience.policy import Policy
 
 _DRILLS: Final = "penstock_drills"
 _TELEMETRY: Final = "penstock_telemetry"

@@ -1,15 +1,15 @@
 """What scheduler and workers tell each other about the loads and saves of a connector that is only known by its base interface.
 
 With a step go ``penstock_loads`` and ``penstock_saves`` on the connector's metadata: what the scheduler has decided to load
-with it, and for which requests the connector saves while the step runs, where it tells that (``kv_dialects.py``). Back comes, in the :class:`~penstock.instrumentation.vllm.reports.WorkerReport`, what became of it on each rank. Pure.
+with it, and for which requests the connector saves while the step runs, where it tells that (``kv_dialects.py``). Back comes, in the :class:`~penstock.instrumentation.vllm.messages.worker_report.WorkerReport`, what became of it on each rank. Pure.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.peers import UNKNOWN, Peer
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.naming.peers import UNKNOWN, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

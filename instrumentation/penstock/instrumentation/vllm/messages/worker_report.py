@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.vllm.kv_moves import BrokenBlocks, KvMove
-    from penstock.instrumentation.vllm.kv_reasons import LoadReason
-    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.vllm.messages.load_reasons import LoadReason
+    from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, KvMove
+    from penstock.instrumentation.vllm.naming.peers import Peer
 
 
 @dataclass(frozen=True, slots=True)

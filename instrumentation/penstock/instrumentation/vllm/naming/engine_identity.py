@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:

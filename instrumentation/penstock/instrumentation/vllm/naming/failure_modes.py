@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

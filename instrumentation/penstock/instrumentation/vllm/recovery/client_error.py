@@ -11,18 +11,18 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Requirement
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.hooks.patch import Patch
+from penstock.instrumentation.hooks.registry import Requirement
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.outcomes import MODE_WORDS
-from penstock.instrumentation.vllm.patch import Patch
+from penstock.instrumentation.vllm.requests.outcomes import MODE_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.vllm.outcomes import Cause
-    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.requests.outcomes import Cause
 
 _GUARD = guard("client_error")
 _ERROR: Final = "error"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.vllm.rewind import NO_BLOCK, Holder
+from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, Holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.deadlines import Limits, exceeded
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.deadlines import Limits, exceeded
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.policy_model import Policy
-    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.vllm.naming.peers import Peer
 
 _CHANNELS = {
     c.DEFERRAL_REASON_REMOTE_KV: c.CHANNEL_KV,

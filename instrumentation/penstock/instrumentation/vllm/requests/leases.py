@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 
 
 @dataclass(frozen=True, slots=True)

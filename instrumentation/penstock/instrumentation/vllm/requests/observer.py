@@ -9,19 +9,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import outcomes, reports, requests
-from penstock.instrumentation.vllm.deferrals import Deferral, Deferrals
-from penstock.instrumentation.vllm.leases import Lease, Leases
+from penstock.instrumentation.vllm.messages import worker_report
+from penstock.instrumentation.vllm.requests import outcomes
+from penstock.instrumentation.vllm.requests import record as requests
+from penstock.instrumentation.vllm.requests.deferrals import Deferral, Deferrals
+from penstock.instrumentation.vllm.requests.leases import Lease, Leases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.decisions import Decision
-    from penstock.instrumentation.vllm.outcomes import Affected, Cause
-    from penstock.instrumentation.vllm.peers import Peer
-    from penstock.instrumentation.vllm.requests import RequestRecord
+    from penstock.instrumentation.resilience.decisions import Decision
+    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.requests.outcomes import Affected, Cause
+    from penstock.instrumentation.vllm.requests.record import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 
@@ -153,7 +155,7 @@ class SchedulerObserver:
 
     def reported(self, metadata: Any) -> None:
         """Take in what the workers said about this step."""
-        for report in reports.find(metadata):
+        for report in worker_report.find(metadata):
             for request_id, began_ns in report.began:
                 self._deferrals.transfer_began(request_id, began_ns)
             for request_id in report.expired:

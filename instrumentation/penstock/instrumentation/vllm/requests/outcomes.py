@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.decisions import Trigger
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.decisions import Trigger
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.decisions import Decision
-    from penstock.instrumentation.vllm.requests import RequestRecord
+    from penstock.instrumentation.resilience.decisions import Decision
+    from penstock.instrumentation.vllm.requests.record import RequestRecord
 
 MODE_WORDS: Final = {
     number: name.removeprefix("FAILURE_MODE_").lower()

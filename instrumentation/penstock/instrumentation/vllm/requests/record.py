@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm import peers
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.naming import peers
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.peers import Peer
-    from penstock.instrumentation.vllm.reports import LoadFailure
+    from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
+    from penstock.instrumentation.vllm.naming.peers import Peer
 
 # The front end appends eight hexadecimal digits to the id that it makes from X-Request-Id.
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")

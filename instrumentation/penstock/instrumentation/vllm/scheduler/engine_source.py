@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.constants import ROLES
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.policy_model import Action
+from penstock.instrumentation.core.constants import ROLES
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.resilience.policy import Action
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import identity
-from penstock.instrumentation.vllm.ec_connectors import EcSchedulerSideMixin
-from penstock.instrumentation.vllm.ec_control import EcControl
-from penstock.instrumentation.vllm.load_control import LoadControl
-from penstock.instrumentation.vllm.scheduler_observer import SchedulerObserver
-from penstock.instrumentation.vllm.worker_media import WorkerMedia
+from penstock.instrumentation.vllm.ec.hook import EcSchedulerSideMixin
+from penstock.instrumentation.vllm.ec.load_controller import EcControl
+from penstock.instrumentation.vllm.kv.load_controller import LoadControl
+from penstock.instrumentation.vllm.naming import engine_identity
+from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
+from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
 
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -57,8 +57,8 @@ class EngineSource:
         """Say who this process is, follow the policy, contribute to the snapshot; returns itself."""
         runtime.identify(
             process="engine-core",
-            key=identity.engine_index(self._config),
-            role=identity.guess_role(self._config),
+            key=engine_identity.engine_index(self._config),
+            role=engine_identity.guess_role(self._config),
             model=self._facts["model"],
             vllm_version=self._facts["vllm_version"],
         )
@@ -87,7 +87,7 @@ class EngineSource:
         self.loads.fill(snapshot)
         if self.ec is not None:
             self.ec.fill(snapshot)
-        role = runtime.identity.role or identity.guess_role(self._config, self.observer.roles.copy())
+        role = runtime.identity.role or engine_identity.guess_role(self._config, self.observer.roles.copy())
         facts = snapshot.engine
         for name, value in self._facts.items():
             setattr(facts, name, value)
@@ -109,8 +109,8 @@ def _facts(scheduler: Any) -> dict[str, Any]:
     config = scheduler.vllm_config
     transfer, encoder = config.kv_transfer_config, config.ec_transfer_config
     facts = {
-        "model": identity.model_name(config),
-        "vllm_version": identity.vllm_version(),
+        "model": engine_identity.model_name(config),
+        "vllm_version": engine_identity.vllm_version(),
         "kv_connector": str(transfer.kv_connector or "") if transfer is not None else "",
         "kv_role": str(transfer.kv_role or "") if transfer is not None else "",
         "kv_engine_id": str(transfer.engine_id or "") if transfer is not None else "",

@@ -1,6 +1,6 @@
 """The hooks that put the mixin over vLLM's scheduler, and a factory for ``--scheduler-cls``.
 
-``penstock.instrumentation.vllm.scheduler_hook.create_scheduler`` is what ``--scheduler-cls`` takes where the patch of
+``penstock.instrumentation.vllm.scheduler.hook.create_scheduler`` is what ``--scheduler-cls`` takes where the patch of
 the configuration is disabled or does not fit.
 """
 
@@ -10,17 +10,17 @@ import copy
 import functools
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.hooks import Extension, Requirement, State, registry
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.hooks.patch import Patch
+from penstock.instrumentation.hooks.registry import Extension, Requirement, State, registry
+from penstock.instrumentation.hooks.subclass import instrumented
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.patch import Patch
-from penstock.instrumentation.vllm.subclass import instrumented
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks import Need
+    from penstock.instrumentation.hooks.registry import Need
 
 _METHODS = (
     ("schedule", ()),
@@ -60,7 +60,7 @@ class SchedulerHook:
 
     def requires(self) -> Iterable[Need]:
         """Return the methods that the mixin extends."""
-        from penstock.instrumentation.vllm.scheduler import SchedulerMixin
+        from penstock.instrumentation.vllm.scheduler.mixin import SchedulerMixin
 
         yield from (Requirement(self._class, name, parameters) for name, parameters in _METHODS)
         yield State(self._class, _STATE)
@@ -113,7 +113,7 @@ def instrument(scheduler_class: Any) -> Any:
     made: Any = scheduler_class
     with guard("scheduler_class"):
         if registry.install(SchedulerHook(scheduler_class), settings.hooks_disabled if settings else ()):
-            from penstock.instrumentation.vllm.scheduler import SchedulerMixin
+            from penstock.instrumentation.vllm.scheduler.mixin import SchedulerMixin
 
             # A class may refuse to be derived from: __init_subclass__, a metaclass.
             made = instrumented(SchedulerMixin, scheduler_class)

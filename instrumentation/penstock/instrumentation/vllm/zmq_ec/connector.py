@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.vllm.zmq_ec import settings, wire
-from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
-from penstock.instrumentation.vllm.zmq_ec.consumer import Consumer
-from penstock.instrumentation.vllm.zmq_ec.loader import Loader
+from penstock.instrumentation.vllm.zmq_ec import settings
+from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
+from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import Consumer
+from penstock.instrumentation.vllm.zmq_ec.consumer.worker import Loader
 from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders, StepReport
-from penstock.instrumentation.vllm.zmq_ec.publisher import Publisher
+from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorRole
 from vllm.distributed.ec_transfer.ec_connector.utils import (
     PlaceholderMetadataResolver,
@@ -18,8 +19,8 @@ from vllm.distributed.ec_transfer.ec_connector.utils import (
 
 if TYPE_CHECKING:
     import torch
-    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
-    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.naming.peers import Peer
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import ECConnectorOutput
@@ -60,7 +61,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
             data_parallel_index=parallel.data_parallel_index,
         )
         hidden_size = model.get_inputs_embeds_size()
-        digest = wire.model_digest(self._settings.model, hidden_size)
+        digest = protocol.model_digest(self._settings.model, hidden_size)
         self.load_failure_default = self._settings.consumer.load_failure
         self._resolver = PlaceholderMetadataResolver(model)
         self._consumer: Consumer | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Loaded
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.item_state import LoadOrder
-    from penstock.instrumentation.vllm.zmq_ec.region import RegionName
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import LoadOrder
+    from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionName
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorMetadata, ECConnectorWorkerMetadata
 
 

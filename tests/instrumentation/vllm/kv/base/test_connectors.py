@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 
-from tests.support import schedulers
-from tests.support.connector_trial import example, offloading
-from tests.support.schedulers import BLOCK, BLOCKS, request
-from tests.support.toy_mover import run_step, worker
+from tests.support.engine import schedulers
+from tests.support.engine.schedulers import BLOCK, BLOCKS, request
+from tests.support.kv.connector_trial import example, offloading
+from tests.support.kv.fake_mover import run_step, worker
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 

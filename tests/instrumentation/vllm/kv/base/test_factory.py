@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.instrumentation.vllm.connectors import SchedulerSideMixin
-from penstock.instrumentation.vllm.kv_worker import KvWorkerMixin
-from penstock.instrumentation.vllm.subclass import instrumented
+from penstock.instrumentation.hooks.subclass import instrumented
+from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
+from penstock.instrumentation.vllm.kv.hook import SchedulerSideMixin
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     from vllm.distributed.kv_transfer.kv_connector.v1 import supports_hma
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "connectors.md"
+DOCUMENT = Path(__file__).resolve().parents[5] / "docs" / "connectors.md"
 NAMES = sorted(KVConnectorFactory._registry)
 # Their modules import libraries that may not be in the environment: LMCache is not, msgpack is in the one of the tests.
 FOREIGN = {"LMCacheMPConnector", "MoRIIOConnector"}

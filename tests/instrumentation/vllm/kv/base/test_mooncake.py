@@ -10,18 +10,18 @@ import msgspec
 import pytest
 import zmq
 import zmq.asyncio
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import kv_reasons
-from penstock.instrumentation.vllm.failures import Failure
-from penstock.instrumentation.vllm.kv_dialects import failure_of_mooncake
-from penstock.instrumentation.vllm.kv_reasons import Reasons
+from penstock.instrumentation.vllm.kv.base.connector_adapters import failure_of_mooncake
+from penstock.instrumentation.vllm.messages import load_reasons
+from penstock.instrumentation.vllm.messages.load_reasons import Reasons
+from penstock.instrumentation.vllm.naming.failure_modes import Failure
 
-from demo.processes import free_port
-from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK, request
-from tests.support.toy_mooncake import pull, toy_mooncake
-from tests.support.toy_mover import run_step, worker
+from demo.common.processes import free_port
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import BLOCK, request
+from tests.support.kv.fake_mooncake import pull, toy_mooncake
+from tests.support.kv.fake_mover import run_step, worker
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's own
@@ -33,7 +33,7 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 
@@ -87,7 +87,7 @@ def test_what_an_error_says() -> None:
 
 def test_reasons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the scheduler does not fetch is not kept without end; what is lost is counted."""
-    monkeypatch.setattr(kv_reasons, "REASONS_MAX", 2)
+    monkeypatch.setattr(load_reasons, "REASONS_MAX", 2)
     lost: list[tuple[str, str]] = []
     monkeypatch.setattr(runtime.emitter.drops, "add", lambda *row: lost.append(row))
     reasons = Reasons(3)

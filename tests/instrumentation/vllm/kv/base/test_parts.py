@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm import kv_dialects, kv_jobs
-from penstock.instrumentation.vllm.kv_dialects import Done, EventJobs, Job, OffloadingJobs
-from penstock.instrumentation.vllm.kv_jobs import JobTable
-from penstock.instrumentation.vllm.kv_moves import (
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.kv.base import connector_adapters, kv_jobs
+from penstock.instrumentation.vllm.kv.base.connector_adapters import Done, EventJobs, Job, OffloadingJobs
+from penstock.instrumentation.vllm.kv.base.kv_jobs import JobTable
+from penstock.instrumentation.vllm.kv.base.step_loads import StepLoads
+from penstock.instrumentation.vllm.messages.transfers import (
     LOADS_MAX,
     BrokenBlocks,
     KvLoad,
@@ -24,9 +25,8 @@ from penstock.instrumentation.vllm.kv_moves import (
     place_of,
     saves_of,
 )
-from penstock.instrumentation.vllm.kv_step import StepLoads
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.reports import WorkerReport, find
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport, find
+from penstock.instrumentation.vllm.naming.peers import Peer
 
 SEND, RECEIVE = c.DIRECTION_SEND, c.DIRECTION_RECEIVE
 
@@ -185,5 +185,5 @@ def test_dialects_go_by_the_class_and_its_ancestors() -> None:
     class Mine(OffloadingConnector):
         pass
 
-    assert kv_dialects.named(kv_dialects.JOBS, Mine()) is OffloadingJobs
-    assert kv_dialects.named(kv_dialects.JOBS, object()) is None
+    assert connector_adapters.named(connector_adapters.JOBS, Mine()) is OffloadingJobs
+    assert connector_adapters.named(connector_adapters.JOBS, object()) is None

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv_worker import KvWorkerMixin
+from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
 
-from tests.support import toy_mover
-from tests.support.recorder import policy
-from tests.support.schedulers import BLOCK, PEER, REMOTE, request
-from tests.support.toy_mover import OwnMetadata, mover, multi, run_step, worker
+from tests.support.engine.recorder import policy
+from tests.support.engine.schedulers import BLOCK, PEER, REMOTE, request
+from tests.support.kv import fake_mover
+from tests.support.kv.fake_mover import OwnMetadata, mover, multi, run_step, worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeScheduler = Callable[..., Any]
 
@@ -248,11 +248,11 @@ def test_what_vllm_asks_of_a_connector_stays(pair: tuple[Any, Any]) -> None:
         assert (kind.__name__, kind.__qualname__, kind.__module__) == (
             "ToyMover",
             "ToyMover",
-            toy_mover.MODULE,
+            fake_mover.MODULE,
         )
-        assert isinstance(each, toy_mover.ToyMover)
-        assert kind is not toy_mover.ToyMover
-        assert kind.build_kv_connector_stats() is toy_mover.ToyMover.build_kv_connector_stats()
+        assert isinstance(each, fake_mover.ToyMover)
+        assert kind is not fake_mover.ToyMover
+        assert kind.build_kv_connector_stats() is fake_mover.ToyMover.build_kv_connector_stats()
 
 
 def test_paused(pair: tuple[Any, Any], recorder: Recorder) -> None:

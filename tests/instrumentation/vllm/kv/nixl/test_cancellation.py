@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 
-from tests.support.nixl_faults import break_agent, refuse
-from tests.support.nixl_pair import Engine, connect, instrumented_engines, prepare
-from tests.support.recorder import recording
+from tests.support.engine.recorder import recording
+from tests.support.kv.nixl_faults import break_agent, refuse
+from tests.support.kv.nixl_pair import Engine, connect, instrumented_engines, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeEngine = Callable[..., Engine]
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.deadlines import Wait
-from penstock.instrumentation.vllm.nixl_blame import Hold, Turn, Waited
-from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.deadlines import Wait
+from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Hold, Turn, Waited
+from penstock.instrumentation.vllm.naming.peers import Peer
 
-from demo.processes import free_port
-from tests.support.nixl_faults import break_agent
-from tests.support.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
-from tests.support.recorder import recording
+from demo.common.processes import free_port
+from tests.support.engine.recorder import recording
+from tests.support.kv.nixl_faults import break_agent
+from tests.support.kv.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeEngine = Callable[..., Engine]
 

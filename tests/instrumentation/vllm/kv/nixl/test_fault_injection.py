@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.drills import SLOW, Drill, DrillRefusedError
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.settings import Settings
+from penstock.instrumentation.resilience.fault_drills import SLOW, Drill, DrillRefusedError
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.settings import Settings
 
-from tests.support.nixl_pair import DEADLINE, Engine, connect, instrumented_engines, prepare
-from tests.support.recorder import recording
+from tests.support.engine.recorder import recording
+from tests.support.kv.nixl_pair import DEADLINE, Engine, connect, instrumented_engines, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeEngine = Callable[..., Engine]
 

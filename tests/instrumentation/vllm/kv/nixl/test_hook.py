@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.hooks.registry import registry
 
-from tests.support.nixl_pair import Engine, connect, instrumented_engines, prepare
+from tests.support.kv.nixl_pair import Engine, connect, instrumented_engines, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeEngine = Callable[..., Engine]
 

@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation.policy_model import NO_POLICY, Policy, Telemetry
+from penstock.instrumentation.resilience.policy import NO_POLICY, Policy, Telemetry
 from penstock.instrumentation.runtime import runtime
 
-from tests.support.nixl_faults import break_agent, refuse
-from tests.support.nixl_pair import Engine, connect, instrumented_engines, prepare
+from tests.support.kv.nixl_faults import break_agent, refuse
+from tests.support.kv.nixl_pair import Engine, connect, instrumented_engines, prepare
 from tests.support.seconds import SecondsClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeEngine = Callable[..., Engine]
 

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.nixl_blame import Turn, in_the_way, of_wait
-from penstock.instrumentation.vllm.nixl_compatibility import differing, versions_near
-from penstock.instrumentation.vllm.nixl_handshakes import DELAY_NS, Handshakes, Run
-from penstock.instrumentation.vllm.nixl_handshaking import clock_offset_ns
-from penstock.instrumentation.vllm.nixl_reach import refuses
-from penstock.instrumentation.vllm.nixl_sizes import bytes_of
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.reports import Culprit
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.kv.nixl.compatibility import differing, versions_near
+from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Turn, in_the_way, of_wait
+from penstock.instrumentation.vllm.kv.nixl.handshake_mixin import clock_offset_ns
+from penstock.instrumentation.vllm.kv.nixl.handshake_table import DELAY_NS, Handshakes, Run
+from penstock.instrumentation.vllm.kv.nixl.nixl_sizes import bytes_of
+from penstock.instrumentation.vllm.kv.nixl.port_probe import refuses
+from penstock.instrumentation.vllm.messages.worker_report import Culprit
+from penstock.instrumentation.vllm.naming.peers import Peer
 
-from demo.processes import free_port
-from tests.support.nixl_pair import HOST
+from demo.common.processes import free_port
+from tests.support.kv.nixl_pair import HOST
 
 FACTORS = {
     "dtype": "float16",

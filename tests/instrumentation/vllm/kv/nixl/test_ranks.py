@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.deadlines import Wait
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.deadlines import Wait
 
-from tests.support import schedulers
-from tests.support.nixl_faults import break_agent, refuse
-from tests.support.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
-from tests.support.nixl_ranks import Aggregator, update
+from tests.support.engine import schedulers
+from tests.support.kv.nixl_faults import break_agent, refuse
+from tests.support.kv.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
+from tests.support.kv.nixl_ranks import Aggregator, update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeEngine = Callable[..., Engine]
     MakeScheduler = Callable[..., Any]

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 
-from tests.support.nixl_pair import HOST, Engine, instrumented_engines, prepare
+from tests.support.kv.nixl_pair import HOST, Engine, instrumented_engines, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeEngine = Callable[..., Engine]
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 
 
 @dataclass
@@ -51,7 +51,7 @@ def remote(directory: Path) -> Iterator[Remote]:
     """Run a peer; it is killed at the end."""
     directory.mkdir()
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.nixl_peer", str(directory)],
+        [sys.executable, "-m", "tests.support.kv.nixl_peer", str(directory)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -6,19 +6,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.nixl_compatibility import own_factors
+from penstock.instrumentation.vllm.kv.nixl.compatibility import own_factors
 
-from demo.processes import free_port
-from tests.support.nixl_faults import break_agent, refuse
-from tests.support.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
-from tests.support.recorder import recording
+from demo.common.processes import free_port
+from tests.support.engine.recorder import recording
+from tests.support.kv.nixl_faults import break_agent, refuse
+from tests.support.kv.nixl_pair import HOST, Engine, connect, instrumented_engines, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.recorder import Recorder
+    from tests.support.engine.recorder import Recorder
 
     MakeEngine = Callable[..., Engine]
 

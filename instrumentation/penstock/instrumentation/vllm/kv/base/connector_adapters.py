@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm import failures
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,16 +133,16 @@ _MOONCAKE: Final = (
 )
 
 
-def failure_of_mooncake(reason: str, error: BaseException | None) -> failures.Failure:
+def failure_of_mooncake(reason: str, error: BaseException | None) -> failure_modes.Failure:
     """Classify a failed load of ``MooncakeConnector`` by its worker's *reason*, and by the *error* that it handles, if it does."""
-    text = failures.cut(reason)
+    text = failure_modes.cut(reason)
     if error is not None:
-        told = failures.classify("transfer_failed", error)
+        told = failure_modes.classify("transfer_failed", error)
         return replace(told, upstream_type="", error_text=text)
     lowered = reason.lower()
     found = (kind for words, *kind in _MOONCAKE if words in lowered)
     mode, error_type = next(found, (c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER))
-    return failures.Failure(mode, error_type, error_text=text)
+    return failure_modes.Failure(mode, error_type, error_text=text)
 
 
 SAVES: Final[dict[str, SavesIn]] = {"ExampleConnector": saves_of_example}

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.hooks import Extension, Requirement, registry
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.hooks.registry import Extension, Requirement, registry
+from penstock.instrumentation.hooks.subclass import Swaps
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import kv_dialects
-from penstock.instrumentation.vllm.kv_moves import place_of
-from penstock.instrumentation.vllm.kv_observer import KvObserver
-from penstock.instrumentation.vllm.kv_worker import KvWorkerMixin
-from penstock.instrumentation.vllm.mooncake import MooncakeWorkers
-from penstock.instrumentation.vllm.subclass import Swaps
+from penstock.instrumentation.vllm.kv.base import connector_adapters
+from penstock.instrumentation.vllm.kv.base.mooncake import MooncakeWorkers
+from penstock.instrumentation.vllm.kv.base.observer import KvObserver
+from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
+from penstock.instrumentation.vllm.messages.transfers import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks import Need
+    from penstock.instrumentation.hooks.registry import Need
 
 
 class KvWorkerHook:
@@ -65,7 +65,7 @@ class KvWorkers:
         settings = runtime.settings
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return
-        kind = kv_dialects.named(kv_dialects.JOBS, connector)
+        kind = connector_adapters.named(connector_adapters.JOBS, connector)
         jobs = kind() if kind is not None else None
         place = place_of([getattr(connector, "_cache_hit_source", None)])
         if jobs is not None:

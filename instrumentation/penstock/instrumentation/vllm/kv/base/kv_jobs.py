@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.kv_dialects import Done, Job, Jobs
+    from penstock.instrumentation.vllm.kv.base.connector_adapters import Done, Job, Jobs
 
 JOBS_MAX: Final = 8_192
 """Jobs that are remembered; beyond that the oldest is not told."""

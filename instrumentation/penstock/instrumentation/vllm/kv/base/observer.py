@@ -11,11 +11,10 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
-from penstock.instrumentation.vllm import failures
-from penstock.instrumentation.vllm.kv_jobs import JobTable
-from penstock.instrumentation.vllm.kv_moves import (
+from penstock.instrumentation.vllm.kv.base.kv_jobs import JobTable
+from penstock.instrumentation.vllm.messages.transfers import (
     LOADS,
     LOADS_MAX,
     SAVES,
@@ -25,14 +24,15 @@ from penstock.instrumentation.vllm.kv_moves import (
     peer_at,
     saves_of,
 )
-from penstock.instrumentation.vllm.reports import WorkerReport
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
+from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.instrumentation.vllm.kv_dialects import Jobs
-    from penstock.instrumentation.vllm.kv_moves import KvLoad
-    from penstock.instrumentation.vllm.kv_reasons import Reasons
+    from penstock.instrumentation.vllm.kv.base.connector_adapters import Jobs
+    from penstock.instrumentation.vllm.messages.load_reasons import Reasons
+    from penstock.instrumentation.vllm.messages.transfers import KvLoad
 
 MOVES_MAX: Final = 4_096
 """Moves that wait for the scheduler's next step."""
@@ -162,7 +162,7 @@ class KvObserver:
             saves, self._saves = self._saves, ()
             start = self._save_start_ns or now
             moves = [self._sent(each, start, now - start, failed=True) for each in saves]
-        fields = failures.of_store(error, c.FAILURE_MODE_EXCEPTION).fields() | {
+        fields = failure_modes.of_store(error, c.FAILURE_MODE_EXCEPTION).fields() | {
             "channel": c.CHANNEL_KV,
             "connector": self.connector,
             "direction": direction,

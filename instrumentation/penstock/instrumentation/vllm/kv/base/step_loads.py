@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm import kv_dialects
-from penstock.instrumentation.vllm.kv_moves import LOADS, LOADS_MAX, SAVES, KvLoad, place_of
+from penstock.instrumentation.vllm.kv.base import connector_adapters
+from penstock.instrumentation.vllm.messages.transfers import LOADS, LOADS_MAX, SAVES, KvLoad, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ class StepLoads:
     def __init__(self, connector: Any) -> None:
         """Collect for *connector*."""
         self._place = place_of([getattr(connector, "_cache_hit_source", None)])
-        self._saves = kv_dialects.named(kv_dialects.SAVES, connector)
+        self._saves = connector_adapters.named(connector_adapters.SAVES, connector)
         self._waits: dict[str, bool] = {}
         self._begun: dict[str, KvLoad] = {}
 

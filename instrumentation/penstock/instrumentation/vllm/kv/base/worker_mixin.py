@@ -6,12 +6,12 @@ import time
 from abc import ABC
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.kv_observer import KvObserver
+    from penstock.instrumentation.vllm.kv.base.observer import KvObserver
 
 _GUARD = guard("kv_worker")
 

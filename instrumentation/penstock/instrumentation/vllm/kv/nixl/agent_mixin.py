@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.nixl_faults import RehearsedFaultError
+from penstock.instrumentation.vllm.kv.nixl.fault_injection import RehearsedFaultError
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.nixl_observer import NixlObserver
+    from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _GUARD = guard("nixl")
 _HEARTBEAT = b"HB:"

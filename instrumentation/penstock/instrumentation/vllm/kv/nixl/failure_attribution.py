@@ -9,15 +9,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.reports import Culprit
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.messages.worker_report import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.vllm.failures import Failure
-    from penstock.instrumentation.vllm.nixl_handshakes import Handshake
-    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
+    from penstock.instrumentation.vllm.naming.failure_modes import Failure
+    from penstock.instrumentation.vllm.naming.peers import Peer
 
 _SECOND: Final = 1_000_000_000
 

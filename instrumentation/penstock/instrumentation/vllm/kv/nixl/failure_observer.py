@@ -11,23 +11,24 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import nixl_blame, nixl_sizes, peers
-from penstock.instrumentation.vllm.nixl_cancel import Cancels
-from penstock.instrumentation.vllm.nixl_context import NO_PLAN, Here, Plan
-from penstock.instrumentation.vllm.nixl_faults import Faults
-from penstock.instrumentation.vllm.nixl_handshakes import Handshakes
-from penstock.instrumentation.vllm.nixl_transfers import Transfers
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.reports import LoadFailure
+from penstock.instrumentation.vllm.kv.nixl import failure_attribution, nixl_sizes
+from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancels
+from penstock.instrumentation.vllm.kv.nixl.fault_injection import Faults
+from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshakes
+from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, Here, Plan
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import Transfers
+from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
+from penstock.instrumentation.vllm.naming import peers
+from penstock.instrumentation.vllm.naming.peers import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.vllm.failures import Failure
-    from penstock.instrumentation.vllm.nixl_blame import Blame, Waited
-    from penstock.instrumentation.vllm.nixl_handshakes import Handshake
+    from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Blame, Waited
+    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
+    from penstock.instrumentation.vllm.naming.failure_modes import Failure
 
 PENDING: Final = 1_024
 """Reports that wait for the scheduler's next step; an idle engine has none to take them."""
@@ -272,9 +273,9 @@ def _blame(
 ) -> Blame | None:
     """Return whose doing a failure is if it is not that of its own *peer*."""
     if waited is not None and waited.blames_others:
-        return nixl_blame.of_wait(waited)
+        return failure_attribution.of_wait(waited)
     if shared is not None and shared.caused(request_id, peer.address):
-        return nixl_blame.of_shared(shared, failure)
+        return failure_attribution.of_shared(shared, failure)
     return None
 
 

@@ -11,11 +11,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.drills import SLOW, Drill, Drills
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.resilience.fault_drills import SLOW, Drill, Drills
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import failures
-from penstock.instrumentation.vllm.nixl_transfers import CAPACITY, address
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import CAPACITY, address
+from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ class RehearsedFaultError(RuntimeError):
 
     def __init__(self, drill: Drill) -> None:
         super().__init__(f"rehearsal: fault drill {drill.id}")
-        failures.annotate(self, failures.Note(rehearsal=True))
+        failure_modes.annotate(self, failure_modes.Note(rehearsal=True))
 
 
 @dataclass(frozen=True, slots=True)

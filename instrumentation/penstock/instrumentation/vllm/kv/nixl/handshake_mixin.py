@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import failures, nixl_compatibility, nixl_reach, peers
-from penstock.instrumentation.vllm.nixl_handshakes import Run
+from penstock.instrumentation.vllm.kv.nixl import compatibility, port_probe
+from penstock.instrumentation.vllm.kv.nixl.handshake_table import Run
+from penstock.instrumentation.vllm.naming import failure_modes, peers
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.drills import Drill
-    from penstock.instrumentation.vllm.nixl_observer import NixlObserver
+    from penstock.instrumentation.resilience.fault_drills import Drill
+    from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _GUARD = guard("nixl")
 _SECOND = 1_000_000_000
@@ -81,14 +82,14 @@ class NixlHandshakeMixin:
 
     def _penstock_look_into(self, error: Exception, host: str, port: int) -> None:
         """Find out what a failed handshake does not say: a closed port, the factors that do not fit."""
-        if failures.is_silence(error):
-            if nixl_reach.refuses(host, port):
-                failures.annotate(error, failures.Note(refused=True))
+        if failure_modes.is_silence(error):
+            if port_probe.refuses(host, port):
+                failure_modes.annotate(error, failure_modes.Note(refused=True))
             return
-        hashes = failures.hashes_in(str(error))
+        hashes = failure_modes.hashes_in(str(error))
         if hashes is not None:
-            factors = nixl_compatibility.explain(self, hashes[1])
-            failures.annotate(error, failures.Note(factors=factors))
+            factors = compatibility.explain(self, hashes[1])
+            failure_modes.annotate(error, failure_modes.Note(factors=factors))
 
     def _background_nixl_handshake(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
         return self._penstock_for(req_id, "_background_nixl_handshake", req_id, *args, **kwargs)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.nixl_blame import Turn, Waited, in_the_way
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Turn, Waited, in_the_way
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.failures import Failure
-    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.vllm.naming.failure_modes import Failure
+    from penstock.instrumentation.vllm.naming.peers import Peer
 
 ENGINES: Final = 4_096
 """Remote engines whose last handshake is remembered, the least recently used go first."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.hooks import Extension, Requirement, State, registry
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.hooks.registry import Extension, Requirement, State, registry
+from penstock.instrumentation.hooks.subclass import Swaps
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.nixl import NixlWorkerMixin
-from penstock.instrumentation.vllm.nixl_agent import NixlAgentMixin
-from penstock.instrumentation.vllm.nixl_observer import NixlObserver
-from penstock.instrumentation.vllm.nixl_snapshot import NixlSnapshot
-from penstock.instrumentation.vllm.subclass import Swaps
+from penstock.instrumentation.vllm.kv.nixl.agent_mixin import NixlAgentMixin
+from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
+from penstock.instrumentation.vllm.kv.nixl.snapshot import NixlSnapshot
+from penstock.instrumentation.vllm.kv.nixl.worker_mixin import NixlWorkerMixin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks import Need
+    from penstock.instrumentation.hooks.registry import Need
 
 
 # What the snapshot reads, on another thread; what else is read may be missing (NixlWorkerMixin).

@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.peers import Peer
+from penstock.instrumentation.vllm.naming.peers import Peer
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.nixl_handshakes import Handshake
+    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import failures
-from penstock.instrumentation.vllm.nixl_handshaking import NixlHandshakeMixin
+from penstock.instrumentation.vllm.kv.nixl.handshake_mixin import NixlHandshakeMixin
+from penstock.instrumentation.vllm.naming import failure_modes
 
 _GUARD = guard("nixl")
 
@@ -39,7 +39,7 @@ class NixlPushMixin(NixlHandshakeMixin):
         worker: Any = self
         engine_id = registration["remote_engine_id"]
         if not worker._remote_agents.get(engine_id):
-            failure = failures.Failure(
+            failure = failure_modes.Failure(
                 c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_REMOTE_RESET, "push_reg_no_agents", "", _NO_AGENTS
             )
             meta = (getattr(worker, "_recving_metadata", None) or {}).get(request_id)
@@ -53,6 +53,6 @@ class NixlPushMixin(NixlHandshakeMixin):
             observer = self._penstock
             if observer is not None and runtime.active:
                 with _GUARD:
-                    failure = failures.classify("push_setup_failed", error)
+                    failure = failure_modes.classify("push_setup_failed", error)
                     observer.failed(failure, request_id, direction=c.DIRECTION_SEND)
             raise

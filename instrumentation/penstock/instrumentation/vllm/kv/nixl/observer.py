@@ -6,24 +6,24 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.deadlines import Wait
-from penstock.instrumentation.guard import guard
-from penstock.instrumentation.log_limit import LogLimit
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core.log_limit import LogLimit
+from penstock.instrumentation.resilience.deadlines import Wait
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import failures
-from penstock.instrumentation.vllm.nixl_cancel import Cancel
-from penstock.instrumentation.vllm.nixl_failures import PENDING, NixlFailures, bound
-from penstock.instrumentation.vllm.nixl_transfers import Posted
-from penstock.instrumentation.vllm.peers import UNKNOWN, Peer
-from penstock.instrumentation.vllm.reports import WorkerReport
+from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancel
+from penstock.instrumentation.vllm.kv.nixl.failure_observer import PENDING, NixlFailures, bound
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import Posted
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
+from penstock.instrumentation.vllm.naming import failure_modes
+from penstock.instrumentation.vllm.naming.peers import UNKNOWN, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.drills import Drill
-    from penstock.instrumentation.vllm.nixl_blame import Turn, Waited
-    from penstock.instrumentation.vllm.nixl_handshakes import Handshake, Run
+    from penstock.instrumentation.resilience.fault_drills import Drill
+    from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Turn, Waited
+    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, Run
 
 _GUARD = guard("nixl")
 _TOO_LONG: Final = "the load took longer than the policy's deferral allows, and was cancelled"
@@ -118,7 +118,7 @@ class NixlObserver(NixlFailures):
 
     def handshake_ended(self, handshake: Handshake, run: Run | None, error: BaseException | None) -> None:
         """Emit a handshake that has ended; a failure that no request waited for is reported here, too."""
-        failure = failures.classify("handshake_setup_failed", error) if error is not None else None
+        failure = failure_modes.classify("handshake_setup_failed", error) if error is not None else None
         handshake.rehearsal = failure is not None and failure.rehearsal
         handshake.clock_offset_ns = run.clock_offset_ns if run is not None else None
         self.here.handshake = handshake
@@ -151,7 +151,7 @@ class NixlObserver(NixlFailures):
         """Emit a heartbeat that was not sent: the peer may let blocks go that requests here wait for."""
         peer = self.peer_of_agent(agent_name)
         self.failed(
-            failures.classify("heartbeat_notif_failed", error),
+            failure_modes.classify("heartbeat_notif_failed", error),
             "",
             direction=c.DIRECTION_RECEIVE,
             context={"remote_engine_id": peer.engine_id},
@@ -162,7 +162,7 @@ class NixlObserver(NixlFailures):
         plan = self.here.transfer
         text = f"rehearsal: fault drill {drill.id} leaves out the notification; the peer's lease will run out"
         self.rehearse(plan.request_id)
-        failure = failures.Failure(
+        failure = failure_modes.Failure(
             c.FAILURE_MODE_NOTIFICATION, c.ERROR_TYPE_OTHER, "", "", text, rehearsal=True
         )
         self.failed(failure, plan.request_id)
@@ -170,7 +170,9 @@ class NixlObserver(NixlFailures):
     def leases_expired(self, request_ids: Iterable[str]) -> None:
         """Emit the leases that ran out before everybody had read."""
         text = "the lease ran out before every reader had read the blocks"
-        failure = failures.Failure(c.FAILURE_MODE_EXPIRED, c.ERROR_TYPE_TIMEOUT, "lease_expired", "", text)
+        failure = failure_modes.Failure(
+            c.FAILURE_MODE_EXPIRED, c.ERROR_TYPE_TIMEOUT, "lease_expired", "", text
+        )
         for request_id in request_ids:
             self._expired.append(request_id)
             self.failed(failure, request_id, direction=c.DIRECTION_SEND)
@@ -178,7 +180,7 @@ class NixlObserver(NixlFailures):
     def read_late(self, request_id: str) -> None:
         """Emit a read of blocks that had been let go: what the reader got may be another request's."""
         text = "the blocks were read after they had been let go; the reader's output may be wrong"
-        failure = failures.Failure(
+        failure = failure_modes.Failure(
             c.FAILURE_MODE_LATE_READ, c.ERROR_TYPE_EVICTED, "read_after_expiry", "", text
         )
         self.failed(failure, request_id, direction=c.DIRECTION_SEND)
@@ -186,7 +188,7 @@ class NixlObserver(NixlFailures):
     def written_late(self, request_id: str) -> None:
         """Emit a write that came for blocks which nobody here waits for: they may be another request's by now."""
         text = "the peer has written to blocks that are no longer waited for; they may be another request's"
-        failure = failures.Failure(
+        failure = failure_modes.Failure(
             c.FAILURE_MODE_LATE_READ, c.ERROR_TYPE_CORRUPT, "write_after_expiry", "", text
         )
         self.failed(failure, request_id, direction=c.DIRECTION_RECEIVE)
@@ -201,7 +203,7 @@ class NixlObserver(NixlFailures):
         peer = self.peer_of(meta, context)
         peer = peer if peer != Peer() else self.here.transfer.peer
         known = peer.address if peer.address != UNKNOWN else peer.engine_id
-        return self.log_limit.ask((failures.mode_of(upstream_type), known))
+        return self.log_limit.ask((failure_modes.mode_of(upstream_type), known))
 
     # Orders of the scheduler
 
@@ -224,8 +226,8 @@ class NixlObserver(NixlFailures):
             text = _STAYS if stays else _TOO_LONG
             if waited is not None and waited.blames_others:
                 text = f"{text}: {waited.text}"
-            failure = failures.Failure(
-                c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", failures.cut(text)
+            failure = failure_modes.Failure(
+                c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, "", "", failure_modes.cut(text)
             )
             self.failed(failure, request_id, meta=meta, waited=waited)
             if stays and self.pinned(request_id, meta):

@@ -6,10 +6,10 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
+from penstock.instrumentation.core import constants as c
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.nixl_observer import NixlObserver
+    from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _SECOND = 1_000_000_000

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.nixl_context import Plan
-    from penstock.instrumentation.vllm.peers import Peer
+    from penstock.instrumentation.vllm.kv.nixl.nixl_context import Plan
+    from penstock.instrumentation.vllm.naming.peers import Peer
 
 CAPACITY: Final = 65_536
 """Handles remembered; more than any engine has in flight, so that only handles nobody releases are forgotten."""

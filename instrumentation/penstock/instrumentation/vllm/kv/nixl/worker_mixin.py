@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.guard import guard
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm import failures, nixl_sizes
-from penstock.instrumentation.vllm.nixl_cancel import is_cancelled
-from penstock.instrumentation.vllm.nixl_context import NO_PLAN, Plan
-from penstock.instrumentation.vllm.nixl_push import NixlPushMixin
+from penstock.instrumentation.vllm.kv.nixl import nixl_sizes
+from penstock.instrumentation.vllm.kv.nixl.cancellation import is_cancelled
+from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, Plan
+from penstock.instrumentation.vllm.kv.nixl.nixl_push import NixlPushMixin
+from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.vllm.nixl_observer import NixlObserver
+    from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _GUARD = guard("nixl")
 
@@ -91,13 +92,13 @@ class NixlWorkerMixin(NixlPushMixin):
         except Exception as error:
             # Nothing catches it: the worker ends by it, and this says why.
             with _GUARD:
-                observer.failed(failures.classify("read_setup_failed", error), req_id, meta=meta)
+                observer.failed(failure_modes.classify("read_setup_failed", error), req_id, meta=meta)
             raise
 
     def _penstock_invalid_peer(self, observer: NixlObserver, req_id: str, meta: Any) -> None:
         """Report a read that vLLM is about to give up without a word, because it holds the peer for invalid."""
         if meta.remote.engine_id in self._penstock_state("_invalid_remote_engines"):
-            failure = failures.Failure(
+            failure = failure_modes.Failure(
                 c.FAILURE_MODE_SETUP, c.ERROR_TYPE_REMOTE_RESET, "invalid_remote_engine", "", _INVALID_PEER
             )
             observer.failed(failure, req_id, meta=meta)
@@ -109,7 +110,7 @@ class NixlWorkerMixin(NixlPushMixin):
         if expired and observer is not None and runtime.active:
             with _GUARD:
                 request_id, reading = observer.here.reading
-                failure = failures.Failure(
+                failure = failure_modes.Failure(
                     c.FAILURE_MODE_EXPIRED, c.ERROR_TYPE_EVICTED, "turn2_read_expired", "", _TURN2_EXPIRED
                 )
                 observer.failed(failure, request_id if reading is meta else "", meta=meta)
@@ -138,7 +139,7 @@ class NixlWorkerMixin(NixlPushMixin):
                 return  # told when it was cancelled
             state = extra_context.get("xfer_state")
             text = f"NIXL reports the transfer in state {state}" if state is not None else msg
-            failure = failures.classify(failure_type, error, text)
+            failure = failure_modes.classify(failure_type, error, text)
             direction = c.DIRECTION_RECEIVE if failure_type.startswith("push_reg") else 0
             observer.failed(failure, req_id, meta=meta, direction=direction, context=extra_context)
             if failure.mode == c.FAILURE_MODE_RELEASE and meta is not None:

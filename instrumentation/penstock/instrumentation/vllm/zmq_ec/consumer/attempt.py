@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.ec_contract import EcFailure
-from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.ec.protocol import EcFailure
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.item_state import Wanted
-    from penstock.instrumentation.vllm.zmq_ec.producers import Producer
-    from penstock.instrumentation.vllm.zmq_ec.slots import Slot
-    from penstock.instrumentation.vllm.zmq_ec.transfer import Transfer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Wanted
+    from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
+    from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
+    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Expected:
     dtype: str
     hidden_size: int
 
-    def problem(self, answer: wire.Have, rows: int) -> str:
+    def problem(self, answer: protocol.Have, rows: int) -> str:
         """Return why the item that *answer* announces cannot be loaded for a request that needs so many rows; or empty."""
         content = answer.content
         if answer.model != self.model:
@@ -56,7 +56,7 @@ class Attempt:
     deadline: float = 0.0
     retries: int = 0
     source: Producer | None = None
-    content: wire.Content | None = None
+    content: protocol.Content | None = None
     slot: Slot | None = None
     transfer: Transfer | None = None
     tag: int = 0
@@ -79,8 +79,8 @@ class Attempt:
 
 
 REFUSALS = {
-    wire.Reason.VERSION: c.ERROR_TYPE_INCOMPATIBLE,
-    wire.Reason.MODEL: c.ERROR_TYPE_INCOMPATIBLE,
-    wire.Reason.CHANGED: c.ERROR_TYPE_EVICTED,
+    protocol.Reason.VERSION: c.ERROR_TYPE_INCOMPATIBLE,
+    protocol.Reason.MODEL: c.ERROR_TYPE_INCOMPATIBLE,
+    protocol.Reason.CHANGED: c.ERROR_TYPE_EVICTED,
 }
 """A refusal's error type, where it is not OTHER."""

@@ -6,8 +6,8 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
-from penstock.instrumentation.vllm.zmq_ec import keepalive, wire
-from penstock.instrumentation.vllm.zmq_ec.undelivered import Undelivered
+from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
+from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import Undelivered
 
 if TYPE_CHECKING:
     import socket as sockets
@@ -18,7 +18,7 @@ _RECEIVE_QUEUE: Final = 64
 _BATCH: Final = 32
 _CONNECT_TIMEOUT: Final = 2_000
 _FRAMES: Final = 2
-_MESSAGE_MAX: Final = wire.CHUNK_MAX + wire.HEADER_MAX
+_MESSAGE_MAX: Final = protocol.CHUNK_MAX + protocol.HEADER_MAX
 
 _INCOMPATIBLE: Final = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _WATCHED: Final = (
@@ -65,7 +65,7 @@ class Link:
             zmq.IPV6: 1,
             zmq.SNDHWM: _QUEUE,
             zmq.RCVHWM: _RECEIVE_QUEUE,
-            zmq.MAXMSGSIZE: wire.CHUNK_MAX,
+            zmq.MAXMSGSIZE: protocol.CHUNK_MAX,
             zmq.RECONNECT_IVL: -1,
             zmq.CONNECT_TIMEOUT: _CONNECT_TIMEOUT,
             **keepalive.OPTIONS,
@@ -92,15 +92,15 @@ class Link:
             self.close()
             raise ValueError(f"{address!r} is not an address to connect to: {error.strerror}") from error
 
-    def send(self, message: wire.Request) -> bool:
+    def send(self, message: protocol.Request) -> bool:
         """Send, or tell that the queue is full."""
         try:
-            self.socket.send(wire.encode(message), zmq.NOBLOCK)
+            self.socket.send(protocol.encode(message), zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
 
-    def receive(self) -> Iterator[tuple[wire.Answer, Any]]:
+    def receive(self) -> Iterator[tuple[protocol.Answer, Any]]:
         """Yield the answers that have come, a chunk's with its bytes; what is none is dropped and counted."""
         for _ in range(_BATCH):
             try:
@@ -110,11 +110,11 @@ class Link:
                 return
             self.undelivered.delivered(frames)
             try:
-                answer = wire.decode_answer(frames[0].bytes)
-            except wire.WireError:
+                answer = protocol.decode_answer(frames[0].bytes)
+            except protocol.WireError:
                 self.malformed += 1
                 continue
-            if len(frames) != (_FRAMES if isinstance(answer, wire.Chunk) else 1):
+            if len(frames) != (_FRAMES if isinstance(answer, protocol.Chunk) else 1):
                 self.malformed += 1
                 continue
             yield answer, frames[1].buffer if len(frames) == _FRAMES else None

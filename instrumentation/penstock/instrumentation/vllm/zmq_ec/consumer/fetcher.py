@@ -11,20 +11,20 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.log_limit import LogLimit
-from penstock.instrumentation.vllm.zmq_ec import wire
-from penstock.instrumentation.vllm.zmq_ec.attempt import REFUSALS, Attempt, Expected
-from penstock.instrumentation.vllm.zmq_ec.link import Fate
-from penstock.instrumentation.vllm.zmq_ec.producers import Producer, Producers
-from penstock.instrumentation.vllm.zmq_ec.transfer import Transfer, TransferError
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.core.log_limit import LogLimit
+from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS, Attempt, Expected
+from penstock.instrumentation.vllm.zmq_ec.consumer.connection import Fate
+from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
+from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.items import Items
-    from penstock.instrumentation.vllm.zmq_ec.region import Region
+    from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Telling
+    from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import Region
+    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slots
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
-    from penstock.instrumentation.vllm.zmq_ec.slots import Slots
-    from penstock.instrumentation.vllm.zmq_ec.telling import Telling
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
@@ -133,7 +133,7 @@ class Fetcher:
         if fate is not None:
             self._lost(producer, fate.value, _FATES[fate])
 
-    def _take(self, producer: Producer, answer: wire.Answer, payload: Any) -> None:
+    def _take(self, producer: Producer, answer: protocol.Answer, payload: Any) -> None:
         """Give an answer to the attempt that waits for it from *producer*; a late one waits for nobody."""
         now = time.monotonic()
         attempt = self._probes.get(answer.tag)
@@ -144,13 +144,13 @@ class Fetcher:
         if attempt is None or attempt.source is not producer:
             return
         match answer:
-            case wire.Chunk():
+            case protocol.Chunk():
                 self._chunk(attempt, answer, payload, now)
-            case wire.Miss():
+            case protocol.Miss():
                 self._broken(
                     attempt, c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_EVICTED, "the producer evicted it", now
                 )
-            case wire.Refused():
+            case protocol.Refused():
                 error_type = REFUSALS.get(answer.reason, c.ERROR_TYPE_OTHER)
                 self._broken(attempt, c.FAILURE_MODE_TRANSFER, error_type, answer.text, now)
 
@@ -162,7 +162,7 @@ class Fetcher:
         for producer in self._producers.to_ask(wanted.producers, now):
             tag = next(self._tags)
             link = producer.link
-            if link is not None and link.send(wire.Probe(tag, self._expected.model, wanted.item)):
+            if link is not None and link.send(protocol.Probe(tag, self._expected.model, wanted.item)):
                 attempt.asked[tag] = (producer, time.time_ns())
                 self._probes[tag] = attempt
                 producer.busy += 1
@@ -176,9 +176,9 @@ class Fetcher:
         peers = {producer.peer for producer, _ in attempt.asked.values()}
         self._items.asks(attempt.wanted, peers.pop() if len(peers) == 1 else None)
 
-    def _probed(self, attempt: Attempt, answer: wire.Answer, now: float) -> None:
+    def _probed(self, attempt: Attempt, answer: protocol.Answer, now: float) -> None:
         producer, sent_ns = self._unask(attempt, answer.tag)
-        if isinstance(answer, wire.Have):
+        if isinstance(answer, protocol.Have):
             problem = self._expected.problem(answer, attempt.wanted.rows)
             if not problem and not self._slots.fits(answer.content.size):
                 problem = (
@@ -195,7 +195,7 @@ class Fetcher:
                 producer.waited_for += 1
                 return
             self._telling.probe_failed(attempt, producer, sent_ns, c.ERROR_TYPE_INCOMPATIBLE, problem)
-        elif isinstance(answer, wire.Refused):
+        elif isinstance(answer, protocol.Refused):
             error_type = REFUSALS.get(answer.reason, c.ERROR_TYPE_OTHER)
             self._telling.probe_failed(attempt, producer, sent_ns, error_type, answer.text)
         else:
@@ -249,7 +249,7 @@ class Fetcher:
         if source is None or transfer is None:
             return
         for offset, length in transfer.requests():
-            fetch = wire.Fetch(
+            fetch = protocol.Fetch(
                 attempt.tag, self._expected.model, transfer.content.crc, offset, length, attempt.wanted.item
             )
             if source.link is None or not source.link.send(fetch):
@@ -258,7 +258,7 @@ class Fetcher:
                 )
                 return
 
-    def _chunk(self, attempt: Attempt, answer: wire.Chunk, payload: Any, now: float) -> None:
+    def _chunk(self, attempt: Attempt, answer: protocol.Chunk, payload: Any, now: float) -> None:
         transfer, slot = attempt.transfer, attempt.slot
         if transfer is None or slot is None:
             return

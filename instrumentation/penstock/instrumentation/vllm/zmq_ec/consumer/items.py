@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.vllm.zmq_ec.item_state import (
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import (
     PENDING,
     Known,
     LoadOrder,
@@ -20,15 +20,15 @@ from penstock.instrumentation.vllm.zmq_ec.item_state import (
     Stage,
     Wanted,
 )
-from penstock.instrumentation.vllm.zmq_ec.region import SlotName
+from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SlotName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.vllm.ec_contract import EcFailure
-    from penstock.instrumentation.vllm.peers import Peer
-    from penstock.instrumentation.vllm.zmq_ec.slots import Slot, Slots
-    from penstock.instrumentation.vllm.zmq_ec.wire import Content
+    from penstock.instrumentation.vllm.ec.protocol import EcFailure
+    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot, Slots
+    from penstock.instrumentation.vllm.zmq_ec.wire.protocol import Content
 
 KNOWN_MAX: Final = 8_192
 """Items without a slot that are remembered: clients name them."""

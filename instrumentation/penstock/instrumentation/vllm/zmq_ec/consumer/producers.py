@@ -7,9 +7,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import zmq
-from penstock.instrumentation.backoff import Backoff
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.zmq_ec.link import Link
+from penstock.instrumentation.transport.backoff import Backoff
+from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.zmq_ec.consumer.connection import Link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation import constants as c
-from penstock.instrumentation.vllm.ec_contract import EcTransfer
+from penstock.instrumentation.core import constants as c
+from penstock.instrumentation.vllm.ec.protocol import EcTransfer
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
-    from penstock.instrumentation.vllm.zmq_ec.attempt import Attempt
-    from penstock.instrumentation.vllm.zmq_ec.producers import Producer
+    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
+    from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
 
 
 class Telling:

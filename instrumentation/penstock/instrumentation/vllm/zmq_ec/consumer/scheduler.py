@@ -7,21 +7,21 @@ import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.zmq_ec import wire
-from penstock.instrumentation.vllm.zmq_ec.fetcher import Fetcher
-from penstock.instrumentation.vllm.zmq_ec.item_state import Loaded, LoadOrder, Readiness
-from penstock.instrumentation.vllm.zmq_ec.items import Items
-from penstock.instrumentation.vllm.zmq_ec.region import BEGIN, Region, RegionName
+from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
+from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Loaded, LoadOrder, Readiness
+from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
+from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Telling
+from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import BEGIN, Region, RegionName
+from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slots
 from penstock.instrumentation.vllm.zmq_ec.settings import named_producer
-from penstock.instrumentation.vllm.zmq_ec.slots import Slots
-from penstock.instrumentation.vllm.zmq_ec.telling import Telling
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.instrumentation.vllm.ec_contract import EcFailure, EcObserver
-    from penstock.instrumentation.vllm.zmq_ec.attempt import Expected
+    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -127,7 +127,7 @@ class Consumer:
 
     def _want(self, request: Any, feature: Any) -> Readiness:
         item = feature.identifier
-        if self._unmapped or not wire.item_fits(item):
+        if self._unmapped or not protocol.item_fits(item):
             return Readiness.ABSENT
         self._start()
         producers: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Transfer:
 
     """
 
-    def __init__(self, content: wire.Content, now: float, *, chunk: int = wire.CHUNK_MAX) -> None:
+    def __init__(self, content: protocol.Content, now: float, *, chunk: int = protocol.CHUNK_MAX) -> None:
         self.content = content
         self.began = now
         self.progress = now
@@ -47,7 +47,7 @@ class Transfer:
             yield self._asked, length
             self._asked += length
 
-    def accept(self, header: wire.Chunk, payload: Any, now: float) -> int:
+    def accept(self, header: protocol.Chunk, payload: Any, now: float) -> int:
         """Take a chunk and return its offset.
 
         Raises:

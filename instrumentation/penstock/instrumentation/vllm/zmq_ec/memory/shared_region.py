@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from penstock.instrumentation.vllm.zmq_ec import memory
+from penstock.instrumentation.vllm.zmq_ec.memory import host_memory
 
 _MAGIC: Final = b"penstock-ec-1\0\0\0"
 _HEADER: Final = struct.Struct("16s16s")
@@ -61,7 +61,7 @@ class Region:
             RegionError: or it gives none.
 
         """
-        memory.check(size, "shared memory", "region_bytes")
+        host_memory.check(size, "shared memory", "region_bytes")
         token = secrets.token_bytes(16)
         self._fd = os.memfd_create("penstock-ec", os.MFD_CLOEXEC)
         try:

@@ -13,9 +13,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.zmq_ec import memory
-from penstock.instrumentation.vllm.zmq_ec.slots import Slot, Slots
-from penstock.instrumentation.vllm.zmq_ec.wire import Content
+from penstock.instrumentation.vllm.zmq_ec.memory import host_memory
+from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot, Slots
+from penstock.instrumentation.vllm.zmq_ec.wire.protocol import Content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +49,10 @@ class HostCache:
             OutOfMemoryError: the host does not have them.
 
         """
-        memory.check(capacity, "encoder outputs", "host_cache_bytes")
+        host_memory.check(capacity, "encoder outputs", "host_cache_bytes")
         self.capacity = capacity
         self.refused = 0
-        self._area = memory.reserve(capacity)
+        self._area = host_memory.reserve(capacity)
         self._slots = Slots(0, capacity)
         self._lock = threading.Lock()
         self._items: dict[str, Kept] = {}

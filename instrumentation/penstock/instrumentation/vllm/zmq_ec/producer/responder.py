@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.instrumentation.vllm.zmq_ec import wire
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.host_cache import HostCache
+    from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import HostCache
 
 
 class Reply(NamedTuple):
@@ -38,50 +38,50 @@ class Responder:
     def answer(self, frame: bytes) -> Reply:
         """Return the reply to a request, whatever *frame* is."""
         try:
-            request = wire.decode_request(frame)
+            request = protocol.decode_request(frame)
             self._check(request)
-            if isinstance(request, wire.Probe):
+            if isinstance(request, protocol.Probe):
                 return self._probe(request)
             return self._fetch(request)
-        except wire.WireError as error:
+        except protocol.WireError as error:
             return self._refuse(error.tag, error.reason, str(error))
 
     def busy(self, reply: Reply) -> Reply:
         """Return what is sent instead of *reply* to a consumer that has enough on its way."""
-        return self._refuse(reply.tag, wire.Reason.BUSY, "too much is on its way to this consumer")
+        return self._refuse(reply.tag, protocol.Reason.BUSY, "too much is on its way to this consumer")
 
     def seal(self, item: str) -> None:
         """Make the checksum of *item*."""
         self._cache.content(item)
 
-    def _check(self, request: wire.Request) -> None:
+    def _check(self, request: protocol.Request) -> None:
         if request.model != self._model:
             text = "this producer runs another model, or embeds with another width"
-            raise wire.WireError(text, wire.Reason.MODEL, request.tag)
+            raise protocol.WireError(text, protocol.Reason.MODEL, request.tag)
 
-    def _probe(self, request: wire.Probe) -> Reply:
+    def _probe(self, request: protocol.Probe) -> Reply:
         content = self._cache.content(request.item)
         if content is None:
             return self._miss(request.tag)
         self.counts["have"] += 1
-        return Reply([wire.encode(wire.Have(request.tag, self._model, content))])
+        return Reply([protocol.encode(protocol.Have(request.tag, self._model, content))])
 
-    def _fetch(self, request: wire.Fetch) -> Reply:
+    def _fetch(self, request: protocol.Fetch) -> Reply:
         content = self._cache.content(request.item)
         if content is None:
             return self._miss(request.tag)
         if content.crc != request.crc:
-            raise wire.WireError("the item has another content now", wire.Reason.CHANGED, request.tag)
+            raise protocol.WireError("the item has another content now", protocol.Reason.CHANGED, request.tag)
         end = request.offset + request.length
         if end > content.size:
-            raise wire.WireError(
-                f"bytes up to {end} of an item of {content.size}", wire.Reason.TOO_LARGE, request.tag
+            raise protocol.WireError(
+                f"bytes up to {end} of an item of {content.size}", protocol.Reason.TOO_LARGE, request.tag
             )
         payload = self._cache.chunk(request.item, request.offset, request.length)
         if payload is None:
             return self._miss(request.tag)
         self.counts["chunk"] += 1
-        header = wire.encode(wire.Chunk(request.tag, content.crc, request.offset, request.length))
+        header = protocol.encode(protocol.Chunk(request.tag, content.crc, request.offset, request.length))
         return Reply(
             [header, payload],
             request.tag,
@@ -91,10 +91,10 @@ class Responder:
             last=end == content.size,
         )
 
-    def _refuse(self, tag: int, reason: wire.Reason, text: str) -> Reply:
+    def _refuse(self, tag: int, reason: protocol.Reason, text: str) -> Reply:
         self.counts[reason.name.lower()] += 1
-        return Reply([wire.encode(wire.Refused(tag, reason, text))], tag)
+        return Reply([protocol.encode(protocol.Refused(tag, reason, text))], tag)
 
     def _miss(self, tag: int) -> Reply:
         self.counts["miss"] += 1
-        return Reply([wire.encode(wire.Miss(tag))])
+        return Reply([protocol.encode(protocol.Miss(tag))])

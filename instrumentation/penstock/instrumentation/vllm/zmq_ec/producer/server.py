@@ -18,26 +18,26 @@ from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 import zmq
-from penstock.instrumentation.backoff import Backoff
-from penstock.instrumentation.log_limit import LogLimit
-from penstock.instrumentation.vllm.ec_contract import EcTransfer
-from penstock.instrumentation.vllm.peers import Peer
-from penstock.instrumentation.vllm.zmq_ec import keepalive, wire
-from penstock.instrumentation.vllm.zmq_ec.fair_share import FairShare
-from penstock.instrumentation.vllm.zmq_ec.undelivered import INTERVAL, Undelivered
+from penstock.instrumentation.core.log_limit import LogLimit
+from penstock.instrumentation.transport.backoff import Backoff
+from penstock.instrumentation.vllm.ec.protocol import EcTransfer
+from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
+from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
+from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import INTERVAL, Undelivered
 
 if TYPE_CHECKING:
     import socket as sockets
 
-    from penstock.instrumentation.vllm.ec_contract import EcObserver
-    from penstock.instrumentation.vllm.zmq_ec.responder import Reply, Responder
+    from penstock.instrumentation.vllm.ec.protocol import EcObserver
+    from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 _SEND_QUEUE: Final = 256
 _RECEIVE_QUEUE: Final = 64
 _CONNECTIONS: Final = 1_024
-_REQUEST_MAX: Final = wire.HEADER_MAX + 9  # as ZeroMQ frames it
+_REQUEST_MAX: Final = protocol.HEADER_MAX + 9  # as ZeroMQ frames it
 _BATCH: Final = 64
 _HAND_OUTS_MAX: Final = 1_024
 _ZERO_COPY_FROM: Final = 64 << 10  # below, a copy is cheaper than what pyzmq does to hand memory over
@@ -226,7 +226,7 @@ def _router(context: zmq.Context[zmq.Socket[bytes]], *, ipv6: bool) -> zmq.Socke
         zmq.ROUTER_MANDATORY: 1,
         zmq.SNDHWM: _SEND_QUEUE,
         zmq.RCVHWM: _RECEIVE_QUEUE,
-        zmq.MAXMSGSIZE: wire.HEADER_MAX,
+        zmq.MAXMSGSIZE: protocol.HEADER_MAX,
         **keepalive.OPTIONS,
     }.items():
         socket.setsockopt(option, value)

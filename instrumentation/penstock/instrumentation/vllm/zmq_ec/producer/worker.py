@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
-from penstock.instrumentation.vllm.zmq_ec import wire
-from penstock.instrumentation.vllm.zmq_ec.host_cache import HostCache
-from penstock.instrumentation.vllm.zmq_ec.responder import Responder
-from penstock.instrumentation.vllm.zmq_ec.server import Server
+from penstock.instrumentation.vllm.zmq_ec.producer.host_cache import HostCache
+from penstock.instrumentation.vllm.zmq_ec.producer.responder import Responder
+from penstock.instrumentation.vllm.zmq_ec.producer.server import Server
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,8 +48,8 @@ class Publisher:
         if (
             tensor.dim() != _DIMENSIONS
             or not tensor.numel()
-            or dtype not in wire.DTYPE_BYTES
-            or not wire.item_fits(item)
+            or dtype not in protocol.DTYPE_BYTES
+            or not protocol.item_fits(item)
         ):
             self.skipped += 1
             return

@@ -1,0 +1,1 @@
+"""The calls of the Admin service, a subject a module."""

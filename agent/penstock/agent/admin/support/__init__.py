@@ -1,0 +1,1 @@
+"""What the calls stand on: the context, the messages, and look-ups that several share."""

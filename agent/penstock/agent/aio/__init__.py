@@ -1,0 +1,1 @@
+"""Four small asyncio tools that the standard library lacks."""

@@ -1,0 +1,1 @@
+"""A received batch, read once: columns for the hot path, rows for everybody else. Pure."""

@@ -1,0 +1,1 @@
+"""What doctor checks. Pure but for the socket probe."""

@@ -1,0 +1,1 @@
+"""From messages to tables, lines and trees. Pure."""

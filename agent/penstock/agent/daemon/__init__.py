@@ -1,0 +1,1 @@
+"""The process: configuration, start, health, stop. The only package that knows all the others."""

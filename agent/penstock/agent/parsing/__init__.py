@@ -1,0 +1,1 @@
+"""Text that people write: YAML with line numbers, durations, label selectors. Pure."""

@@ -1,0 +1,1 @@
+"""Agent -> engine, as in xDS: full state per push, nonce, ACK/NACK, roll-out."""

@@ -1,0 +1,1 @@
+"""Operators' orders for a time: quarantines, fault drills, the kill switch."""

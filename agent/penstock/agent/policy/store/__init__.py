@@ -1,0 +1,1 @@
+"""policy.db: generations, the audit log, its bound."""

@@ -1,0 +1,1 @@
+"""The state directory: its owner, its disk budget, what was set aside."""

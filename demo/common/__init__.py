@@ -1,0 +1,1 @@
+"""What all three demos use, and the engine tests: servers, clients, links, the agent."""

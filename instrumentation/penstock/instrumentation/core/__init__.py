@@ -1,0 +1,1 @@
+"""What everything on the engine side stands on; imports nothing of ours."""

@@ -1,0 +1,1 @@
+"""The way of a push: stream, decode, apply between two steps, ACK."""

@@ -1,0 +1,1 @@
+"""The rules, pure: policy values, decisions, recompute budget, circuit breakers, deadlines, drills."""

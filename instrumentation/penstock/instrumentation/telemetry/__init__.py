@@ -1,0 +1,1 @@
+"""The way of an entry: emit, queue, batch, outbox, stream."""

@@ -1,0 +1,1 @@
+"""Threads and streams to the agent; the only package that imports grpc."""

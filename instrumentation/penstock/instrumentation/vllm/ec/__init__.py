@@ -1,0 +1,1 @@
+"""Encoder outputs: scheduler and worker side of any EC connector."""

@@ -1,0 +1,1 @@
+"""vLLM's expert balancer, observed."""

@@ -1,0 +1,1 @@
+"""KV connectors on the scheduler side: admission, deadlines, failures, quarantine."""

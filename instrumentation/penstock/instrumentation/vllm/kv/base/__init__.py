@@ -1,0 +1,1 @@
+"""Any connector, by vLLM's base interface; what some say beyond it."""

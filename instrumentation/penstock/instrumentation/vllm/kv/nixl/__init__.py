@@ -1,0 +1,1 @@
+"""NIXL workers, to the bottom of each transfer."""

@@ -1,0 +1,1 @@
+"""All that vLLM pickles between scheduler and workers for us."""

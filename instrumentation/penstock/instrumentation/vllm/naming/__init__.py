@@ -1,0 +1,1 @@
+"""How vLLM's engines, peers and failures are called on the wire."""

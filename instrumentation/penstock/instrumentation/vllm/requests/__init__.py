@@ -1,0 +1,1 @@
+"""What is known of each live request, and the events made of it."""

@@ -1,0 +1,1 @@
+"""The mixin over vLLM's scheduler."""

@@ -1,0 +1,1 @@
+"""Fetches them ahead of scheduling."""

@@ -1,0 +1,1 @@
+"""Slots, the shared region, what memory there is."""

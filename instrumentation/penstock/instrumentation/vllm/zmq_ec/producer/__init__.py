@@ -1,0 +1,1 @@
+"""Keeps encoder outputs and hands them out."""

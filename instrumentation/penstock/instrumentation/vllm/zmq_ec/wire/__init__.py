@@ -1,0 +1,1 @@
+"""The messages, and the bounds of a connection."""
