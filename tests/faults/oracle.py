@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.schema import FILE
-from penstock.agent.journal.transaction import AGENT_PROCESS
+from penstock.agent.model import AGENT_PROCESS
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.faults.ids import held, is_producers

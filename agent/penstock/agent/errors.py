@@ -96,3 +96,7 @@ class LimitError(FullError):
     def __init__(self, message: str, limit: str) -> None:
         super().__init__(message)
         self.limit = limit
+
+
+class FilesError(PenstockError):
+    """The files are refused, as a whole; the sentence names file, line and field."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-
-from penstock.agent.sources.engine_owners import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -14,6 +13,14 @@ if TYPE_CHECKING:
 
 ENGINE_CORE = "engine-core"
 """The process with an engine's scheduler: it speaks for the engine."""
+
+AGENT_PROCESS = "agent"
+"""The agent itself, as the source of what it writes into its own log."""
+
+
+def digest(secret: bytes) -> bytes:
+    """Return what is kept of a secret; of none, nothing."""
+    return hashlib.blake2b(secret, digest_size=16).digest() if secret else b""
 
 
 class EngineKey(NamedTuple):

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from penstock.agent.batch.columns import Contents
 from penstock.agent.batch.samples import transfer_samples
 from penstock.agent.errors import StateError
-from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.agent.metrics import aggregator as fold_module
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics import ended_deferrals as ended_module
 from penstock.agent.metrics.aggregator import Fold, _Engine
 from penstock.agent.metrics.event_updates import transfer_updates
 from penstock.agent.metrics.series import IDLE_NANO, Room
-from penstock.agent.model import EngineKey
+from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.proto.v1.common_pb2 import (
     DEFERRAL_ENDING_ENGINE_LOST,
     DEFERRAL_ENDING_READY,

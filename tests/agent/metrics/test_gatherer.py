@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from penstock.agent.batch.columns import Contents
 from penstock.agent.batch.samples import transfer_samples
-from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
 from penstock.agent.metrics.aggregator import Fold
 from penstock.agent.metrics.catalogue import METRICS
@@ -16,9 +15,9 @@ from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition import OPENMETRICS, PLAIN
 from penstock.agent.metrics.gatherer import Exposition
 from penstock.agent.metrics.process import ProcessUse
-from penstock.agent.model import EngineKey
+from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.policy.files.file_source import FileStatus
-from penstock.agent.traces.assembly.model import ExportStatus
+from penstock.agent.traces.export.status import ExportStatus
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 from penstock.proto.v1.ingest_pb2 import Batch, Drop, GuardError, Tombstone

@@ -10,7 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock.agent.errors import StateError
 from penstock.agent.server.addresses import TcpAddress, UnixAddress
-from penstock.agent.server.grpc_server import GrpcServer, Lock
+from penstock.agent.server.grpc_server import GrpcServer
+from penstock.agent.state.file_lock import Lock
 
 from tests.support.agent.agent import short_directory
 

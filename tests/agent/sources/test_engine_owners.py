@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import HeldError
-from penstock.agent.model import EngineKey
+from penstock.agent.model import EngineKey, digest
 from penstock.agent.sources import engine_owners as module
-from penstock.agent.sources.engine_owners import Holders, digest
+from penstock.agent.sources.engine_owners import Holders
 
 from tests.support.manual_clock import SECOND, ManualClock
 

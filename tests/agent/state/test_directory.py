@@ -12,10 +12,10 @@ from penstock.agent.errors import StateError, TakenError, UnwritableError
 from penstock.agent.journal.disk_reserve import Reserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
-from penstock.agent.server.grpc_server import Lock
 from penstock.agent.state import directory
 from penstock.agent.state.directory import StateDirectory, prepare, stays_open
 from penstock.agent.state.disk_budget import MIN_LIMIT
+from penstock.agent.state.file_lock import Lock
 
 
 def test_it_is_made_for_its_owner_alone(tmp_path):

@@ -8,8 +8,8 @@ import grpc
 from penstock.agent.admin.calls.backup import back_up
 from penstock.agent.errors import ImpossibleError, StateError
 from penstock.agent.server.addresses import UnixAddress
-from penstock.agent.server.grpc_server import Lock
 from penstock.agent.state.directory import LOCK
+from penstock.agent.state.file_lock import Lock
 from penstock.proto.v1.admin_pb2 import BackupRequest
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ConfigError
 from penstock.agent.server.addresses import Address, TcpAddress, parse_address, parse_admin, parse_tcp
-from penstock.agent.server.callers import AllowList, parse_allow_list
+from penstock.agent.server.callers import parse_allow_list
+from penstock.agent.server.tls import AdminTls
 from penstock.agent.state.disk_budget import MIB, MIN_LIMIT
 from penstock.agent.traces.export.otlp_config import ExportSettings
 
@@ -26,21 +27,6 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
 _MIN_AUDIT = 100
 _MIN_MEMORY = 128 * MIB
 _BYTES = {"MiB": MIB, "GiB": MIB << 10, "TiB": MIB << 20}
-
-
-@dataclass(frozen=True, slots=True)
-class AdminTls:
-    """What ``--admin-tls-*`` and ``--admin-allow`` say.
-
-    Attributes:
-        client_ca: certificates of who may sign clients' certificates.
-
-    """
-
-    cert: Path
-    key: Path
-    client_ca: Path
-    allow: AllowList
 
 
 @dataclass(frozen=True, slots=True)

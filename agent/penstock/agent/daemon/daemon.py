@@ -29,13 +29,12 @@ from penstock.agent.ingest.service import IngestService
 from penstock.agent.ingest.source_admission import Door
 from penstock.agent.journal.connection import describe
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Fold
 from penstock.agent.metrics.checkpoint import FoldKeeper
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.gatherer import Exposition
-from penstock.agent.model import ENGINE_CORE
+from penstock.agent.model import AGENT_PROCESS, ENGINE_CORE
 from penstock.agent.policy.distribution.feed import PolicyFeed
 from penstock.agent.policy.distribution.sample_ratio import SampleRatios
 from penstock.agent.policy.distribution.service import PolicyFeedService
@@ -51,11 +50,11 @@ from penstock.agent.server.tls import Certificates
 from penstock.agent.sources.engine_owners import Holders
 from penstock.agent.sources.registry import Registry
 from penstock.agent.state.archive import spoils_a_start, words_of
-from penstock.agent.state.database_files import identity
 from penstock.agent.state.directory import StateDirectory
-from penstock.agent.traces.assembly.model import ExportStatus
+from penstock.agent.state.file_lock import identity
 from penstock.agent.traces.export.backend_probe import unreachable
 from penstock.agent.traces.export.exporter import TraceExporter
+from penstock.agent.traces.export.status import ExportStatus
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
 

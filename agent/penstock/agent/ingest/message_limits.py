@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest.outline import event_sizes
 from penstock.agent.ingest.prescan import count_entries
-from penstock.agent.journal.transaction import AGENT_PROCESS
+from penstock.agent.model import AGENT_PROCESS
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.ingest_pb2 import Batch

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import HeldError, LimitError
 from penstock.agent.ingest.admission import Admission
-from penstock.agent.journal.transaction import AGENT_PROCESS
-from penstock.agent.model import ENGINE_CORE
+from penstock.agent.model import AGENT_PROCESS, ENGINE_CORE
 from penstock.agent.sources.engine_owners import Holders
 
 if TYPE_CHECKING:

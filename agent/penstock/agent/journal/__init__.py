@@ -2,6 +2,6 @@
 
 from penstock.agent.journal.journal import Journal
 from penstock.agent.journal.reader import Reader
-from penstock.agent.journal.transaction import AGENT_PROCESS
+from penstock.agent.model import AGENT_PROCESS
 
 __all__ = ["AGENT_PROCESS", "Journal", "Reader"]

@@ -7,8 +7,7 @@ import hashlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.transaction import AGENT_PROCESS
-from penstock.agent.model import EngineKey, Source
+from penstock.agent.model import AGENT_PROCESS, EngineKey, Source
 from penstock.proto import SCHEMA_VERSION, __version__
 
 if TYPE_CHECKING:

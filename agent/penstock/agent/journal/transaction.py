@@ -12,6 +12,7 @@ from penstock.agent.journal.index_keys import kind_rows, request_keys
 from penstock.agent.journal.open_deferrals import Waits
 from penstock.agent.journal.request_index_format import pack_keys
 from penstock.agent.journal.sources import source_to_blob
+from penstock.agent.model import AGENT_PROCESS
 
 if TYPE_CHECKING:
     import sqlite3
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
-AGENT_PROCESS = "agent"
 # Waits that end in one transaction.
 _MANY = 100
 

@@ -12,13 +12,12 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.agent.errors import StateError, UncountableError
-from penstock.agent.journal.transaction import AGENT_PROCESS
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.bulk_updates import ended_bulks, probe_bulks, transfer_bulks
 from penstock.agent.metrics.ended_deferrals import EndedByLoss
 from penstock.agent.metrics.event_updates import COUNTED, UNKNOWN, event_updates
 from penstock.agent.metrics.series import CAP, TOTAL, Room, Row, Series
-from penstock.agent.model import EngineKey
+from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.sources.accounting import Account, Accounts
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.transaction import AGENT_PROCESS
+from penstock.agent.model import AGENT_PROCESS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 from typing import TYPE_CHECKING, Any
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse  # type: ignore[import-untyped]
-from penstock.agent.errors import StateError, TakenError
+from penstock.agent.errors import StateError
 from penstock.agent.server.addresses import Address, TcpAddress, UnixAddress
 from penstock.agent.server.request_decoding import DecodeInterceptor
-from penstock.agent.state.database_files import identity
+from penstock.agent.state.file_lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,47 +64,6 @@ def allow_files() -> None:
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-class Lock:
-    """An advisory lock that ends with the process, however that ends."""
-
-    def __init__(self, path: Path, owned: str) -> None:
-        """Take it.
-
-        Args:
-            owned: what it stands for, in words.
-
-        Raises:
-            TakenError: another process has it.
-            StateError: the file cannot be made.
-
-        """
-        self._path = path
-        try:
-            path.parent.mkdir(mode=0o770, parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StateError(
-                f"{str(path)!r} cannot be made ({error.strerror}); choose another place"
-            ) from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._file)
-            raise TakenError(f"another penstock-agent owns {owned}; stop it or choose another one") from error
-
-    @property
-    def in_place(self) -> bool:
-        """Whether its file is still there: over another one of that name another process may have a lock."""
-        ours = os.fstat(self._file)
-        return identity(self._path) == (ours.st_dev, ours.st_ino)
-
-    def release(self) -> None:
-        """Let go; again is fine. The file stays: removing it would let two processes lock two files of one name."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
 
 
 class _Health(health.aio.HealthServicer):  # type: ignore[misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
@@ -10,9 +11,26 @@ import structlog
 from penstock.agent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.agent.daemon.config import AdminTls
+    from pathlib import Path
+
+    from penstock.agent.server.callers import AllowList
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminTls:
+    """What ``--admin-tls-*`` and ``--admin-allow`` say.
+
+    Attributes:
+        client_ca: certificates of who may sign clients' certificates.
+
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path
+    allow: AllowList
 
 
 class Certificates:

@@ -11,7 +11,6 @@ Engines older than the secret send none. They hold nothing, and are refused only
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
 # Engines in memory; those without a stream are forgotten first.
 _MAX_ENGINES = 1_024
 _GRACE = 10.0
-
-
-def digest(secret: bytes) -> bytes:
-    """Return what is kept of a secret; of none, nothing."""
-    return hashlib.blake2b(secret, digest_size=16).digest() if secret else b""
 
 
 @dataclass(eq=False, slots=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.errors import StateError
 from penstock.agent.state.archive import SUFFIXES, set_aside
+from penstock.agent.state.file_lock import identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,15 +31,6 @@ _log = structlog.get_logger(__name__)
 _WATCHED = ("", "-wal")
 # The agent counts as degraded for so long after it has put a database back: something removes its files.
 _TOLD_SECONDS = 3600.0
-
-
-def identity(path: Path) -> Identity | None:
-    """Return device and inode of what is at *path*, a link itself and not its target; None if nothing is there."""
-    try:
-        found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
 
 
 def write_copy(database: sqlite3.Connection, path: Path) -> None:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.policy.store.database import FILE_NAME as POLICIES
-from penstock.agent.server.grpc_server import Lock
 from penstock.agent.state.disk_budget import MIN_LIMIT
+from penstock.agent.state.file_lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 LOCK = "lock"
+# What a substitute begins with, by the beginning of its names.
+_COPIED = "policy"
 _VOLATILE = "penstock-volatile-"
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (a directory of our own is made there)
 
@@ -158,7 +159,7 @@ class StateDirectory:
         wanted, self.path = self.path, _volatile(reason)
         self.limit = min(self.limit, MIN_LIMIT)
         # Policies go on to hold, those of the journal's time do not: its counters begin anew, and say so.
-        for path in wanted.glob(f"{Path(POLICIES).stem}*"):
+        for path in wanted.glob(f"{_COPIED}*"):
             with contextlib.suppress(OSError):
                 shutil.copyfile(path, self.path / path.name)
         self.trouble = f"{reason}; until then counters, traces and policies are kept in {self.path} and are lost with the agent"

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.agent.model import EngineKey
+from penstock.agent.model import EngineKey, digest
 from penstock.agent.parsing.label_selector import Selection, Target
 from penstock.agent.policy.distribution.rollout import Known, rollout
-from penstock.agent.sources.engine_owners import digest
 from penstock.proto.v1.policy_pb2 import FAILURE_ACTION_FAIL, OrderRefusal, PolicyAck, Report, Subscribe
 from structlog.testing import capture_logs
 

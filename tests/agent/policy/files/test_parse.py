@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from penstock.agent.errors import FilesError
 from penstock.agent.policy.files.parse import check
-from penstock.agent.problem import FilesError
 
 from tests.support.policy.policies import NOW, document, manifest
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 from penstock.agent.aio.change_signal import Notice
 from penstock.agent.errors import ContractError, FullError
-from penstock.agent.model import EngineKey
+from penstock.agent.model import EngineKey, digest
 from penstock.agent.parsing.label_selector import Target
 from penstock.agent.policy.distribution.effective_policies import Schedules
 from penstock.agent.policy.distribution.push_encoding import drill_message, quarantine_message
 from penstock.agent.policy.distribution.subscriber import Subscriber, Wanted
-from penstock.agent.sources.engine_owners import Holders, digest
+from penstock.agent.sources.engine_owners import Holders
 from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 
 if TYPE_CHECKING:

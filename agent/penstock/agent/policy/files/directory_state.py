@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.problem import FilesError
+from penstock.agent.errors import FilesError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.aio.daemon_thread import aside
-from penstock.agent.errors import FullError, PenstockError, StateError
+from penstock.agent.errors import FilesError, FullError, PenstockError, StateError
 from penstock.agent.policy.files.directory_state import Look, look, read
 from penstock.agent.policy.files.parse import check
 from penstock.agent.policy.store.interface import IMPERATIVE, Clock, OwnedManifest
-from penstock.agent.problem import FilesError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.agent.errors import ManifestError
+from penstock.agent.errors import FilesError, ManifestError
 from penstock.agent.parsing.yaml_documents import Document, DocumentError, read_documents
 from penstock.agent.policy.manifest.manifest import Manifest, about, check_manifest
 from penstock.agent.policy.store.interface import FILE_PREFIX, MAX_POLICIES, OwnedManifest
-from penstock.agent.problem import FilesError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping

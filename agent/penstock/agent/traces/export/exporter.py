@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.traces.assembly.model import ExportStatus, Limits
+from penstock.agent.traces.assembly.model import Limits
 from penstock.agent.traces.export.journal_tail import Walk
+from penstock.agent.traces.export.status import ExportStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
