@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
 from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.agent.batch.rows import KindAndEvent
     from penstock.proto.v1.ingest_pb2 import Batch
-    from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 
-    Samples: TypeAlias = TransferSamples | ProbeSamples
-
+Samples: TypeAlias = TransferSamples | ProbeSamples
 _T = TypeVar("_T")
 
 # Not by its instance: that would look for a field of this name first.

@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
-from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
-from penstock.agent.ctl.render.json_values import MOST, Kind, kind_of, may_be_absent, name_of
-from penstock.agent.policy.manifest.manifest import API_VERSION, KIND
+from penstock.agent.ctl.diagnosis import NOTE, OK, WRONG
+from penstock.agent.ctl.render import MOST, Kind, kind_of, may_be_absent, name_of
+from penstock.agent.policy.manifest import API_VERSION, KIND
 from penstock.proto.v1 import admin_pb2 as admin
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

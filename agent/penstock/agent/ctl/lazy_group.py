@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 from penstock.agent.ctl.command_hints import hinted_here
 from penstock.agent.ctl.errors import FailedError, WrongUseError
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render import say
 
 _HELP_WIDTH = 80
 

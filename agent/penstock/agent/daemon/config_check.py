@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ConfigError, FilesError
-from penstock.agent.policy.files.directory_state import look, read
+from penstock.agent.policy.files import look, read
 from penstock.agent.policy.files.parse import check as check_files
-from penstock.agent.server.addresses import UnixAddress
-from penstock.agent.server.tls import Certificates
-from penstock.agent.state.directory import foreign_link, stays_open
+from penstock.agent.server import Certificates, UnixAddress
+from penstock.agent.state import foreign_link, stays_open
 from penstock.agent.traces.export.otlp_client import Backend
 
 if TYPE_CHECKING:

@@ -16,45 +16,22 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.admin.service import AdminService
-from penstock.agent.admin.support.context import AgentContext
-from penstock.agent.admin.support.retirement import Retirement
+from penstock.agent.admin.support import AgentContext, Retirement
 from penstock.agent.daemon.health import Condition
 from penstock.agent.daemon.housekeeping import Housekeeper
 from penstock.agent.daemon.state_gauges import StateMetrics
 from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.ingest.admission import Admission
-from penstock.agent.ingest.loss_detector import LossWatch
-from penstock.agent.ingest.rejections import Refusals
-from penstock.agent.ingest.service import IngestService
-from penstock.agent.ingest.source_admission import Door
-from penstock.agent.journal.connection import describe
-from penstock.agent.journal.journal import Journal
-from penstock.agent.metrics.agent_metrics import AgentMetrics
-from penstock.agent.metrics.aggregator import Fold
-from penstock.agent.metrics.checkpoint import FoldKeeper
-from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.ingest import Admission, Door, IngestService, LossWatch, Refusals
+from penstock.agent.journal import Journal, describe
+from penstock.agent.metrics import AgentMetrics, Exemplars, Exposition, Fold, FoldKeeper
 from penstock.agent.model import AGENT_PROCESS, ENGINE_CORE
-from penstock.agent.policy.distribution.feed import PolicyFeed
-from penstock.agent.policy.distribution.sample_ratio import SampleRatios
-from penstock.agent.policy.distribution.service import PolicyFeedService
-from penstock.agent.policy.orders.kill_switch import Pauses
-from penstock.agent.policy.orders.order_store import OrderBook
-from penstock.agent.policy.store.audit_retention import AuditLimit
-from penstock.agent.policy.store.database import PolicyDatabase
-from penstock.agent.policy.store.sqlite_store import PolicyStore
-from penstock.agent.server.addresses import TcpAddress
-from penstock.agent.server.grpc_server import GrpcServer, allow_files
-from penstock.agent.server.http_server import HttpServer
-from penstock.agent.server.tls import Certificates
-from penstock.agent.sources.engine_owners import Holders
-from penstock.agent.sources.registry import Registry
-from penstock.agent.state.archive import spoils_a_start, words_of
-from penstock.agent.state.directory import StateDirectory
-from penstock.agent.state.file_lock import identity
-from penstock.agent.traces.export.backend_probe import unreachable
-from penstock.agent.traces.export.exporter import TraceExporter
-from penstock.agent.traces.export.status import ExportStatus
+from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, SampleRatios
+from penstock.agent.policy.orders import OrderBook, Pauses
+from penstock.agent.policy.store import AuditLimit, PolicyDatabase, PolicyStore
+from penstock.agent.server import Certificates, GrpcServer, HttpServer, TcpAddress, allow_files
+from penstock.agent.sources import Holders, Registry
+from penstock.agent.state import StateDirectory, identity, spoils_a_start, words_of
+from penstock.agent.traces.export import ExportStatus, TraceExporter, unreachable
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.state.archive import damaged
+from penstock.agent.state import damaged
 
 if TYPE_CHECKING:
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.policy.store.database import PolicyDatabase
-    from penstock.agent.state.database_files import Whereabouts
-    from penstock.agent.state.directory import StateDirectory
+    from penstock.agent.journal import Journal
+    from penstock.agent.policy.store import PolicyDatabase
+    from penstock.agent.state import StateDirectory, Whereabouts
 
 REASONS = (
     "state_volatile",

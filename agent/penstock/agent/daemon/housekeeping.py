@@ -10,8 +10,8 @@ from penstock.agent.errors import DamageError, StateError, TakenError
 
 if TYPE_CHECKING:
     from penstock.agent.daemon.health import Condition
-    from penstock.agent.policy.store.database import PolicyDatabase
-    from penstock.agent.state.directory import StateDirectory
+    from penstock.agent.policy.store import PolicyDatabase
+    from penstock.agent.state import StateDirectory
 
 _SECONDS = 1.0
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.daemon.health import REASONS
+from penstock.agent.metrics import NANO, Family, Sample
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.family import Family, Sample
-from penstock.agent.metrics.model import NANO
-from penstock.agent.state.archive import size_of
+from penstock.agent.state import size_of
 
 if TYPE_CHECKING:
     from penstock.agent.daemon.health import Condition
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.state.directory import StateDirectory
+    from penstock.agent.journal import Journal
+    from penstock.agent.state import StateDirectory
 
 
 class StateMetrics:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio.rate_limit import Bucket
+from penstock.agent.aio import Bucket
 from penstock.agent.errors import LimitError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
-    from penstock.agent.batch.columns import Columns, Contents, Samples
+    from penstock.agent.batch import Columns, Contents, Samples
     from penstock.proto.v1.ingest_pb2 import Hello
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import structlog
-from penstock.agent.aio.rate_limit import Bucket, Hand
-from penstock.agent.batch.columns import Contents
+from penstock.agent.aio import Bucket, Hand
+from penstock.agent.batch import Contents
 from penstock.agent.errors import ContractError, FullError, GapError, HeldError, LimitError, PenstockError
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
 from penstock.agent.ingest.rejections import Refusals
 from penstock.agent.ingest.source_admission import Door
 from penstock.agent.ingest.stream import Ending, Stream
-from penstock.agent.journal.connection import describe
+from penstock.agent.journal import describe
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.server.status_codes import refuse
+from penstock.agent.server import refuse
 from penstock.proto.v1.ingest_pb2 import DESCRIPTOR, Ack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.sources.registry import Registry
+    from penstock.agent.journal import Journal
+    from penstock.agent.sources import Registry
     from penstock.proto.v1.ingest_pb2 import Hello
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]

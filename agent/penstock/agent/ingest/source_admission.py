@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import HeldError, LimitError
 from penstock.agent.ingest.admission import Admission
 from penstock.agent.model import AGENT_PROCESS, ENGINE_CORE
-from penstock.agent.sources.engine_owners import Holders
+from penstock.agent.sources import Holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.model import Source
-    from penstock.agent.sources.engine_owners import Hold
+    from penstock.agent.sources import Hold
 
 
 class Door:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import grpc
     from penstock.agent.model import Source
-    from penstock.agent.sources.engine_owners import Hold
+    from penstock.agent.sources import Hold
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 

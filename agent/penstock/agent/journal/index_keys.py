@@ -15,7 +15,7 @@ from penstock.proto.v1.events_pb2 import Event
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.batch.columns import Contents
+    from penstock.agent.batch import Contents
 
 _BODIES = Event.DESCRIPTOR.oneofs_by_name["body"].fields
 KIND_NUMBERS = {field.name: field.number for field in _BODIES}

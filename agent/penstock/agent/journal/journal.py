@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch import Contents
 from penstock.agent.journal import recovery, schema
 from penstock.agent.journal.agent_log import OwnLog
 from penstock.agent.journal.connection import connect, describe, limit_to
@@ -20,9 +20,7 @@ from penstock.agent.journal.retention import Retention, Usage
 from penstock.agent.journal.transaction import Appended, Transaction
 from penstock.agent.journal.wal_checkpointer import Checkpointer
 from penstock.agent.journal.writer import Writer
-from penstock.agent.state.archive import spoils_a_start, words_of
-from penstock.agent.state.database_files import Whereabouts
-from penstock.agent.state.disk_budget import DEFAULT_LIMIT
+from penstock.agent.state import DEFAULT_LIMIT, Whereabouts, spoils_a_start, words_of
 
 if TYPE_CHECKING:
     import sqlite3

@@ -6,7 +6,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.agent.batch.columns import Contents
+    from penstock.agent.batch import Contents
     from penstock.proto.v1.events_pb2 import Event
 
 

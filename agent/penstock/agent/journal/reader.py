@@ -10,8 +10,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
-from penstock.agent.batch.columns import Contents
-from penstock.agent.batch.rows import with_kinds
+from penstock.agent.batch import Contents, with_kinds
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.batch_parser import BATCH_COLUMNS, Parser, event_of, logged_of
 from penstock.agent.journal.connection import MAX_INTEGER, connect_reader, describe, signed, unsigned, whole
@@ -19,7 +18,7 @@ from penstock.agent.journal.index_keys import KIND_NUMBERS, event_request_ids, r
 from penstock.agent.journal.lookup import Lookup
 from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
 from penstock.agent.journal.sources import source_from_blob
-from penstock.agent.state.archive import DamagedError, is_damage, words_of
+from penstock.agent.state import DamagedError, is_damage, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from penstock.agent.model import LoggedBatch, Source
-    from penstock.agent.state.database_files import Whereabouts
+    from penstock.agent.state import Whereabouts
     from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.ingest_pb2 import Batch
 

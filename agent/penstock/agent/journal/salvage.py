@@ -14,14 +14,14 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch import Contents
 from penstock.agent.journal.batch_parser import BATCH_COLUMNS, logged_of, parse
 from penstock.agent.journal.connection import connect, connect_reader, unsigned
 from penstock.agent.journal.index_keys import kind_rows, request_keys
 from penstock.agent.journal.request_index_format import pack_keys
 from penstock.agent.journal.schema import migrate
 from penstock.agent.journal.sources import source_from_blob
-from penstock.agent.state.archive import DamagedError
+from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch import Contents
 from penstock.agent.errors import GapError
 from penstock.agent.journal.compression import pack
 from penstock.agent.journal.connection import signed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import structlog
 from penstock.agent.errors import FullError, PenstockError, StateError
 from penstock.agent.journal.transaction import Transaction
-from penstock.agent.state.archive import is_damage
+from penstock.agent.state import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

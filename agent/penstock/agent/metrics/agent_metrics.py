@@ -15,7 +15,7 @@ from penstock.agent.metrics.family import Distribution, Family, Sample
 from penstock.agent.metrics.model import NANO
 from penstock.agent.metrics.process import process_use
 from penstock.agent.metrics.series import Row, Series
-from penstock.agent.traces.export.status import ExportStatus
+from penstock.agent.traces.export import ExportStatus
 from penstock.proto import __version__
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from penstock.agent.metrics.ended_deferrals import EndedByLoss
 from penstock.agent.metrics.event_updates import COUNTED, UNKNOWN, event_updates
 from penstock.agent.metrics.series import CAP, TOTAL, Room, Row, Series
 from penstock.agent.model import AGENT_PROCESS, EngineKey
-from penstock.agent.sources.accounting import Account, Accounts
+from penstock.agent.sources import Account, Accounts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.agent.batch.columns import Contents, Group
+    from penstock.agent.batch import Contents, Group
     from penstock.agent.metrics.bulk_updates import Bulk
     from penstock.agent.metrics.model import Metric
     from penstock.agent.model import Source

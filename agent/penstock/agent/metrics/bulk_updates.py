@@ -18,7 +18,7 @@ from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK, ProbeResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.agent.batch.columns import Columns, Contents, Group
+    from penstock.agent.batch import Columns, Contents, Group
     from penstock.agent.metrics.model import Metric
 
 _Key = TypeVar("_Key")

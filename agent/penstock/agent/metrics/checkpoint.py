@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch import Contents
 from penstock.agent.errors import StateError
-from penstock.agent.journal.batch_parser import parse
-from penstock.agent.state.archive import DamagedError
+from penstock.agent.journal import parse
+from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from penstock.agent.journal.journal import Journal
+    from penstock.agent.journal import Journal
     from penstock.agent.model import LoggedBatch, Source
     from penstock.proto.v1.ingest_pb2 import Batch
 

@@ -9,7 +9,7 @@ from penstock.agent.model import AGENT_PROCESS
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.agent.batch.columns import Contents
+    from penstock.agent.batch import Contents
     from penstock.agent.model import Source
     from penstock.proto.v1.events_pb2 import Event
 

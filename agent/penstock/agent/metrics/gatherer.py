@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.series import Row
     from penstock.agent.metrics.snapshot_gauges import Wanted
     from penstock.agent.model import EngineKey
-    from penstock.agent.sources.registry import LiveSource
+    from penstock.agent.sources import LiveSource
 
 _ORDER = {metric: index for index, metric in enumerate(c.METRICS)}
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.metrics.gauge_set import Sheet
     from penstock.agent.model import EngineKey
-    from penstock.agent.sources.registry import LiveSource
+    from penstock.agent.sources import LiveSource
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
     Wanted = Callable[[EngineKey], str | None]

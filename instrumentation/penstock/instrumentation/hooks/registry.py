@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

@@ -12,16 +12,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
-from penstock.instrumentation.resilience.policy import NO_POLICY
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.resilience import NO_DIRECTIVES, NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Directives, Policy
 
     Follower = Callable[[Policy, Directives], None]
 

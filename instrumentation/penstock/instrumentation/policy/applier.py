@@ -12,17 +12,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import COMPONENT_SCHEDULER, guard
 from penstock.instrumentation.policy.policy_schedule import Schedule
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
-from penstock.instrumentation.resilience.policy import NO_POLICY
+from penstock.instrumentation.resilience import NO_DIRECTIVES, NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Directives, Policy
     from penstock.instrumentation.runtime import Runtime
     from penstock.proto.v1.policy_pb2 import Push, Report
 

@@ -10,15 +10,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.policy.applier import PolicyDesk
-from penstock.instrumentation.resilience.policy import NO_POLICY
-from penstock.instrumentation.transport.background_thread import Message, Service, Tag
-from penstock.instrumentation.transport.backoff import Backoff
+from penstock.instrumentation.resilience import NO_POLICY
+from penstock.instrumentation.transport import Backoff, Message, Service, Tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from queue import SimpleQueue
 
-    from penstock.instrumentation.core.settings import Settings
+    from penstock.instrumentation.core import Settings
     from penstock.instrumentation.runtime import Runtime
     from penstock.instrumentation.transport.grpc_stream import Ended, Stream
     from penstock.proto.v1.policy_pb2 import Push, Report

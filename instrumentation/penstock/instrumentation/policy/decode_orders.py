@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.instrumentation.policy.decode import unknown_fields
-from penstock.instrumentation.resilience.circuit_breaker import State
-from penstock.instrumentation.resilience.fault_drills import MAX_ACTIVE, Drill, Drills
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES, Directives
-from penstock.instrumentation.resilience.quarantine import Order
+from penstock.instrumentation.resilience import (
+    MAX_ACTIVE,
+    NO_DIRECTIVES,
+    Directives,
+    Drill,
+    Drills,
+    Order,
+    State,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

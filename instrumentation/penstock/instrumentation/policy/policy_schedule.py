@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.resilience.policy import NO_POLICY
+from penstock.instrumentation.resilience import NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.core import Tally
 from penstock.instrumentation.telemetry.records import KIND_PROBE, KIND_TRANSFER
 
 if TYPE_CHECKING:

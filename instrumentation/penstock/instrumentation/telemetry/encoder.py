@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.core import Tally
 from penstock.instrumentation.telemetry.outbox import Sealed
 from penstock.instrumentation.telemetry.records import (
     KIND_PROBE,

@@ -12,16 +12,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core.drop_counter import entries_in
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.registry import registry
+from penstock.instrumentation.core import entries_in, guard
+from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Collector, overflowed
 from penstock.instrumentation.telemetry.outbox import Outbox, Sealed, Watermark
-from penstock.instrumentation.transport.background_thread import Message, Service, Tag
-from penstock.instrumentation.transport.backoff import Backoff
+from penstock.instrumentation.transport import Backoff, Message, Service, Tag
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.core.settings import Settings
+    from penstock.instrumentation.core import Settings
     from penstock.instrumentation.runtime import Runtime
     from penstock.instrumentation.telemetry.outbox import Counts
     from penstock.instrumentation.transport.grpc_stream import Ended, Stream

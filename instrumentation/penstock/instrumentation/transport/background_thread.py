@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 
 if TYPE_CHECKING:
     from penstock.instrumentation.transport.grpc_stream import Stream

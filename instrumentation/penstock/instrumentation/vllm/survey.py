@@ -12,14 +12,12 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks.registry import misfit
-from penstock.instrumentation.hooks.report import Answer, Verdict
+from penstock.instrumentation.hooks import Answer, Verdict, misfit
 from penstock.instrumentation.vllm.install import hooks
-from penstock.instrumentation.vllm.kv.base.hook import KvWorkerHook
-from penstock.instrumentation.vllm.kv.base.mooncake import MooncakeHook
-from penstock.instrumentation.vllm.kv.nixl.hook import NixlHook
-from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook
-from penstock.instrumentation.vllm.scheduler.hook import SchedulerHook
+from penstock.instrumentation.vllm.kv.base import KvWorkerHook, MooncakeHook
+from penstock.instrumentation.vllm.kv.nixl import NixlHook
+from penstock.instrumentation.vllm.recovery import ClientErrorHook
+from penstock.instrumentation.vllm.scheduler import SchedulerHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

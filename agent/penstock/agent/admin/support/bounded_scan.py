@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
+from penstock.agent.journal import STEP_SECONDS, Allowance
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Reader
     from penstock.agent.model import LoggedBatch, Source
     from penstock.proto.v1.events_pb2 import Event
 

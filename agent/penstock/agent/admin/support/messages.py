@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from penstock.agent.parsing.label_selector import format_labels
-from penstock.agent.policy.manifest.flat_fields import unflatten
+from penstock.agent.parsing import format_labels
+from penstock.agent.policy.manifest import unflatten
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 from penstock.proto.v1.common_pb2 import Role
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.agent.model import EngineKey
-    from penstock.agent.parsing.label_selector import Selection, Target
-    from penstock.agent.policy.distribution.rollout import EngineProgress, Progress
-    from penstock.agent.policy.manifest.flat_fields import Leaves
-    from penstock.agent.policy.manifest.merge import Given, Merged, Step
-    from penstock.agent.policy.store.audit import AuditEntry
+    from penstock.agent.parsing import Selection, Target
+    from penstock.agent.policy.distribution import EngineProgress, Progress
+    from penstock.agent.policy.manifest import Given, Leaves, Merged, Step
+    from penstock.agent.policy.store import AuditEntry
 
 
 _MOST, _MOST_SIGNED = (1 << 64) - 1, (1 << 63) - 1

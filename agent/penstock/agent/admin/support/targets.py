@@ -6,22 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
-from penstock.agent.parsing.label_selector import (
-    MAX_GLOB,
-    MAX_GLOBS,
-    Selection,
-    Target,
-    no_engine,
-    parse_labels,
-)
-from penstock.agent.policy.distribution.rollout import Known, progress
+from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_engine, parse_labels
+from penstock.agent.policy.distribution import Known, progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import Source
-    from penstock.agent.sources.registry import EngineView
+    from penstock.agent.sources import EngineView
     from penstock.proto.v1.admin_pb2 import EngineSelector
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 

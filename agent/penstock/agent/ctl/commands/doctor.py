@@ -6,13 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.diagnosis.agent_checks import AGENT, examine
-from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding, wrong
-from penstock.agent.ctl.diagnosis.socket_probe import why
+from penstock.agent.ctl.diagnosis import AGENT, NOTE, OK, WRONG, Finding, examine, why, wrong
 from penstock.agent.ctl.errors import AwayError, FailedError, RefusedError
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render import say, text
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 

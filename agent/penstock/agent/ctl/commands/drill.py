@@ -11,8 +11,7 @@ from penstock.agent.ctl.commands.order_options import follow_order, with_timeout
 from penstock.agent.ctl.errors import WrongUseError
 from penstock.agent.ctl.name_arguments import DRILL
 from penstock.agent.ctl.options import author, with_client, with_output
-from penstock.agent.ctl.render import order_rows
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render import order_rows, say
 from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 

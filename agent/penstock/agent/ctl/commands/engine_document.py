@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ctl.errors import FailedError, WrongUseError
 from penstock.agent.ctl.options import engine_selector
+from penstock.agent.ctl.render import plain
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.model import EngineKey
-from penstock.agent.parsing.label_selector import no_engine
+from penstock.agent.parsing import no_engine
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 

@@ -10,10 +10,9 @@ from penstock.agent.ctl.commands.order_options import follow_order, with_order
 from penstock.agent.ctl.errors import WrongUseError
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
-from penstock.agent.ctl.render.console import say
-from penstock.agent.ctl.render.order_rows import drill_words
+from penstock.agent.ctl.render import drill_words, say
 from penstock.agent.ctl.render.output import show
-from penstock.agent.parsing.drill_modes import DRILL_MODES, SLOW
+from penstock.agent.parsing import DRILL_MODES, SLOW
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import FAILURE_MODE_UNSPECIFIED, Channel, FailureMode

@@ -18,7 +18,7 @@ from penstock.agent.ctl.commands.policy_fields import set_fields, unset_fields, 
 from penstock.agent.ctl.errors import WrongUseError
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, SELECTOR, author, with_client, with_paths
-from penstock.agent.parsing.label_selector import parse_labels
+from penstock.agent.parsing import parse_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

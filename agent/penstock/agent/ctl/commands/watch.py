@@ -11,10 +11,7 @@ import click
 from penstock.agent.ctl.commands.get import events_request, with_filters
 from penstock.agent.ctl.errors import AwayError
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.console import say
-from penstock.agent.ctl.render.events import event_peer, event_words
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render import event_peer, event_words, plain, say, text
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 

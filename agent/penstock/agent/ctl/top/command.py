@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.errors import AwayError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render import say
 from penstock.agent.ctl.top.layout import screen, text
 from penstock.agent.ctl.top.poll import Poller, take
 from penstock.agent.ctl.top.view import SORTS, History

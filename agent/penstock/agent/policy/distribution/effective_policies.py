@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from penstock.agent.policy.distribution.push_encoding import schedule_of, time_left
-from penstock.agent.policy.manifest.merge import Step, schedule, selecting
+from penstock.agent.policy.manifest import Step, schedule, selecting
 from penstock.proto.v1.policy_pb2 import Push
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from penstock.agent.model import EngineKey
-    from penstock.agent.parsing.label_selector import Target
-    from penstock.agent.policy.manifest.manifest import Manifest
-    from penstock.agent.policy.store.interface import Store
+    from penstock.agent.parsing import Target
+    from penstock.agent.policy.manifest import Manifest
+    from penstock.agent.policy.store import Store
 
 
 class Schedule:

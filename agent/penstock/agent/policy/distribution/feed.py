@@ -10,24 +10,22 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
-from penstock.agent.aio.change_signal import Notice
+from penstock.agent.aio import Notice
 from penstock.agent.errors import ContractError, FullError
 from penstock.agent.model import EngineKey, digest
-from penstock.agent.parsing.label_selector import Target
+from penstock.agent.parsing import Target
 from penstock.agent.policy.distribution.effective_policies import Schedules
 from penstock.agent.policy.distribution.push_encoding import drill_message, quarantine_message
 from penstock.agent.policy.distribution.subscriber import Subscriber, Wanted
-from penstock.agent.sources.engine_owners import Holders
+from penstock.agent.sources import Holders
 from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.policy.distribution.effective_policies import Schedule
-    from penstock.agent.policy.orders.kill_switch import Pauses
-    from penstock.agent.policy.orders.order_store import OrderBook
-    from penstock.agent.policy.orders.orders import FaultDrill, QuarantineOrder
-    from penstock.agent.policy.store.interface import Clock, Store
+    from penstock.agent.policy.orders import FaultDrill, OrderBook, Pauses, QuarantineOrder
+    from penstock.agent.policy.store import Clock, Store
 
 MAX_ENGINES = 256
 MAX_LABELS = 128

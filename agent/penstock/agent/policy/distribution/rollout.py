@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from penstock.agent.parsing.label_selector import Selection, Target, select
+from penstock.agent.parsing import Selection, Target, select
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
     from penstock.agent.policy.distribution.feed import PolicyFeed
     from penstock.agent.policy.distribution.subscriber import Subscriber
-    from penstock.agent.policy.store.interface import Clock
+    from penstock.agent.policy.store import Clock
 
 State = Literal["acknowledged", "refused", "waiting", "disconnected", "paused", "contested"]
 # What nothing but a change or another engine makes another state.

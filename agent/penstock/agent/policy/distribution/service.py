@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-from penstock.agent.aio.rate_limit import Bucket
+from penstock.agent.aio import Bucket
 from penstock.agent.errors import ContractError, HeldError, PenstockError
 from penstock.agent.policy.distribution.answer_log import AnswerLog
-from penstock.agent.server.status_codes import refuse
+from penstock.agent.server import refuse
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio.change_signal import Notice
+from penstock.agent.aio import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.parsing.label_selector import Target
-    from penstock.agent.sources.engine_owners import Hold
+    from penstock.agent.parsing import Target
+    from penstock.agent.sources import Hold
     from penstock.proto.v1.policy_pb2 import OrderRefusal, PolicyAck, PolicyMoved, PolicyNack, Subscribe
 
 MAX_TEXT = 1024

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import FilesError, ManifestError
 from penstock.agent.parsing.yaml_documents import Document, DocumentError, read_documents
-from penstock.agent.policy.manifest.manifest import Manifest, about, check_manifest
-from penstock.agent.policy.store.interface import FILE_PREFIX, MAX_POLICIES, OwnedManifest
+from penstock.agent.policy.manifest import Manifest, about, check_manifest
+from penstock.agent.policy.store import FILE_PREFIX, MAX_POLICIES, OwnedManifest
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping

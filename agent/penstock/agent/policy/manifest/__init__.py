@@ -1,1 +1,37 @@
 """What a policy is: its schema, its validation, how several are merged. Pure."""
+
+from __future__ import annotations
+
+from penstock.agent.policy.manifest.flat_fields import Leaf, Leaves, unflatten
+from penstock.agent.policy.manifest.manifest import (
+    API_VERSION,
+    BREAK_GLASS_PRIORITY,
+    KIND,
+    Manifest,
+    about,
+    check_manifest,
+    parse_manifest,
+    read_json,
+)
+from penstock.agent.policy.manifest.merge import Given, Merged, Step, effective, merge, schedule, selecting
+
+__all__ = [
+    "API_VERSION",
+    "BREAK_GLASS_PRIORITY",
+    "KIND",
+    "Given",
+    "Leaf",
+    "Leaves",
+    "Manifest",
+    "Merged",
+    "Step",
+    "about",
+    "check_manifest",
+    "effective",
+    "merge",
+    "parse_manifest",
+    "read_json",
+    "schedule",
+    "selecting",
+    "unflatten",
+]

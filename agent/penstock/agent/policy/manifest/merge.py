@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from penstock.agent.parsing.label_selector import Target
+    from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest.manifest import Manifest
 
 

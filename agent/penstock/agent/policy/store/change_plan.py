@@ -11,7 +11,7 @@ from penstock.agent.policy.store.interface import IMPERATIVE, Result, StoredPoli
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.policy.manifest.manifest import Manifest
+    from penstock.agent.policy.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)

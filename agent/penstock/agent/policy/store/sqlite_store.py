@@ -13,8 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio.change_signal import Listeners
-from penstock.agent.aio.shield import to_completion
+from penstock.agent.aio import Listeners, to_completion
 from penstock.agent.errors import (
     ConflictError,
     FullError,
@@ -23,7 +22,7 @@ from penstock.agent.errors import (
     OwnedError,
     StateError,
 )
-from penstock.agent.policy.manifest.manifest import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
+from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
 from penstock.agent.policy.store import audit, audit_retention
 from penstock.agent.policy.store.change_plan import Edit, Plan, plan
 from penstock.agent.policy.store.interface import (

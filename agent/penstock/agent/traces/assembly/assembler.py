@@ -14,26 +14,29 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.agent.batch.rows import with_kinds
-from penstock.agent.journal.batch_parser import parse
+from penstock.agent.batch import with_kinds
+from penstock.agent.journal import parse
 from penstock.agent.model import ENGINE_CORE, EngineKey, Source
 from penstock.agent.traces.assembly.finished_requests import Holding, Remembering
 from penstock.agent.traces.assembly.model import Finished, Limits, Remembered
 from penstock.agent.traces.assembly.sampling import decide, judge
 from penstock.agent.traces.assembly.segments import Chapter, Loss
-from penstock.agent.traces.spans import semconv, standalone_spans
-from penstock.agent.traces.spans.entries import RequestKey, request_entries
-from penstock.agent.traces.spans.model import EventEntry
-from penstock.agent.traces.spans.request_history import RequestFacts
-from penstock.agent.traces.spans.request_spans import request_spans
+from penstock.agent.traces.spans import (
+    EventEntry,
+    RequestFacts,
+    RequestKey,
+    request_entries,
+    request_spans,
+    semconv,
+    standalone_spans,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.model import LoggedBatch
     from penstock.agent.traces.assembly.sampling import Verdict
-    from penstock.agent.traces.spans.ids import RequestIdentity
-    from penstock.agent.traces.spans.model import Entry, Span
+    from penstock.agent.traces.spans import Entry, RequestIdentity, Span
 
 
 @dataclass(slots=True)

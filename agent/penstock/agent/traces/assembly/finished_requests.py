@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.traces.assembly.model import Remembered
-    from penstock.agent.traces.spans.entries import RequestKey
+    from penstock.agent.traces.spans import RequestKey
 
 # Measured: a parsed batch takes five times its bytes, and one entry that is held keeps all of it.
 _SWELL = 5

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.read_budget import Allowance
+from penstock.agent.journal import Allowance
 from penstock.agent.traces.assembly.model import Remembered
 from penstock.agent.traces.assembly.sampling import judge
 from penstock.agent.traces.assembly.segments import chapters
-from penstock.agent.traces.spans.entries import request_entries
-from penstock.agent.traces.spans.request_history import RequestFacts
+from penstock.agent.traces.spans import RequestFacts, request_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Reader
     from penstock.agent.model import LoggedBatch, Source
     from penstock.agent.traces.assembly.model import Limits
-    from penstock.agent.traces.spans.entries import RequestKey
+    from penstock.agent.traces.spans import RequestKey
     from penstock.proto.v1.ingest_pb2 import Batch
 
 

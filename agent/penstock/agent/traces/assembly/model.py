@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.agent.traces.assembly.sampling import Verdict
-    from penstock.agent.traces.spans.ids import RequestIdentity
-    from penstock.agent.traces.spans.model import Span
+    from penstock.agent.traces.spans import RequestIdentity, Span
 
 _SECOND = 1_000_000_000
 

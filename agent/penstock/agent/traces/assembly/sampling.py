@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.agent.traces.spans.ids import RequestIdentity, TraceContext
-    from penstock.agent.traces.spans.request_history import RequestFacts
+    from penstock.agent.traces.spans import RequestFacts, RequestIdentity, TraceContext
 
 _LOW_64_BITS = (1 << 64) - 1
 

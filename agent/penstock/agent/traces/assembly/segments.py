@@ -10,17 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.model import ENGINE_CORE
-from penstock.agent.traces.spans.model import EventEntry
-from penstock.agent.traces.spans.request_history import entry_time
+from penstock.agent.traces.spans import EventEntry, entry_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.model import EngineKey, LoggedBatch
     from penstock.agent.traces.assembly.model import Limits
-    from penstock.agent.traces.spans.ids import RequestIdentity
-    from penstock.agent.traces.spans.model import Entry
-    from penstock.agent.traces.spans.request_history import RequestFacts
+    from penstock.agent.traces.spans import Entry, RequestFacts, RequestIdentity
 
 
 class Loss(NamedTuple):

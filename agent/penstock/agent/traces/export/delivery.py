@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from penstock.agent.batch.samples import ProbeSample, TransferSample
+    from penstock.agent.batch import ProbeSample, TransferSample
     from penstock.agent.model import Source
     from penstock.agent.traces.export.otlp_client import Backend
     from penstock.agent.traces.export.suspect_spans import Suspect
-    from penstock.agent.traces.spans.model import Span
+    from penstock.agent.traces.spans import Span
     from penstock.proto.v1.events_pb2 import Event
 
     OnExported = Callable[[Source, Event | TransferSample | ProbeSample, str, str], None]

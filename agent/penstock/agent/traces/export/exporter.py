@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.assembly import Limits
 from penstock.agent.traces.export.journal_tail import Walk
 from penstock.agent.traces.export.status import ExportStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Journal, Reader
     from penstock.agent.model import Source
     from penstock.agent.traces.export.delivery import Delivery, OnExported
     from penstock.agent.traces.export.otlp_client import Backend

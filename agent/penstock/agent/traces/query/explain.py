@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.deeds import HASH_LENGTH, action
 from penstock.agent.traces.query.search import find
-from penstock.agent.traces.spans import attributes
-from penstock.agent.traces.spans.loads import ends_a_load, loads
+from penstock.agent.traces.spans import attributes, ends_a_load, loads
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Reader
     from penstock.agent.traces.query.search import Story
-    from penstock.agent.traces.spans.loads import Load
-    from penstock.agent.traces.spans.model import EventEntry
-    from penstock.agent.traces.spans.request_history import RequestFacts
+    from penstock.agent.traces.spans import EventEntry, Load, RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

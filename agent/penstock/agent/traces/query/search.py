@@ -11,22 +11,26 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import NotFoundError
-from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
+from penstock.agent.journal import STEP_SECONDS, Allowance
 from penstock.agent.model import ENGINE_CORE
-from penstock.agent.traces.assembly.model import Limits
-from penstock.agent.traces.assembly.segments import Chapter, Loss, chapters
-from penstock.agent.traces.spans.entries import RequestKey, alone, request_entries
-from penstock.agent.traces.spans.ids import external_id
-from penstock.agent.traces.spans.model import EventEntry
-from penstock.agent.traces.spans.request_history import RequestFacts, entry_time
+from penstock.agent.traces.assembly import Chapter, Limits, Loss, chapters
+from penstock.agent.traces.spans import (
+    EventEntry,
+    RequestFacts,
+    RequestKey,
+    alone,
+    entry_time,
+    external_id,
+    request_entries,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey, LoggedBatch, Source
-    from penstock.agent.traces.spans.model import Entry
+    from penstock.agent.traces.spans import Entry
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 # vLLM's OpenAI server puts these before what the client sends as X-Request-Id.

@@ -17,7 +17,7 @@ from penstock.proto.v1 import common_pb2, events_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.agent.batch.samples import ProbeSample
+    from penstock.agent.batch import ProbeSample
     from penstock.agent.traces.spans.deferrals import Wait
     from penstock.agent.traces.spans.loads import Load
     from penstock.agent.traces.spans.model import AttributeValue, Entry, EventEntry, ProbeEntry

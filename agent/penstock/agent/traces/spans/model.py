@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.agent.batch.samples import ProbeSample, TransferSample
+    from penstock.agent.batch import ProbeSample, TransferSample
     from penstock.agent.model import Source
     from penstock.proto.v1.events_pb2 import Event
 

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.resilience.deadlines import Deadlines, Limits
+from penstock.instrumentation.resilience import Deadlines, Limits
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience.decisions import Outcome
+from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.vllm.ec.outcomes import EcAffected
 from penstock.instrumentation.vllm.ec.pending_items import features_beyond
 from penstock.instrumentation.vllm.kv.failure_planner import exports
-from penstock.instrumentation.vllm.recovery import rewind
-from penstock.instrumentation.vllm.recovery.freed_blocks import named
+from penstock.instrumentation.vllm.recovery import named, rewind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from penstock.instrumentation.resilience.decisions import Decision
+    from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.ec.pending_items import Needs
     from penstock.instrumentation.vllm.ec.step_loads import StepLoads
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.decisions import Outcome, Trigger
+from penstock.instrumentation.resilience import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import outcomes
 from penstock.instrumentation.vllm.ec.bad_items import BadItems
@@ -23,19 +23,16 @@ from penstock.instrumentation.vllm.ec.outcomes import EcAffected, EcCause
 from penstock.instrumentation.vllm.ec.pending_items import Needs
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader
 from penstock.instrumentation.vllm.ec.step_loads import Tracking
-from penstock.instrumentation.vllm.messages.ec_worker_report import failed_items
-from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders
+from penstock.instrumentation.vllm.messages import WorkerOrders, failed_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.instrumentation.resilience.decisions import Decision
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Decision, Directives, Policy
     from penstock.instrumentation.vllm.ec.deadlines import EcWait
     from penstock.instrumentation.vllm.ec.step_loads import Answer
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+    from penstock.instrumentation.vllm.recovery import WorkerMedia
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec.bad_items import BadItems
     from penstock.instrumentation.vllm.ec.protocol import EcLoader
-    from penstock.instrumentation.vllm.naming.peers import Peer
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
+    from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.recovery import WorkerMedia
 
 
 class Needs:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Peer
 
 
 class ExternalItem(NamedTuple):

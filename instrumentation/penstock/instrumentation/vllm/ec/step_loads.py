@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.vllm.ec.protocol import ExternalItem
-from penstock.instrumentation.vllm.recovery.freed_blocks import Ghost
+from penstock.instrumentation.vllm.recovery import Ghost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.resilience.fault_drills import Drills
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.resilience import Drills
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.placeholders import Shapes
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcTransfer
-from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure
-from penstock.instrumentation.vllm.naming import failure_modes
-from penstock.instrumentation.vllm.naming.peers import UNKNOWN, Peer
+from penstock.instrumentation.vllm.messages import EcReport, ItemFailure
+from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.eplb.layer_transfer import NOBODY
-from penstock.instrumentation.vllm.naming.failure_modes import cut, error_type_of
-from penstock.instrumentation.vllm.naming.peers import UNKNOWN
+from penstock.instrumentation.vllm.naming import UNKNOWN, cut, error_type_of
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.eplb.layer_transfer import LayerMoves, Partners

@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.resilience.deadlines import Deadlines, Limits
+from penstock.instrumentation.resilience import Deadlines, Limits
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.deadlines import Overdue, Wait
-    from penstock.instrumentation.resilience.policy import Policy
-    from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders
+    from penstock.instrumentation.resilience import Overdue, Policy, Wait
+    from penstock.instrumentation.vllm.messages import WorkerOrders
 
 
 class LoadDeadlines:

@@ -8,19 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience.decisions import DecidedBy, Outcome, Trigger
-from penstock.instrumentation.vllm.recovery import rewind
-from penstock.instrumentation.vllm.recovery.freed_blocks import named
-from penstock.instrumentation.vllm.requests.outcomes import Affected
+from penstock.instrumentation.resilience import DecidedBy, Outcome, Trigger
+from penstock.instrumentation.vllm.recovery import named, rewind
+from penstock.instrumentation.vllm.requests import Affected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from penstock.instrumentation.resilience.decisions import Decision
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-    from penstock.instrumentation.vllm.recovery.freed_blocks import Ghost
-    from penstock.instrumentation.vllm.recovery.rewind import Taint
+    from penstock.instrumentation.resilience import Decision
+    from penstock.instrumentation.vllm.recovery import Ghost, Taint, WorkerMedia
 
     Settle = Callable[[Any, Affected], Decision]
 

@@ -10,26 +10,22 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import Extension, Requirement
-from penstock.instrumentation.hooks.subclass import Swaps
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import Extension, Patch, Requirement, Swaps
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base.hook import KvWorkers
-from penstock.instrumentation.vllm.kv.base.step_loads import StepLoads
+from penstock.instrumentation.vllm.kv.base import KvWorkers, StepLoads
 from penstock.instrumentation.vllm.kv.load_controller import Admission
-from penstock.instrumentation.vllm.kv.nixl import compatibility
-from penstock.instrumentation.vllm.kv.nixl.hook import NixlWorkers
-from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
+from penstock.instrumentation.vllm.kv.nixl import NixlWorkers, compatibility
+from penstock.instrumentation.vllm.messages import WorkerReport
 from penstock.instrumentation.vllm.naming import engine_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.instrumentation.hooks.registry import Need
+    from penstock.instrumentation.hooks import Need
     from penstock.instrumentation.vllm.kv.load_controller import LoadControl
-    from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+    from penstock.instrumentation.vllm.kv.nixl import NixlObserver
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _GUARD = guard("kv_connector")
 

@@ -10,30 +10,25 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.decisions import DecidedBy, Decision, Outcome, Trigger
-from penstock.instrumentation.resilience.policy import Action
+from penstock.instrumentation.resilience import Action, DecidedBy, Decision, Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base.transfers import KvTransfers
+from penstock.instrumentation.vllm.kv.base import KvTransfers
 from penstock.instrumentation.vllm.kv.deadlines import LoadDeadlines
 from penstock.instrumentation.vllm.kv.decider import WITHOUT_MEDIA, Judge
 from penstock.instrumentation.vllm.kv.failure_planner import KvFailures, exports
 from penstock.instrumentation.vllm.kv.peer_gate import PeerGate
 from penstock.instrumentation.vllm.kv.unconfirmed_steps import SyncLoads
-from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders, with_children
-from penstock.instrumentation.vllm.messages.worker_report import find
+from penstock.instrumentation.vllm.messages import WorkerOrders, find, with_children
 from penstock.instrumentation.vllm.recovery import client_error
-from penstock.instrumentation.vllm.requests import outcomes
-from penstock.instrumentation.vllm.requests.outcomes import Affected, Cause
+from penstock.instrumentation.vllm.requests import Affected, Cause, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Directives, Policy
     from penstock.instrumentation.vllm.kv.failure_planner import Plan
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
-    from penstock.instrumentation.vllm.requests.record import RequestRecord
+    from penstock.instrumentation.vllm.recovery import WorkerMedia
+    from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
 
 _REWINDING: Final = frozenset({Action.RECOMPUTE, Action.AUTO})
 _LEFT_OUT: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_EVICTED)

@@ -8,19 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.circuit_breaker import Failure, Rules, State
-from penstock.instrumentation.resilience.quarantine import Quarantine
+from penstock.instrumentation.resilience import Failure, Quarantine, Rules, State
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.naming import peers
-from penstock.instrumentation.vllm.requests.outcomes import Cause
+from penstock.instrumentation.vllm.requests import Cause
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.circuit_breaker import Admit
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
-    from penstock.instrumentation.resilience.quarantine import Change
-    from penstock.instrumentation.vllm.messages.worker_report import Culprit
-    from penstock.instrumentation.vllm.requests.record import RequestRecord
+    from penstock.instrumentation.resilience import Admit, Change, Directives, Policy
+    from penstock.instrumentation.vllm.messages import Culprit
+    from penstock.instrumentation.vllm.requests import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _REMEMBERED: Final = 1024

@@ -13,15 +13,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
-from penstock.instrumentation.resilience.policy import Telemetry
+from penstock.instrumentation.resilience import NO_DIRECTIVES, Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.resilience.deadlines import Wait
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Directives, Policy, Wait
 
 _DRILLS: Final = "penstock_drills"
 _TELEMETRY: Final = "penstock_telemetry"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.messages.load_reasons import LoadReason
     from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, KvMove
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Peer
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.deadlines import Limits, exceeded
+from penstock.instrumentation.resilience import Limits, exceeded
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.policy import Policy
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.resilience import Policy
+    from penstock.instrumentation.vllm.naming import Peer
 
 _CHANNELS = {
     c.DEFERRAL_REASON_REMOTE_KV: c.CHANNEL_KV,

@@ -20,8 +20,8 @@ from penstock.instrumentation.vllm.requests.leases import Lease, Leases
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.resilience.decisions import Decision
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.resilience import Decision
+    from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests.outcomes import Affected, Cause
     from penstock.instrumentation.vllm.requests.record import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import Snapshot

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.core.constants import ROLES
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.resilience.policy import Action
+from penstock.instrumentation.core import ROLES, guard
+from penstock.instrumentation.resilience import Action
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec.hook import EcSchedulerSideMixin
-from penstock.instrumentation.vllm.ec.load_controller import EcControl
+from penstock.instrumentation.vllm.ec import EcControl, EcSchedulerSideMixin
 from penstock.instrumentation.vllm.kv.load_controller import LoadControl
 from penstock.instrumentation.vllm.naming import engine_identity
-from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+from penstock.instrumentation.vllm.recovery import WorkerMedia
+from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot

@@ -11,16 +11,14 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import Extension, Requirement, State, registry
-from penstock.instrumentation.hooks.subclass import instrumented
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import Extension, Patch, Requirement, State, instrumented, registry
 from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks.registry import Need
+    from penstock.instrumentation.hooks import Need
 
 _METHODS = (
     ("schedule", ()),

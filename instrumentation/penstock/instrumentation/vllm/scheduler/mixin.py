@@ -10,18 +10,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.scheduler.engine_source import EngineSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.vllm.ec.load_controller import EcControl
+    from penstock.instrumentation.vllm.ec import EcControl
     from penstock.instrumentation.vllm.kv.failure_planner import Plan
     from penstock.instrumentation.vllm.kv.load_controller import LoadControl
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+    from penstock.instrumentation.vllm.recovery import WorkerMedia
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _GUARD = guard("scheduler")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.vllm.zmq_ec import settings
-from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
+from penstock.instrumentation.vllm.zmq_ec.consumer import Expected
 from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import Consumer
 from penstock.instrumentation.vllm.zmq_ec.consumer.worker import Loader
 from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders, StepReport
@@ -19,8 +19,8 @@ from vllm.distributed.ec_transfer.ec_connector.utils import (
 
 if TYPE_CHECKING:
     import torch
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.ec import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.naming import Peer
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import ECConnectorOutput

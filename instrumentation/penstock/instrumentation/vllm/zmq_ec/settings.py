@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.instrumentation.vllm.naming.peers import UNKNOWN, address
+from penstock.instrumentation.vllm.naming import UNKNOWN, address
 
 PRODUCERS_MAX: Final = 256
 

@@ -9,17 +9,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.registry import Extension, Requirement, registry
-from penstock.instrumentation.hooks.subclass import Swaps
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import Extension, Requirement, Swaps, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.base.connector_adapters import failure_of_mooncake
-from penstock.instrumentation.vllm.messages.load_reasons import Reasons
+from penstock.instrumentation.vllm.messages import Reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks.registry import Need
+    from penstock.instrumentation.hooks import Need
 
 _GUARD = guard("mooncake")
 _FAILED = "_handle_failed_recv"

@@ -14,25 +14,24 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
 from penstock.instrumentation.vllm.kv.base.kv_jobs import JobTable
-from penstock.instrumentation.vllm.messages.transfers import (
+from penstock.instrumentation.vllm.messages import (
     LOADS,
     LOADS_MAX,
     SAVES,
     BrokenBlocks,
     KvMove,
+    WorkerReport,
     loads_of,
     peer_at,
     saves_of,
 )
-from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
 from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from penstock.instrumentation.vllm.kv.base.connector_adapters import Jobs
-    from penstock.instrumentation.vllm.messages.load_reasons import Reasons
-    from penstock.instrumentation.vllm.messages.transfers import KvLoad
+    from penstock.instrumentation.vllm.messages import KvLoad, Reasons
 
 MOVES_MAX: Final = 4_096
 """Moves that wait for the scheduler's next step."""

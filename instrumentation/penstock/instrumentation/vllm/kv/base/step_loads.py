@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.kv.base import connector_adapters
-from penstock.instrumentation.vllm.messages.transfers import LOADS, LOADS_MAX, SAVES, KvLoad, place_of
+from penstock.instrumentation.vllm.messages import LOADS, LOADS_MAX, SAVES, KvLoad, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

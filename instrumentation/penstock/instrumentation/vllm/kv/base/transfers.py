@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.base import observer as kv_observer
-from penstock.instrumentation.vllm.messages.load_reasons import LoadReason
-from penstock.instrumentation.vllm.messages.transfers import peer_at
-from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
+from penstock.instrumentation.vllm.messages import LoadFailure, LoadReason, peer_at
 from penstock.instrumentation.vllm.recovery import rewind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, KvMove
-    from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+    from penstock.instrumentation.vllm.messages import BrokenBlocks, KvMove, WorkerReport
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _NO_REASON: Final = LoadReason("", 0, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
 """Of a connector that only says which blocks are missing."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.messages.worker_report import Culprit
+from penstock.instrumentation.vllm.messages import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
-    from penstock.instrumentation.vllm.naming.failure_modes import Failure
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Failure, Peer
 
 _SECOND: Final = 1_000_000_000
 

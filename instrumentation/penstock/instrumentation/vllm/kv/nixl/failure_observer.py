@@ -19,16 +19,15 @@ from penstock.instrumentation.vllm.kv.nixl.fault_injection import Faults
 from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshakes
 from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, Here, Plan
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import Transfers
-from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
-from penstock.instrumentation.vllm.naming import peers
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.messages import LoadFailure
+from penstock.instrumentation.vllm.naming import Peer, peers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Blame, Waited
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
-    from penstock.instrumentation.vllm.naming.failure_modes import Failure
+    from penstock.instrumentation.vllm.naming import Failure
 
 PENDING: Final = 1_024
 """Reports that wait for the scheduler's next step; an idle engine has none to take them."""

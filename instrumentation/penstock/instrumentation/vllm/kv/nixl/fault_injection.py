@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.fault_drills import SLOW, Drill, Drills
+from penstock.instrumentation.resilience import SLOW, Drill, Drills
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import CAPACITY, address
 from penstock.instrumentation.vllm.naming import failure_modes

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import compatibility, port_probe
 from penstock.instrumentation.vllm.kv.nixl.handshake_table import Run
 from penstock.instrumentation.vllm.naming import failure_modes, peers
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.fault_drills import Drill
+    from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _GUARD = guard("nixl")

@@ -17,8 +17,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Turn, Waited, in_the_way
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.naming.failure_modes import Failure
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Failure, Peer
 
 ENGINES: Final = 4_096
 """Remote engines whose last handshake is remembered, the least recently used go first."""

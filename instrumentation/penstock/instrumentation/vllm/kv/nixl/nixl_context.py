@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.naming import Peer
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake

@@ -6,22 +6,20 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation.core import LogLimit, guard
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.core.log_limit import LogLimit
-from penstock.instrumentation.resilience.deadlines import Wait
+from penstock.instrumentation.resilience import Wait
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancel
 from penstock.instrumentation.vllm.kv.nixl.failure_observer import PENDING, NixlFailures, bound
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import Posted
-from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
-from penstock.instrumentation.vllm.naming import failure_modes
-from penstock.instrumentation.vllm.naming.peers import UNKNOWN, Peer
+from penstock.instrumentation.vllm.messages import WorkerReport
+from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.resilience.fault_drills import Drill
+    from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Turn, Waited
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, Run
 

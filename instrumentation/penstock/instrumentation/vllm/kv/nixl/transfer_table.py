@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.nixl_context import Plan
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Peer
 
 CAPACITY: Final = 65_536
 """Handles remembered; more than any engine has in flight, so that only handles nobody releases are forgotten."""

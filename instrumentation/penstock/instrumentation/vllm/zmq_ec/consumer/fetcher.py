@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
+from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.log_limit import LogLimit
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS, Attempt, Expected
 from penstock.instrumentation.vllm.zmq_ec.consumer.connection import Fate
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
@@ -22,8 +22,8 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
     from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Telling
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import Region
-    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slots
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slot
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SlotName
-    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot
-    from penstock.instrumentation.vllm.zmq_ec.wire.protocol import Content
+    from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 
 class Stage(enum.Enum):

@@ -25,10 +25,10 @@ from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SlotName
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure
-    from penstock.instrumentation.vllm.naming.peers import Peer
-    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot, Slots
-    from penstock.instrumentation.vllm.zmq_ec.wire.protocol import Content
+    from penstock.instrumentation.vllm.ec import EcFailure
+    from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
+    from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 KNOWN_MAX: Final = 8_192
 """Items without a slot that are remembered: clients name them."""

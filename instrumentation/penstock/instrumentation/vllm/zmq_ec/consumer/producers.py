@@ -7,8 +7,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import zmq
-from penstock.instrumentation.transport.backoff import Backoff
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.transport import Backoff
+from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.consumer.connection import Link
 
 if TYPE_CHECKING:

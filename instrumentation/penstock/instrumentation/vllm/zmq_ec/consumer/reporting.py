@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.ec.protocol import EcTransfer
+from penstock.instrumentation.vllm.ec import EcTransfer
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.ec import EcFailure, EcObserver
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
 

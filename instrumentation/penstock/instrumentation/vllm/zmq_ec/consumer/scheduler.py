@@ -7,20 +7,20 @@ import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Loaded, LoadOrder, Readiness
 from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
 from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Telling
+from penstock.instrumentation.vllm.zmq_ec.memory import Slots
 from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import BEGIN, Region, RegionName
-from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slots
 from penstock.instrumentation.vllm.zmq_ec.settings import named_producer
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.ec import EcFailure, EcObserver
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
