@@ -133,12 +133,12 @@ async def test_batches_far_apart_are_in_different_runs(journal, log, monkeypatch
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from penstock.agent.journal import Journal, requests
+from penstock.agent.journal import Journal, request_index
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
 from tests.support.agent.batches import transfer_failure
 
-requests.RUN_KEYS = 8
+request_index.RUN_KEYS = 8
 source = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
 async def main():
