@@ -24,7 +24,7 @@ from penstock.instrumentation.core import (
     wait_for_grpc_to_end,
 )
 from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.policy import PolicyHolder
+from penstock.instrumentation.policy import ActivePolicy
 from penstock.instrumentation.telemetry import CAPACITY, Emitter, Snapshots
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.core import Settings
     from penstock.instrumentation.policy.client import PolicyClient
     from penstock.instrumentation.telemetry.exporter import Exporter
-    from penstock.instrumentation.transport import Service
+    from penstock.instrumentation.transport import BackgroundThread
 
 logger = logging.getLogger("penstock")
 
@@ -68,7 +68,7 @@ class Runtime:
         self.settings: Settings | None = None
         self.active = False
         self.snapshots = Snapshots()
-        self.policy = PolicyHolder()
+        self.policy = ActivePolicy()
         self.epoch = new_epoch()
         self.secret = new_secret()
         self.born_ns = time.time_ns()
@@ -256,7 +256,7 @@ class Runtime:
             )
         self._update_active()
 
-    def _services(self) -> list[Service]:
+    def _services(self) -> list[BackgroundThread]:
         return [service for service in (self._policy_client, self._exporter) if service is not None]
 
     def _off(self) -> bool:

@@ -80,7 +80,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     def __init__(self, agent: AgentContext) -> None:
         self.agent = agent
-        self._tail = events.Tail(agent.journal)
+        self._tail = events.NewEntrySignal(agent.journal)
 
     def close(self) -> None:
         """End the calls that follow the log."""

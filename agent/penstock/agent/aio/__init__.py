@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.agent.aio.change_signal import Listeners, Notice
+from penstock.agent.aio.change_signal import ChangeSignal, Listeners
 from penstock.agent.aio.daemon_thread import aside
-from penstock.agent.aio.rate_limit import Bucket, Hand
+from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
 from penstock.agent.aio.shield import to_completion
 
 __all__ = [
-    "Bucket",
-    "Hand",
+    "ByteSemaphore",
+    "ChangeSignal",
     "Listeners",
-    "Notice",
+    "TokenBucket",
     "aside",
     "to_completion",
 ]

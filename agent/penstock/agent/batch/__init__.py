@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from penstock.agent.batch.balancedness import balancedness
-from penstock.agent.batch.columns import Columns, Contents, Group, Samples
+from penstock.agent.batch.columns import BatchColumns, EventGroup, SampleColumns, Samples
 from penstock.agent.batch.rows import with_kinds
 from penstock.agent.batch.samples import ProbeSample, TransferSample, probe_samples, transfer_samples
 
 __all__ = [
-    "Columns",
-    "Contents",
-    "Group",
+    "BatchColumns",
+    "EventGroup",
     "ProbeSample",
+    "SampleColumns",
     "Samples",
     "TransferSample",
     "balancedness",

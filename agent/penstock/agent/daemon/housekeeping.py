@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import DamageError, StateError, TakenError
 
 if TYPE_CHECKING:
-    from penstock.agent.daemon.health import Condition
+    from penstock.agent.daemon.health import Health
     from penstock.agent.policy.store import PolicyDatabase
     from penstock.agent.state import StateDirectory
 
@@ -28,7 +28,7 @@ class Housekeeper:
         self,
         place: StateDirectory,
         policies: PolicyDatabase,
-        condition: Condition,
+        condition: Health,
         fatal: asyncio.Future[StateError],
     ) -> None:
         self._place = place

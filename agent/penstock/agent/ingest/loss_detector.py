@@ -76,7 +76,7 @@ def loss_batch(
     return Batch(epoch=epoch, seq=seq, events=[*events, Event(time_unix_nano=now, source_lost=lost)])
 
 
-class LossWatch:
+class LossDetector:
     """Gives each source that is away *grace* seconds, then writes its loss into the log."""
 
     def __init__(self, journal: Journal, grace: float) -> None:

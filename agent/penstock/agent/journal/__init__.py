@@ -6,7 +6,7 @@ from penstock.agent.journal.batch_parser import parse
 from penstock.agent.journal.connection import MAX_INTEGER, connect_reader, describe
 from penstock.agent.journal.index_keys import event_request_ids
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
+from penstock.agent.journal.read_budget import STEP_SECONDS, ReadBudget
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.schema import FILE
 
@@ -14,8 +14,8 @@ __all__ = [
     "FILE",
     "MAX_INTEGER",
     "STEP_SECONDS",
-    "Allowance",
     "Journal",
+    "ReadBudget",
     "Reader",
     "connect_reader",
     "describe",

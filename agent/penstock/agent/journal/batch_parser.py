@@ -61,7 +61,7 @@ def parse(logged: LoggedBatch) -> Batch:
     return batch
 
 
-class Parser:
+class BatchParser:
     """Parses for one reader.
 
     Attributes:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from penstock.agent.sources.accounting import Account, Accounts
-from penstock.agent.sources.engine_owners import Hold, Holders
+from penstock.agent.sources.engine_owners import EngineOwners, Ownership
 from penstock.agent.sources.registry import EngineView, LiveSource, Registry
 
 __all__ = [
     "Account",
     "Accounts",
+    "EngineOwners",
     "EngineView",
-    "Hold",
-    "Holders",
     "LiveSource",
+    "Ownership",
     "Registry",
 ]

@@ -14,7 +14,7 @@ from penstock.agent.state.archive import (
     trim,
     words_of,
 )
-from penstock.agent.state.database_files import Whereabouts, write_copy
+from penstock.agent.state.database_files import DatabaseFiles, write_copy
 from penstock.agent.state.directory import LOCK, StateDirectory, foreign_link, stays_open
 from penstock.agent.state.disk_budget import DEFAULT_LIMIT, MIB, MIN_LIMIT, Budget
 from penstock.agent.state.file_lock import Lock, identity
@@ -26,9 +26,9 @@ __all__ = [
     "MIN_LIMIT",
     "Budget",
     "DamagedError",
+    "DatabaseFiles",
     "Lock",
     "StateDirectory",
-    "Whereabouts",
     "archive",
     "damaged",
     "foreign_link",

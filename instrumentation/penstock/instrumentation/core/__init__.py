@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.instrumentation.core import constants, settings
 from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER, ROLES
-from penstock.instrumentation.core.drop_counter import OTHER, Tally, entries_in
+from penstock.instrumentation.core.drop_counter import OTHER, DropCounter, entries_in
 from penstock.instrumentation.core.fork import wait_for_grpc_to_end
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.core.identity import PRECEDENCE, Identity, new_epoch, new_secret
@@ -16,10 +16,10 @@ __all__ = [
     "OTHER",
     "PRECEDENCE",
     "ROLES",
+    "DropCounter",
     "Identity",
     "LogLimit",
     "Settings",
-    "Tally",
     "constants",
     "entries_in",
     "guard",

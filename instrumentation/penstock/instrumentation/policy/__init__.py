@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.policy.active_policy import PolicyHolder
+from penstock.instrumentation.policy.active_policy import ActivePolicy
 
 __all__ = [
-    "PolicyHolder",
+    "ActivePolicy",
 ]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.policy.applier import PolicyDesk
+from penstock.instrumentation.policy.applier import PolicyApplier
 from penstock.instrumentation.resilience import NO_POLICY
-from penstock.instrumentation.transport import Backoff, Message, Service, Tag
+from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -35,7 +35,7 @@ name back at once would only make it do the same."""
 _NEVER: Final = float("inf")
 
 
-class PolicyClient(Service):
+class PolicyClient(BackgroundThread):
     """Owns the Watch stream; what is pushed is the desk's business."""
 
     def __init__(
@@ -59,7 +59,7 @@ class PolicyClient(Service):
         super().__init__("penstock-policy")
         self._runtime = runtime
         self._settings = settings
-        self._desk = PolicyDesk(runtime, fields, faults_allowed=settings.allow_faults, clock=clock)
+        self._desk = PolicyApplier(runtime, fields, faults_allowed=settings.allow_faults, clock=clock)
         self._open_stream = connect or _connect
         self._ended: Ended | None = None
         self._refused_link = ""

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.resilience.circuit_breaker import Admit, Failure, Rules, State
-from penstock.instrumentation.resilience.deadlines import Deadlines, Limits, Overdue, Wait, exceeded
+from penstock.instrumentation.resilience.circuit_breaker import Admit, BreakerState, PeerFailure, Rules
+from penstock.instrumentation.resilience.deadlines import (
+    DeadlineLimits,
+    Deadlines,
+    Overdue,
+    WaitKind,
+    exceeded,
+)
 from penstock.instrumentation.resilience.decisions import (
     Budgets,
     DecidedBy,
@@ -16,8 +22,8 @@ from penstock.instrumentation.resilience.decisions import (
     decide_kv,
 )
 from penstock.instrumentation.resilience.fault_drills import MAX_ACTIVE, SLOW, Drill, Drills
-from penstock.instrumentation.resilience.ledger import Ledger, Settled
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES, Directives
+from penstock.instrumentation.resilience.ledger import DecisionLog, Settled
+from penstock.instrumentation.resilience.orders import NO_ORDERS, Orders
 from penstock.instrumentation.resilience.policy import (
     NO_POLICY,
     Action,
@@ -29,46 +35,46 @@ from penstock.instrumentation.resilience.policy import (
     PolicyBody,
     Telemetry,
 )
-from penstock.instrumentation.resilience.quarantine import Change, Order, Quarantine
+from penstock.instrumentation.resilience.quarantine import Change, Quarantine, QuarantineOrder
 from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
 
 __all__ = [
     "MAX_ACTIVE",
-    "NO_DIRECTIVES",
+    "NO_ORDERS",
     "NO_POLICY",
     "SLOW",
     "Action",
     "Admit",
+    "BreakerState",
     "Budgets",
     "Change",
+    "DeadlineLimits",
     "Deadlines",
     "DecidedBy",
     "Decision",
+    "DecisionLog",
     "Deferral",
-    "Directives",
     "Drill",
     "Drills",
     "EcLoadFailure",
     "EcLoss",
-    "Failure",
     "KvLoadFailure",
     "KvLoss",
-    "Ledger",
-    "Limits",
-    "Order",
+    "Orders",
     "Outcome",
     "Overdue",
+    "PeerFailure",
     "PeerQuarantine",
     "Policy",
     "PolicyBody",
     "Quarantine",
+    "QuarantineOrder",
     "RecomputeBudget",
     "Rules",
     "Settled",
-    "State",
     "Telemetry",
     "Trigger",
-    "Wait",
+    "WaitKind",
     "decide_ec",
     "decide_kv",
     "exceeded",

@@ -28,7 +28,7 @@ BATCH_ENTRIES: Final = 512
 NEVER: Final = float("inf")
 
 
-class Collector:
+class Batcher:
     """Takes entries from the emitter's queues; the only one who does.
 
     Attributes:

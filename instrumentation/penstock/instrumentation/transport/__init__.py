@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.transport.background_thread import Message, Service, Tag
+from penstock.instrumentation.transport.background_thread import BackgroundThread, Message, Tag
 from penstock.instrumentation.transport.backoff import Backoff
 
 __all__ = [
+    "BackgroundThread",
     "Backoff",
     "Message",
-    "Service",
     "Tag",
 ]

@@ -54,7 +54,7 @@ _WAKE = Message(Tag.WAKE)
 _RESUME = Message(Tag.RESUME)
 
 
-class Service:
+class BackgroundThread:
     """Base of the two threads. Its public methods may be called from any thread and do not raise."""
 
     def __init__(self, name: str) -> None:

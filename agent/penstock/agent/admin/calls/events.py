@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.agent.admin.support import Scan, messages, selection_of, source_target
-from penstock.agent.aio import Notice, to_completion
+from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import describe, event_request_ids
 from penstock.agent.traces.query import explain, get_trace
@@ -88,11 +88,11 @@ def peers_of(body: Any) -> set[str]:
     return {getattr(body, name).address for name in ("peer", "caused_by_peer") if hasattr(body, name)}
 
 
-class Tail:
+class NewEntrySignal:
     """Wakes those who follow the log."""
 
     def __init__(self, journal: Journal) -> None:
-        self.notice = Notice()
+        self.notice = ChangeSignal()
         self.closed = False
         journal.on_commit(lambda _id, _source, _contents: self.notice.notify())
 
@@ -110,7 +110,7 @@ async def list_events(agent: AgentContext, request: admin.ListEventsRequest) -> 
 
 
 async def watch_events(
-    agent: AgentContext, tail: Tail, request: admin.ListEventsRequest
+    agent: AgentContext, tail: NewEntrySignal, request: admin.ListEventsRequest
 ) -> AsyncIterator[admin.LoggedEvent]:
     """Yield events as they are committed; first those after a position or since a moment, if the request has one."""
     wanted = Filter.of(request)

@@ -22,7 +22,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from penstock.agent.admin.support import AgentContext, Standing
+    from penstock.agent.admin.support import AgentContext, EngineCounts
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import Manifest
@@ -133,7 +133,7 @@ def _policy(
     stored: StoredPolicy,
     known: Iterable[Target],
     giving: Mapping[EngineKey, Collection[str]],
-    stands: Standing,
+    stands: EngineCounts,
 ) -> admin.Policy:
     name = stored.manifest.name
     selected = select(known, stored.manifest.spec.selector.selection)

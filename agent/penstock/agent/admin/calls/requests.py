@@ -16,7 +16,7 @@ from penstock.agent.admin.support import (
     timestamp,
 )
 from penstock.agent.errors import ContractError
-from penstock.agent.journal import STEP_SECONDS, Allowance
+from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey, alone, request_entries
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
@@ -84,7 +84,7 @@ async def list_requests(
 class _Log:
     """The log by request, as much of it as *allowance* has."""
 
-    def __init__(self, reader: Reader, allowance: Allowance) -> None:
+    def __init__(self, reader: Reader, allowance: ReadBudget) -> None:
         self._reader = reader
         self._allowance = allowance
         self._batches: dict[int, dict[RequestKey, list[Entry]]] = {}
@@ -140,7 +140,7 @@ def _known(
         if len(newest) > limit:
             break
     response = admin.ListRequestsResponse(truncated=len(newest) > limit or scan.cut)
-    allowance = Allowance(MAX_BYTES, STEP_SECONDS)
+    allowance = ReadBudget(MAX_BYTES, STEP_SECONDS)
     log = _Log(reader, allowance)
     for key, found in list(newest.items())[:limit]:
         if allowance.ends:

@@ -13,7 +13,7 @@ from penstock.agent.admin.support.policy_impact import Merges, confirm, engine_c
 from penstock.agent.admin.support.retirement import Retirement
 from penstock.agent.admin.support.selecting import selected_targets
 from penstock.agent.admin.support.targets import (
-    Standing,
+    EngineCounts,
     find_target,
     key_of,
     known,
@@ -29,12 +29,12 @@ __all__ = [
     "METRICS",
     "MOST_32",
     "AgentContext",
+    "EngineCounts",
     "Found",
     "Merges",
     "PeerKey",
     "Retirement",
     "Scan",
-    "Standing",
     "confirm",
     "counted",
     "deferred_requests",

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from penstock.agent.admin.support.retirement import Retirement
     from penstock.agent.journal import Journal
-    from penstock.agent.metrics import Fold
+    from penstock.agent.metrics import Aggregator
     from penstock.agent.parsing import Target
     from penstock.agent.policy.distribution import PolicyFeed
-    from penstock.agent.policy.manifest import Step
-    from penstock.agent.policy.orders import OrderBook, Pauses
+    from penstock.agent.policy.manifest import ScheduleStep
+    from penstock.agent.policy.orders import OrderStore, Pauses
     from penstock.agent.policy.store import Store
     from penstock.agent.sources import Registry
     from penstock.proto.v1.admin_pb2 import AgentStatus
@@ -58,10 +58,10 @@ class AgentContext:
 
     journal: Journal
     registry: Registry
-    fold: Fold
+    fold: Aggregator
     store: Store
     pauses: Pauses
-    orders: OrderBook
+    orders: OrderStore
     feed: PolicyFeed
     retirement: Retirement
     state_dir: Path
@@ -76,6 +76,6 @@ class AgentContext:
         """The present."""
         return datetime.fromtimestamp(self.clock(), UTC)
 
-    def schedule(self, target: Target) -> tuple[Step, ...]:
+    def schedule(self, target: Target) -> tuple[ScheduleStep, ...]:
         """Return what *target* is to have, now and later."""
         return effective((policy.manifest for policy in self.store.policies()), target, self.now)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.agent.admin.support.bounded_scan import Scan
 from penstock.agent.admin.support.messages import MOST_32, counted, key_message, timestamp
 from penstock.agent.admin.support.retirement import peers_in_use
-from penstock.agent.journal import STEP_SECONDS, Allowance
+from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.agent.metrics import catalogue
 from penstock.agent.model import EngineKey
 from penstock.proto.names import number
@@ -54,7 +54,7 @@ class _Account:
 def last_failures(reader: Reader) -> dict[PeerKey, int]:
     """Return when each peer last failed, among the newest failures of the log; nanoseconds."""
     found: dict[PeerKey, int] = {}
-    allowance = Allowance(seconds=STEP_SECONDS)
+    allowance = ReadBudget(seconds=STEP_SECONDS)
     rows = reader.scan(kinds=["transfer_failure"], limit=_FAILURES_READ, allowance=allowance)
     for failure in Scan(reader, rows):
         peer = failure.source.key, failure.event.transfer_failure.peer.address or "unknown"

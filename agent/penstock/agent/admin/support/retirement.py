@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from penstock.agent.journal import Journal
-    from penstock.agent.metrics import Fold
+    from penstock.agent.metrics import Aggregator
     from penstock.agent.policy.distribution import PolicyFeed
     from penstock.agent.policy.store import PolicyDatabase
     from penstock.agent.sources import Registry
@@ -65,7 +65,7 @@ class Retirement:
         self,
         journal: Journal,
         registry: Registry,
-        fold: Fold,
+        fold: Aggregator,
         feed: PolicyFeed,
         database: PolicyDatabase,
         *,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.commands.apply import selector_of
 from penstock.agent.ctl.commands.get import show_table
-from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
 from penstock.agent.ctl.render import Table, plain, say
@@ -36,7 +36,7 @@ def policy(client: Client, name: str, engine: EngineKey | None, output: str) -> 
     """List policies, or policy NAME. With -o yaml: manifests that 'apply' takes."""
     if engine is not None:
         if name:
-            raise WrongUseError("--effective shows the merge of all policies; leave out NAME")
+            raise UsageError("--effective shows the merge of all policies; leave out NAME")
         _show_effective(client, engine, output)
         return
     response = client.call("ListPolicies", admin.ListPoliciesRequest(name=name))

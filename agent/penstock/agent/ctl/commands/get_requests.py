@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.commands.get import nothing_fits, show_table
-from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
 from penstock.agent.ctl.render import Table, say
@@ -59,7 +59,7 @@ def requests(
 ) -> None:
     """List requests that the log knows, the newest first; 'agentctl explain REQUEST' tells one's story."""
     if deferred and outcome:
-        raise WrongUseError("a request that is deferred has no outcome yet; give --deferred or --outcome")
+        raise UsageError("a request that is deferred has no outcome yet; give --deferred or --outcome")
     request = admin.ListRequestsRequest(
         selector=engine_selector(selector), deferred=deferred, peer=peer, sort=sort or "", limit=limit
     )

@@ -6,7 +6,7 @@ from penstock.agent.ctl.render import order_rows, rows, text
 from penstock.agent.ctl.render.console import say
 from penstock.agent.ctl.render.events import event_peer, event_words
 from penstock.agent.ctl.render.field_diff import Difference, differences, leaves, plain_rows
-from penstock.agent.ctl.render.json_values import MOST, Kind, kind_of, may_be_absent, name_of, plain
+from penstock.agent.ctl.render.json_values import MOST, FieldKind, kind_of, may_be_absent, name_of, plain
 from penstock.agent.ctl.render.order_rows import drill_words, selector_words
 from penstock.agent.ctl.render.rows import Table
 from penstock.agent.ctl.render.span_tree import tree_lines
@@ -14,7 +14,7 @@ from penstock.agent.ctl.render.span_tree import tree_lines
 __all__ = [
     "MOST",
     "Difference",
-    "Kind",
+    "FieldKind",
     "Table",
     "differences",
     "drill_words",

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from penstock.agent.policy.distribution.feed import PolicyFeed
-from penstock.agent.policy.distribution.rollout import EngineProgress, Known, Progress, progress, rollout
+from penstock.agent.policy.distribution.rollout import (
+    EngineProgress,
+    KnownEngine,
+    Progress,
+    progress,
+    rollout,
+)
 from penstock.agent.policy.distribution.sample_ratio import SampleRatios
 from penstock.agent.policy.distribution.service import PolicyFeedService
 from penstock.agent.policy.distribution.subscriber import Subscriber
 
 __all__ = [
     "EngineProgress",
-    "Known",
+    "KnownEngine",
     "PolicyFeed",
     "PolicyFeedService",
     "Progress",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from google.protobuf.message import Message
-    from penstock.agent.policy.manifest import Leaf, Leaves, Step
+    from penstock.agent.policy.manifest import Leaf, Leaves, ScheduleStep
     from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
 
 MAX_ENTRIES = 64
@@ -47,7 +47,7 @@ def leaves_of(body: PolicyBody) -> Leaves:
     return dict(_walk(body, ""))
 
 
-def schedule_of(steps: Sequence[Step]) -> list[ScheduledPolicy]:
+def schedule_of(steps: Sequence[ScheduleStep]) -> list[ScheduledPolicy]:
     """Build the schedule of a push; empty where nothing is set now or later.
 
     An engine takes at most 64 entries: of more steps, the first ones and the

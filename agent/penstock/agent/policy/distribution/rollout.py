@@ -29,7 +29,7 @@ _PACE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownEngine:
     """An engine that the registry knows, whether or not it has subscribed.
 
     Attributes:
@@ -73,7 +73,7 @@ class Progress:
 
 async def rollout(
     feed: PolicyFeed,
-    known: Callable[[], Iterable[Known]],
+    known: Callable[[], Iterable[KnownEngine]],
     selection: Selection,
     *,
     within: float,
@@ -112,7 +112,7 @@ async def rollout(
 
 
 def progress(
-    feed: PolicyFeed, known: Iterable[Known], selection: Selection, now: float, *, pausing: bool = False
+    feed: PolicyFeed, known: Iterable[KnownEngine], selection: Selection, now: float, *, pausing: bool = False
 ) -> tuple[EngineProgress, ...]:
     """Return where each selected engine stands, ordered by key."""
     connected = {item.target.key: item for item in known}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.aio import aside
 from penstock.agent.errors import FilesError, FullError, PenstockError, StateError
-from penstock.agent.policy.files.directory_state import Look, look, read
+from penstock.agent.policy.files.directory_state import DirectoryState, look, read
 from penstock.agent.policy.files.parse import check
 from penstock.agent.policy.store import IMPERATIVE, Clock, OwnedManifest
 
@@ -68,8 +68,8 @@ class FileSource:
         self.status = FileStatus()
         self._store = store
         self._clock = clock
-        self._seen: Look | None = None
-        self._taken: Look | None = None
+        self._seen: DirectoryState | None = None
+        self._taken: DirectoryState | None = None
         self._looked = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 

@@ -13,18 +13,26 @@ from penstock.agent.policy.manifest.manifest import (
     parse_manifest,
     read_json,
 )
-from penstock.agent.policy.manifest.merge import Given, Merged, Step, effective, merge, schedule, selecting
+from penstock.agent.policy.manifest.merge import (
+    FieldSource,
+    Merged,
+    ScheduleStep,
+    effective,
+    merge,
+    schedule,
+    selecting,
+)
 
 __all__ = [
     "API_VERSION",
     "BREAK_GLASS_PRIORITY",
     "KIND",
-    "Given",
+    "FieldSource",
     "Leaf",
     "Leaves",
     "Manifest",
     "Merged",
-    "Step",
+    "ScheduleStep",
     "about",
     "check_manifest",
     "effective",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.policy.orders.kill_switch import Pauses, with_front_ends
-from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.orders.orders import (
     MAX_DELAY,
     MAX_DRILL,
@@ -17,7 +17,7 @@ __all__ = [
     "MAX_DRILL",
     "MAX_QUARANTINE",
     "FaultDrill",
-    "OrderBook",
+    "OrderStore",
     "Pauses",
     "QuarantineOrder",
     "with_front_ends",

@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 _QUARANTINE, _DRILL = "quarantine", "drill"
 
 
-class OrderBook:
+class OrderStore:
     """Quarantine orders and fault drills. Reads are from memory; a change is announced once it is durable.
 
     Listeners hear of changes only: an end by time is for whoever reads to see.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import recall
-from penstock.agent.traces.assembly.model import Finished, Limits
-from penstock.agent.traces.assembly.segments import Chapter, Loss, chapters
+from penstock.agent.traces.assembly.model import AssemblyLimits, Finished
+from penstock.agent.traces.assembly.segments import EngineLoss, Segment, chapters
 
 __all__ = [
     "Assembler",
-    "Chapter",
+    "AssemblyLimits",
+    "EngineLoss",
     "Finished",
-    "Limits",
-    "Loss",
+    "Segment",
     "chapters",
     "recall",
 ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.agent.journal import Reader
     from penstock.agent.model import Source
-    from penstock.agent.traces.assembly import Finished, Limits
+    from penstock.agent.traces.assembly import AssemblyLimits, Finished
     from penstock.agent.traces.export.delivery import Delivery
     from penstock.agent.traces.spans import Span
 
@@ -30,7 +30,7 @@ _SOURCE_SECONDS = 1.0
 _COMMIT_NANO = 500_000_000
 
 
-class Walk:
+class JournalTail:
     """One walk from the cursor on; one thread.
 
     Attributes:
@@ -51,8 +51,8 @@ class Walk:
         cursor: tuple[int, int],
         *,
         sample_ratio: Callable[[Source], float],
-        limits: Limits,
-        moved: Callable[[Walk], None],
+        limits: AssemblyLimits,
+        moved: Callable[[JournalTail], None],
     ) -> None:
         self._reader = reader
         self._delivery = delivery

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.agent.journal import Reader
-    from penstock.agent.traces.query.search import Story
+    from penstock.agent.traces.query.search import RequestTrace
     from penstock.agent.traces.spans import AttributeValue, RequestIdentity, Span
 
 
@@ -43,7 +43,7 @@ def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
     )
 
 
-def _spans(story: Story) -> Iterator[Span]:
+def _spans(story: RequestTrace) -> Iterator[Span]:
     """Yield the spans of a request, chapter by chapter, as the export builds them."""
     ended: RequestIdentity | None = None
     for chapter in story.chapters:

@@ -61,7 +61,7 @@ Entry: TypeAlias = EventEntry | SampleEntry | ProbeEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SpanLink:
     """Another span, in whatever trace; *to* is its name."""
 
     trace_id: str
@@ -97,7 +97,7 @@ class Span:
     attributes: Mapping[str, AttributeValue]
     client: bool = False
     error: str | None = None
-    links: tuple[Link, ...] = ()
+    links: tuple[SpanLink, ...] = ()
     request_id: str = ""
     entries: tuple[Entry, ...] = field(default=(), repr=False)
     remote_parent: bool = False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from penstock.instrumentation.vllm.ec.hook import EcConnectorHook, EcSchedulerSideMixin
-from penstock.instrumentation.vllm.ec.load_controller import EcControl
-from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver, EcTransfer
+from penstock.instrumentation.vllm.ec.load_controller import EcLoadController
+from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcListener, EcTransfer
 
 __all__ = [
     "EcConnectorHook",
-    "EcControl",
     "EcFailure",
-    "EcObserver",
+    "EcListener",
+    "EcLoadController",
     "EcSchedulerSideMixin",
     "EcTransfer",
 ]

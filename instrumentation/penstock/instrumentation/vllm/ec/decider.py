@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 
-class EcJudge:
+class EcFailureDecider:
     """Decides for one scheduler; on its thread, inside a step.
 
     Attributes:

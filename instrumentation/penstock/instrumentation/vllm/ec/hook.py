@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.hooks import Need
-    from penstock.instrumentation.vllm.ec.load_controller import EcControl
+    from penstock.instrumentation.vllm.ec.load_controller import EcLoadController
 
 _GUARD = guard("ec_connector")
 
@@ -26,7 +26,7 @@ _GUARD = guard("ec_connector")
 class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
     """Over a connector in the scheduler. Set by the engine's source: whom to tell, and whom to ask."""
 
-    _penstock_ec: EcControl | None = None
+    _penstock_ec: EcLoadController | None = None
 
     def has_cache_item(self, identifier: str) -> bool:
         """Keep items that are bad from being loaded."""

@@ -32,7 +32,7 @@ NOT_BEGUN: Final = "not finished: another model's rebalance failed first"
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class RebalanceSite:
     """Where a rebalance happens: the worker's rank in its engine, the communicator's class, the model's name."""
 
     rank: int
@@ -68,7 +68,7 @@ class Rebalance:
 
     """
 
-    who: Who
+    who: RebalanceSite
     trigger: int
     asynchronous: bool
     step: int

@@ -9,8 +9,8 @@ from penstock.instrumentation.resilience import (
     NO_POLICY,
     Budgets,
     DecidedBy,
+    DecisionLog,
     KvLoss,
-    Ledger,
     Outcome,
     RecomputeBudget,
     decide_kv,
@@ -34,7 +34,7 @@ WITHOUT_MEDIA: Final = (
 """Why a request fails that should have been rewound, or was, on vLLM's V1 model runner."""
 
 
-class Judge:
+class KvFailureDecider:
     """Decides for one scheduler; belongs to its thread, inside a step.
 
     Attributes:
@@ -47,7 +47,7 @@ class Judge:
         self.policy: Policy = NO_POLICY
         self._own = own
         self._budgets = Budgets(RecomputeBudget(), RecomputeBudget())
-        self._ledger = Ledger()
+        self._ledger = DecisionLog()
 
     def follow(self, policy: Policy) -> None:
         """Take in the policy that came into force."""

@@ -13,8 +13,8 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import Extension, Patch, Requirement, Swaps
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base import KvWorkers, StepLoads
-from penstock.instrumentation.vllm.kv.load_controller import Admission
+from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvWorkers
+from penstock.instrumentation.vllm.kv.load_controller import LoadAdmission
 from penstock.instrumentation.vllm.kv.nixl import NixlWorkers, compatibility
 from penstock.instrumentation.vllm.messages import WorkerReport
 from penstock.instrumentation.vllm.naming import engine_identity
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.instrumentation.hooks import Need
-    from penstock.instrumentation.vllm.kv.load_controller import LoadControl
+    from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
     from penstock.instrumentation.vllm.kv.nixl import NixlObserver
     from penstock.instrumentation.vllm.requests import SchedulerObserver
 
@@ -31,7 +31,7 @@ _GUARD = guard("kv_connector")
 
 # What get_num_new_matched_tokens says in the place of the connector: nothing to load, or "ask again later", which
 # keeps a request that is about to fail out of the batch.
-_ANSWERS = {Admission.LOCAL: (0, False), Admission.FAIL: (None, False)}
+_ANSWERS = {LoadAdmission.LOCAL: (0, False), LoadAdmission.FAIL: (None, False)}
 
 
 class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
@@ -42,8 +42,8 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     """
 
     _penstock_scheduler: SchedulerObserver | None = None
-    _penstock_loads: LoadControl | None = None
-    _penstock_step: StepLoads | None = None
+    _penstock_loads: KvLoadController | None = None
+    _penstock_step: KvStepLoads | None = None
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int, *args: Any, **kwargs: Any
@@ -225,7 +225,7 @@ class KvConnectorHook:
         for each in _with_children(connector):
             self._swaps.swap(each, SchedulerSideMixin)
             if not _children(each):
-                each._penstock_step = StepLoads(each)
+                each._penstock_step = KvStepLoads(each)
 
     def _worker_side(self, config: Any, connector: Any) -> None:
         for each in _with_children(connector):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from penstock.instrumentation.vllm.messages import worker_report
 from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure, failed_items
-from penstock.instrumentation.vllm.messages.load_reasons import LoadReason, Reasons
-from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders, with_children
+from penstock.instrumentation.vllm.messages.load_reasons import LoadFailureReasons, LoadReason
+from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata, with_children
 from penstock.instrumentation.vllm.messages.transfers import (
     LOADS,
     LOADS_MAX,
     SAVES,
     BrokenBlocks,
+    FinishedTransfer,
     KvLoad,
-    KvMove,
     loads_of,
     peer_at,
     place_of,
@@ -27,13 +27,13 @@ __all__ = [
     "BrokenBlocks",
     "Culprit",
     "EcReport",
+    "FinishedTransfer",
     "ItemFailure",
     "KvLoad",
-    "KvMove",
     "LoadFailure",
+    "LoadFailureReasons",
     "LoadReason",
-    "Reasons",
-    "WorkerOrders",
+    "StepMetadata",
     "WorkerReport",
     "failed_items",
     "find",

@@ -25,7 +25,7 @@ class LoadReason(NamedTuple):
     error_text: str = ""
 
 
-class Reasons:
+class LoadFailureReasons:
     """The reasons of one worker's connector: noted on whatever thread, taken on the worker's."""
 
     def __init__(self, rank: int) -> None:

@@ -44,7 +44,7 @@ class KvLoad(NamedTuple):
     place: str = ""
 
 
-class KvMove(NamedTuple):
+class FinishedTransfer(NamedTuple):
     """A load or a save of one request that has ended on one rank.
 
     Attributes:

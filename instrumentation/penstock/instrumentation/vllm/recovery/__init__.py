@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from penstock.instrumentation.vllm.recovery import client_error, rewind
 from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook
-from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-from penstock.instrumentation.vllm.recovery.freed_blocks import Ghost, named
+from penstock.instrumentation.vllm.recovery.encoder_media import WorkerEncoderInputs
+from penstock.instrumentation.vllm.recovery.freed_blocks import FreedBlocks, named
 from penstock.instrumentation.vllm.recovery.rewind import Taint
 
 __all__ = [
     "ClientErrorHook",
-    "Ghost",
+    "FreedBlocks",
     "Taint",
-    "WorkerMedia",
+    "WorkerEncoderInputs",
     "client_error",
     "named",
     "rewind",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import ROLES, guard
 from penstock.instrumentation.resilience import Action
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec import EcControl, EcSchedulerSideMixin
-from penstock.instrumentation.vllm.kv.load_controller import LoadControl
+from penstock.instrumentation.vllm.ec import EcLoadController, EcSchedulerSideMixin
+from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
 from penstock.instrumentation.vllm.naming import engine_identity
-from penstock.instrumentation.vllm.recovery import WorkerMedia
+from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
 from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ class EngineSource:
         self._connector = scheduler.connector
         self._facts = _facts(scheduler)
         self.observer = SchedulerObserver(self._facts["kv_connector"])
-        self.media = WorkerMedia(scheduler)
-        self.loads = LoadControl(scheduler, self.observer, self.media)
+        self.media = WorkerEncoderInputs(scheduler)
+        self.loads = KvLoadController(scheduler, self.observer, self.media)
         self._ec_connector = scheduler.ec_connector
         self.moves = self._connector is not None or self._ec_connector is not None
-        self.ec: EcControl | None = None
+        self.ec: EcLoadController | None = None
         # Without the connector's mixin nobody would tell it anything.
         if isinstance(self._ec_connector, EcSchedulerSideMixin):
             with guard("ec_connector"):
-                self.ec = EcControl(scheduler, self.observer, self.media)
+                self.ec = EcLoadController(scheduler, self.observer, self.media)
 
     @classmethod
     def of(cls, scheduler: Any) -> EngineSource:

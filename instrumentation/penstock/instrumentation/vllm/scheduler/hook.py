@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
-from penstock.instrumentation.hooks import Extension, Patch, Requirement, State, instrumented, registry
+from penstock.instrumentation.hooks import (
+    Extension,
+    InstanceState,
+    Patch,
+    Requirement,
+    instrumented,
+    registry,
+)
 from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:
@@ -61,7 +68,7 @@ class SchedulerHook:
         from penstock.instrumentation.vllm.scheduler.mixin import SchedulerMixin
 
         yield from (Requirement(self._class, name, parameters) for name, parameters in _METHODS)
-        yield State(self._class, _STATE)
+        yield InstanceState(self._class, _STATE)
         yield Extension(SchedulerMixin, self._class)
 
     def install(self) -> None:

@@ -15,7 +15,7 @@ _ASKED_MAX: Final = 1_024
 """Requests whose last answer is remembered until they get their blocks."""
 
 
-class StepLoads:
+class KvStepLoads:
     """The loads and saves of one connector; those of a MultiConnector are its children's."""
 
     def __init__(self, connector: Any) -> None:

@@ -29,7 +29,7 @@ class RehearsedFaultError(RuntimeError):
 
     def __init__(self, drill: Drill) -> None:
         super().__init__(f"rehearsal: fault drill {drill.id}")
-        failure_modes.annotate(self, failure_modes.Note(rehearsal=True))
+        failure_modes.annotate(self, failure_modes.ExceptionNote(rehearsal=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Held:
     until_ns: int
 
 
-class Faults:
+class FaultInjection:
     """The drills of one worker and the transfers that they hit.
 
     Drills are replaced by the worker's thread; any thread may ask, on which handshakes, transfers and notifications run.

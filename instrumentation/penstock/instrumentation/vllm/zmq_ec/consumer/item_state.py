@@ -34,7 +34,7 @@ class Readiness(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FetchOrder:
     """An order to the fetcher; *producers* are addresses that the request itself named."""
 
     serial: int
@@ -74,10 +74,10 @@ class Loaded:
 
 
 @dataclass(slots=True, eq=False)
-class Known:
+class ItemRecord:
     """What is known of one item; *untold* is a failure that nobody has taken yet."""
 
-    wanted: Wanted
+    wanted: FetchOrder
     stage: Stage = Stage.PROBING
     until: float = 0.0
     peer: Peer | None = None

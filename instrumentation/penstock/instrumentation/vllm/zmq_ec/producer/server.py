@@ -29,7 +29,7 @@ from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import INTERVAL, Un
 if TYPE_CHECKING:
     import socket as sockets
 
-    from penstock.instrumentation.vllm.ec import EcObserver
+    from penstock.instrumentation.vllm.ec import EcListener
     from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -64,7 +64,7 @@ class Server:
 
         """
         self.counts: Counter[str] = Counter()
-        self.observer: EcObserver | None = None
+        self.observer: EcListener | None = None
         self._responder = responder
         self._log = LogLimit()
         self._log.interval = _LOG_INTERVAL
