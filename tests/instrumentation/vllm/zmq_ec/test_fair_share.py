@@ -111,8 +111,8 @@ def test_one_that_does_not_read_cannot_keep_the_cache(dealer: Any, monkeypatch: 
             assert consumer.consumer.has("i19")
 
 
-def test_one_that_asks_too_fast_is_cut(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are served."""
+def test_requests_beyond_the_rate_are_dropped(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted, and other peers are served."""
     monkeypatch.setattr(fair_share, "RATE", 100.0)
     with publisher() as producer:
         dealer.connect(f"tcp://{producer.server.address}")

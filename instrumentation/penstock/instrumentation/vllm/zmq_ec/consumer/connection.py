@@ -6,11 +6,9 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
-from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
-from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import Undelivered
+from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, monitor, protocol
 
 if TYPE_CHECKING:
-    import socket as sockets
     from collections.abc import Iterator
 
 _QUEUE: Final = 512
@@ -18,7 +16,6 @@ _RECEIVE_QUEUE: Final = 64
 _BATCH: Final = 32
 _CONNECT_TIMEOUT: Final = 2_000
 _FRAMES: Final = 2
-_MESSAGE_MAX: Final = protocol.CHUNK_MAX + protocol.HEADER_MAX
 
 _INCOMPATIBLE: Final = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _WATCHED: Final = (
@@ -38,14 +35,13 @@ class ConnectionEnd(enum.Enum):
     INCOMPATIBLE = "the peer's ZeroMQ handshake is not one of an encoder"
     CLOSED = "the connection was closed before the peer answered: a proxy without its encoder, or no encoder at all"
     RESET = "the connection was closed"
-    ENDLESS = "it sent a message without an end"
 
 
 class ProducerConnection:
     """One connection; when it ends, so does the link. It never reconnects by itself.
 
     Attributes:
-        socket: to be polled, with *monitor* and *undelivered*.
+        socket: to be polled, with *monitor*.
 
     """
 
@@ -57,7 +53,6 @@ class ProducerConnection:
             zmq.ZMQError: the process has no descriptors left.
 
         """
-        port = int(address.rpartition(":")[2])
         self.malformed = 0
         self.socket = context.socket(zmq.DEALER)
         for option, value in {
@@ -72,18 +67,9 @@ class ProducerConnection:
         }.items():
             self.socket.setsockopt(option, value)
         self._up = False
-        self._endless = False
-        try:
-            self.undelivered = Undelivered(
-                _MESSAGE_MAX, is_ours=lambda each: _port_of(each) == port, on_cut=self._cut
-            )
-        except OSError as error:
-            self.socket.close(linger=0)
-            raise zmq.ZMQError(error.errno) from error
         try:
             self.monitor = self.socket.get_monitor_socket(_WATCHED)
         except zmq.ZMQError:  # no descriptors are left
-            self.undelivered.close()
             self.socket.close(linger=0)
             raise
         try:
@@ -106,9 +92,7 @@ class ProducerConnection:
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.ZMQError:
-                self.undelivered.look()
                 return
-            self.undelivered.delivered(frames)
             try:
                 answer = protocol.decode_answer(frames[0].bytes)
             except protocol.WireError:
@@ -121,7 +105,7 @@ class ProducerConnection:
 
     def fate(self) -> ConnectionEnd | None:
         """Return why the link has ended, None while it has not."""
-        for event in self.undelivered.note(self.monitor):
+        for event, _ in monitor.drain(self.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._up = True
             elif event & _INCOMPATIBLE:
@@ -129,8 +113,6 @@ class ProducerConnection:
             elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
                 return ConnectionEnd.CLOSED
             elif event != zmq.EVENT_CONNECTED:
-                if self._endless:
-                    return ConnectionEnd.ENDLESS
                 return ConnectionEnd.RESET if self._up else ConnectionEnd.REFUSED
         return None
 
@@ -140,12 +122,3 @@ class ProducerConnection:
             self.socket.disable_monitor()
             self.monitor.close(linger=0)
             self.socket.close(linger=0)
-            self.undelivered.close()
-
-    def _cut(self, _why: str, _host: str) -> None:
-        self._endless = True
-
-
-def _port_of(connection: sockets.socket) -> int:
-    """Return the port of a connection's other end."""
-    return int(connection.getpeername()[1])

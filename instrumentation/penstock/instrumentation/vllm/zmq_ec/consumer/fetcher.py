@@ -38,7 +38,6 @@ _FATES: Final = {
     ConnectionEnd.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
     ConnectionEnd.CLOSED: c.ERROR_TYPE_REMOTE_RESET,
     ConnectionEnd.RESET: c.ERROR_TYPE_REMOTE_RESET,
-    ConnectionEnd.ENDLESS: c.ERROR_TYPE_CORRUPT,
 }
 
 
@@ -100,8 +99,7 @@ class Fetcher:
 
     def _turn(self) -> None:
         busy = self._probes or self._moves or self._waiting
-        looking = self._producers.wanting_look()
-        for socket, _ in self._producers.poller.poll(_TICK * 1000 if busy or looking else None):
+        for socket, _ in self._producers.poller.poll(_TICK * 1000 if busy else None):
             if socket == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
@@ -109,8 +107,6 @@ class Fetcher:
             producer = self._producers.of(socket)
             if producer is not None:
                 self._hear(producer)
-        for producer in looking:
-            self._hear(producer)
         now = time.monotonic()
         for wanted in self._items.take_orders():
             self._probe(Attempt(wanted), now)

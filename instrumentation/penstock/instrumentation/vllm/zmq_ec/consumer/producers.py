@@ -71,7 +71,7 @@ class Producers:
         self._context = context
         self._configured = [Producer(address) for address in addresses]
         self._named: OrderedDict[str, Producer] = OrderedDict()
-        self._by_socket: dict[object, Producer] = {}  # and by the descriptor that tells of arrivals
+        self._by_socket: dict[object, Producer] = {}
         self.poller = zmq.Poller()
 
     def __iter__(self) -> Iterator[Producer]:
@@ -88,16 +88,12 @@ class Producers:
         """Return the producer of what was polled."""
         return self._by_socket.get(socket)
 
-    def wanting_look(self) -> list[Producer]:
-        """Return those whose connections are to be looked at again soon."""
-        return [each for each in self if each.link is not None and each.link.undelivered.wants_look]
-
     def disconnect(self, producer: Producer) -> None:
         """Close its connection, and drop what is queued on it."""
         link = producer.link
         if link is not None:
             producer.link = None
-            for socket in _polled(link):
+            for socket in (link.socket, link.monitor):
                 self._by_socket.pop(socket, None)
                 self.poller.unregister(socket)
             link.close()
@@ -116,7 +112,7 @@ class Producers:
             producer.failed(now, str(error))
             return False
         producer.link = link
-        for socket in _polled(link):
+        for socket in (link.socket, link.monitor):
             self._by_socket[socket] = producer
             self.poller.register(socket, zmq.POLLIN)
         return True
@@ -141,7 +137,3 @@ class Producers:
                 self.disconnect(self._named.pop(address))
                 return True
         return False
-
-
-def _polled(link: ProducerConnection) -> tuple[zmq.Socket[bytes] | int, ...]:
-    return link.socket, link.monitor, link.undelivered.fileno()

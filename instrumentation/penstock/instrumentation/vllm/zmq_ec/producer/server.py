@@ -1,9 +1,8 @@
 """A producer's socket and its thread.
 
-What a peer can do is bounded: a frame of a request has at most ``wire.HEADER_MAX`` bytes (libzmq drops the connection of
-whoever sends more), and so has a message (``undelivered.py``); how many requests it may make, and how much may be
-on its way to it, says ``fair_share.py``; if it takes not even the refusals, its answers are dropped and counted, and in the end
-it is disconnected (``keepalive.py``). There are at most ``_CONNECTIONS`` peers. What is sent is references to the cache's memory.
+libzmq drops a connection that sends a frame of more than ``protocol.HEADER_MAX`` bytes. ``fair_share.py`` bounds how many
+requests of a peer are answered and how much is on its way to it. Answers to a peer that does not read are dropped and
+counted; ``keepalive.py`` disconnects it. The frames that are sent refer to the cache's memory.
 """
 
 from __future__ import annotations
@@ -24,11 +23,8 @@ from penstock.instrumentation.vllm.ec import EcTransfer
 from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
 from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
-from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import INTERVAL, Undelivered
 
 if TYPE_CHECKING:
-    import socket as sockets
-
     from penstock.instrumentation.vllm.ec import EcListener
     from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
 
@@ -36,8 +32,6 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 _SEND_QUEUE: Final = 256
 _RECEIVE_QUEUE: Final = 64
-_CONNECTIONS: Final = 1_024
-_REQUEST_MAX: Final = protocol.HEADER_MAX + 9  # as ZeroMQ frames it
 _BATCH: Final = 64
 _HAND_OUTS_MAX: Final = 1_024
 _ZERO_COPY_FROM: Final = 64 << 10  # below, a copy is cheaper than what pyzmq does to hand memory over
@@ -75,10 +69,6 @@ class Server:
         self._context = zmq.Context()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._socket = _router(self._context, ipv6=":" in host)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self._undelivered = Undelivered(
-            (_RECEIVE_QUEUE + 1) * _REQUEST_MAX, is_ours=self._accepted, on_cut=self._cut, most=_CONNECTIONS
-        )
         bracketed = f"[{host}]" if ":" in host else host
         try:
             self._socket.bind(f"tcp://{bracketed}:{port}" if port else f"tcp://{bracketed}:*")
@@ -90,7 +80,6 @@ class Server:
             ) from error
         endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = endpoint.removeprefix("tcp://")
-        self._port = int(endpoint.rpartition(":")[2])
         self._thread = threading.Thread(target=self._run, name="penstock-ec-server", daemon=True)
 
     def start(self) -> None:
@@ -114,16 +103,13 @@ class Server:
             self._close()
 
     def _close(self) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
         self._socket.close(linger=0)
-        self._undelivered.close()
         self._context.term()
         os.close(self._wake)
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for polled in (self._socket, self._monitor, self._undelivered.fileno(), self._wake):
+        for polled in (self._socket, self._wake):
             poller.register(polled, zmq.POLLIN)
         backoff = Backoff()
         while not self._stopping.is_set():
@@ -137,23 +123,20 @@ class Server:
                 backoff.reset()
 
     def _turn(self, poller: zmq.Poller) -> None:
-        poller.poll(INTERVAL * 1000 if self._undelivered.wants_look else None)
+        poller.poll()
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         while self._to_seal:
             self._responder.seal(self._to_seal.popleft())
-        self._undelivered.note(self._monitor)
         for _ in range(_BATCH):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            self._undelivered.delivered(frames[1:])
             try:
                 self._serve(frames)
             except Exception as error:  # noqa: BLE001  (one bad message must not keep the others waiting)
                 self._failed("an answer failed", error)
-        self._undelivered.look()
 
     def _serve(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:  # noqa: PLR2004  (who, and one frame)
@@ -162,7 +145,7 @@ class Server:
         identity, request = frames[0].bytes, frames[1]
         now = time.monotonic()
         if self._shares.too_fast(identity, now):
-            self._undelivered.cut(request, "too_fast")
+            self._dropped("too_fast", _host_of(request))
             return
         reply = self._responder.answer(request.bytes)
         if reply.item and self._shares.has_enough(identity, reply.item, now):
@@ -184,19 +167,15 @@ class Server:
             flags = zmq.NOBLOCK if index == last else zmq.NOBLOCK | zmq.SNDMORE
             self._socket.send(frame, flags, copy=len(frame) < _ZERO_COPY_FROM)
 
-    def _accepted(self, connection: sockets.socket) -> bool:
-        return bool(connection.getsockname()[1] == self._port)
-
     def _dropped(self, reason: str, host: str) -> None:
-        self._count(reason, f"a message from or to {host} was dropped")
-
-    def _cut(self, reason: str, host: str) -> None:
-        self._count(reason, f"the connection from {host} was cut")
-
-    def _count(self, reason: str, what: str) -> None:
         self.counts[reason] += 1
         if self._log.ask(reason) is not None:
-            logger.warning("ZmqECConnector: %s: %s (in all: %s)", what, reason, dict(self.counts))
+            logger.warning(
+                "ZmqECConnector: a message from or to %s was dropped: %s (in all: %s)",
+                host,
+                reason,
+                dict(self.counts),
+            )
 
     def _failed(self, what: str, error: Exception) -> None:
         self.counts["error"] += 1

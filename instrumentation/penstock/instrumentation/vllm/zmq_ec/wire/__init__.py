@@ -1,4 +1,4 @@
-"""The messages, and the bounds of a connection."""
+"""The messages, and the options, keys and events of a connection."""
 
 from __future__ import annotations
 
