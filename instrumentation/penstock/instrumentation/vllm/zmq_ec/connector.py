@@ -10,7 +10,7 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import ConsumerSche
 from penstock.instrumentation.vllm.zmq_ec.consumer.worker import ConsumerWorker
 from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders, StepReport
 from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
-from penstock.instrumentation.vllm.zmq_ec.wire import protocol
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, protocol
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorRole
 from vllm.distributed.ec_transfer.ec_connector.utils import (
     PlaceholderMetadataResolver,
@@ -40,7 +40,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         """Check the configuration, reserve the memory, and in a producer's worker listen.
 
         Raises:
-            ValueError: the configuration is wrong, or this engine's shape cannot work with it.
+            ValueError: the configuration or a key file is wrong, or this engine's shape cannot work with it.
             OutOfMemoryError, RegionError: the memory cannot be had.
 
         """
@@ -80,13 +80,18 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
                     Expected(digest, dtype, hidden_size),
                     ranks=_reporting_ranks(parallel),
                     has_media=self._has_media,
+                    keys=curve.load_client_keys(self._settings.curve),
                 )
             return
         if consumes:
             self._loader = ConsumerWorker()
         if self.is_producer and _is_first_rank():
             self._publisher = ProducerWorker(
-                self._settings.host, self._settings.port, digest, self._settings.host_cache_bytes
+                self._settings.host,
+                self._settings.port,
+                digest,
+                self._settings.host_cache_bytes,
+                curve.load_server_keys(self._settings.curve),
             )
 
     def shutdown(self) -> None:

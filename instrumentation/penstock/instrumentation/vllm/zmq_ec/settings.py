@@ -14,6 +14,9 @@ RETRIES_MAX: Final = 2
 
 LOAD_FAILURE: Final = ("recompute", "fail")
 
+_CURVE: Final = "curve_"
+_CURVE_NAMES: Final = ("key_file", "allowed_clients", "server_key_file")
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
@@ -54,6 +57,27 @@ class ConsumerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CurveFiles:
+    """Paths from the configuration, empty where there is none.
+
+    Attributes:
+        key_file: this engine's ``.key_secret``.
+        allowed_clients: of a producer, a ``.key`` file or a directory of them.
+        server_key_file: of a consumer, the producers' ``.key``.
+
+    """
+
+    key_file: str = ""
+    allowed_clients: str = ""
+    server_key_file: str = ""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any is set: then all that a role needs must be."""
+        return bool(self.key_file or self.allowed_clients or self.server_key_file)
+
+
+@dataclass(frozen=True, slots=True)
 class ZmqEcSettings:
     """Everything; *model* is what both sides call the model, *host_cache_bytes* a producer's memory for items."""
 
@@ -62,6 +86,7 @@ class ZmqEcSettings:
     model: str
     host_cache_bytes: int
     consumer: ConsumerSettings
+    curve: CurveFiles
 
 
 def load(
@@ -93,12 +118,15 @@ def load(
             bad_for=_seconds(left, "bad_for", 60.0),
             load_failure=_choice(left, "load_failure", LOAD_FAILURE),
         ),
+        curve=CurveFiles(**{name: _path(left, f"{_CURVE}{name}") for name in _CURVE_NAMES}),
     )
     if left:
         raise ValueError(
             f"ec_connector_extra_config of ZmqECConnector has unknown keys: {', '.join(sorted(map(str, left)))}. "
             "Known are model, host_cache_bytes, "
-            + ", ".join(sorted(ConsumerSettings.__dataclass_fields__))
+            + ", ".join(
+                sorted(ConsumerSettings.__dataclass_fields__) + [_CURVE + name for name in _CURVE_NAMES]
+            )
             + "."
         )
     return settings
@@ -132,6 +160,14 @@ def _text(left: dict[str, Any], key: str, default: str) -> str:
     value = left.pop(key, default)
     if not isinstance(value, str) or not value:
         raise ValueError(f"{key} must be a text, not {value!r:.200}")
+    return value
+
+
+def _path(left: dict[str, Any], key: str) -> str:
+    """Return an absolute path, empty without one: the engine's processes need not share a working directory."""
+    value = left.pop(key, "")
+    if not isinstance(value, str) or (value and not value.startswith("/")):
+        raise ValueError(f"{key} must be an absolute path, not {value!r:.200}")
     return value
 
 

@@ -6,10 +6,12 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
-from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, monitor, protocol
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
 
 _QUEUE: Final = 512
 _RECEIVE_QUEUE: Final = 64
@@ -17,24 +19,37 @@ _BATCH: Final = 32
 _CONNECT_TIMEOUT: Final = 2_000
 _FRAMES: Final = 2
 
-_INCOMPATIBLE: Final = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _WATCHED: Final = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_CLOSED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | _INCOMPATIBLE
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 
 
 class ConnectionEnd(enum.Enum):
-    """Why a link is of no use any more."""
+    """Why a connection has ended, as a sentence for the log and the event."""
 
     REFUSED = "the connection was refused"
     INCOMPATIBLE = "the peer's ZeroMQ handshake is not one of an encoder"
-    CLOSED = "the connection was closed before the peer answered: a proxy without its encoder, or no encoder at all"
+    CLOSED = (
+        "the connection was closed before the peer answered: a proxy without its encoder, no encoder at all, or one "
+        "that requires CURVE (its log says so)"
+    )
     RESET = "the connection was closed"
+    DENIED = (
+        "the producer refused this consumer's CURVE key: its curve_allowed_clients must have the .key file of this "
+        "consumer's curve_key_file"
+    )
+    NO_CURVE_HERE = "the producer requires CURVE and this consumer has no keys: set curve_key_file and curve_server_key_file"
+    NO_CURVE_THERE = "this consumer requires CURVE and the producer has no keys: set curve_key_file and curve_allowed_clients there"
+    CLOSED_IN_CURVE = (
+        "the connection was closed in the CURVE handshake: a proxy without its encoder, or a producer that has no CURVE "
+        "or another key than curve_server_key_file (its log says which)"
+    )
 
 
 class ProducerConnection:
@@ -45,8 +60,10 @@ class ProducerConnection:
 
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
-        """Begin to connect to *address* (``host:port``).
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, keys: ClientKeys | None = None
+    ) -> None:
+        """Begin to connect to *address* (``host:port``), with *keys* by CURVE.
 
         Raises:
             ValueError: it is no address.
@@ -60,12 +77,15 @@ class ProducerConnection:
             zmq.IPV6: 1,
             zmq.SNDHWM: _QUEUE,
             zmq.RCVHWM: _RECEIVE_QUEUE,
-            zmq.MAXMSGSIZE: protocol.CHUNK_MAX,
+            zmq.MAXMSGSIZE: protocol.CHUNK_MAX + (0 if keys is None else curve.OVERHEAD),
             zmq.RECONNECT_IVL: -1,
             zmq.CONNECT_TIMEOUT: _CONNECT_TIMEOUT,
             **keepalive.OPTIONS,
         }.items():
             self.socket.setsockopt(option, value)
+        if keys is not None:
+            keys.apply(self.socket)
+        self._curve = keys is not None
         self._up = False
         try:
             self.monitor = self.socket.get_monitor_socket(_WATCHED)
@@ -105,13 +125,17 @@ class ProducerConnection:
 
     def fate(self) -> ConnectionEnd | None:
         """Return why the link has ended, None while it has not."""
-        for event, _ in monitor.drain(self.monitor):
+        for event, value in monitor.drain(self.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._up = True
-            elif event & _INCOMPATIBLE:
-                return ConnectionEnd.INCOMPATIBLE
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return ConnectionEnd.DENIED
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                if value != zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+                    return ConnectionEnd.INCOMPATIBLE
+                return ConnectionEnd.NO_CURVE_THERE if self._curve else ConnectionEnd.NO_CURVE_HERE
             elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                return ConnectionEnd.CLOSED
+                return ConnectionEnd.CLOSED_IN_CURVE if self._curve else ConnectionEnd.CLOSED
             elif event != zmq.EVENT_CONNECTED:
                 return ConnectionEnd.RESET if self._up else ConnectionEnd.REFUSED
         return None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.memory import Slots
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
@@ -38,6 +39,10 @@ _FATES: Final = {
     ConnectionEnd.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
     ConnectionEnd.CLOSED: c.ERROR_TYPE_REMOTE_RESET,
     ConnectionEnd.RESET: c.ERROR_TYPE_REMOTE_RESET,
+    ConnectionEnd.DENIED: c.ERROR_TYPE_INCOMPATIBLE,
+    ConnectionEnd.NO_CURVE_HERE: c.ERROR_TYPE_INCOMPATIBLE,
+    ConnectionEnd.NO_CURVE_THERE: c.ERROR_TYPE_INCOMPATIBLE,
+    ConnectionEnd.CLOSED_IN_CURVE: c.ERROR_TYPE_REMOTE_RESET,
 }
 
 
@@ -53,8 +58,9 @@ class Fetcher:
         expected: Expected,
         telling: Reporter,
         wake: int,
+        keys: ClientKeys | None = None,
     ) -> None:
-        """Start; *wake* is an eventfd that *items* writes to."""
+        """Start; *wake* is an eventfd that *items* writes to, *keys* are for CURVE."""
         self._telling = telling
         self._items = items
         self._slots = slots
@@ -71,7 +77,7 @@ class Fetcher:
         self._log = LogLimit()
         self._log.interval = _LOG_INTERVAL
         self._context = zmq.Context()
-        self._producers = Producers(self._context, settings.producers)
+        self._producers = Producers(self._context, settings.producers, keys)
         self._producers.poller.register(wake, zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name="penstock-ec-fetcher", daemon=True)
         self._thread.start()

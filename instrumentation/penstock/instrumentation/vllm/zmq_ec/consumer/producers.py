@@ -14,6 +14,8 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerCon
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
+
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 NAMED_MAX: Final = 64
@@ -67,8 +69,14 @@ class Producer:
 class Producers:
     """Those of the configuration, for good, and the last few that requests named."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], addresses: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        addresses: tuple[str, ...],
+        keys: ClientKeys | None = None,
+    ) -> None:
         self._context = context
+        self._keys = keys
         self._configured = [Producer(address) for address in addresses]
         self._named: OrderedDict[str, Producer] = OrderedDict()
         self._by_socket: dict[object, Producer] = {}
@@ -107,7 +115,7 @@ class Producers:
         if producer.link is not None:
             return True
         try:
-            link = ProducerConnection(self._context, producer.peer.address)
+            link = ProducerConnection(self._context, producer.peer.address, self._keys)
         except (ValueError, zmq.ZMQError) as error:
             producer.failed(now, str(error))
             return False

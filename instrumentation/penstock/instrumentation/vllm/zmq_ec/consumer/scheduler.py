@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
@@ -38,7 +39,13 @@ class ConsumerScheduler:
     """
 
     def __init__(
-        self, settings: ConsumerSettings, expected: Expected, *, ranks: int, has_media: Callable[[Any], bool]
+        self,
+        settings: ConsumerSettings,
+        expected: Expected,
+        *,
+        ranks: int,
+        has_media: Callable[[Any], bool],
+        keys: ClientKeys | None = None,
     ) -> None:
         """Reserve the shared memory; no thread yet.
 
@@ -47,6 +54,7 @@ class ConsumerScheduler:
             expected: what an item must be.
             ranks: how many workers report each load.
             has_media: whether a feature could be encoded here.
+            keys: for CURVE; without, connections are neither encrypted nor authenticated.
 
         Raises:
             OutOfMemoryError, RegionError: the memory cannot be had.
@@ -56,6 +64,7 @@ class ConsumerScheduler:
         self._expected = expected
         self._ranks = ranks
         self._has_media = has_media
+        self._keys = keys
         self._region = SharedRegion(settings.region_bytes)
         self._slots = Slots(BEGIN, settings.region_bytes)
         self._closed = False
@@ -240,4 +249,5 @@ class ConsumerScheduler:
                 self._expected,
                 self._telling,
                 self._wake,
+                self._keys,
             )

@@ -2,7 +2,7 @@
 
 libzmq drops a connection that sends a frame of more than ``protocol.HEADER_MAX`` bytes. ``fair_share.py`` bounds how many
 requests of a peer are answered and how much is on its way to it. Answers to a peer that does not read are dropped and
-counted; ``keepalive.py`` disconnects it. The frames that are sent refer to the cache's memory.
+counted; ``keepalive.py`` disconnects it. With keys it serves only clients that ``authenticator.py`` allows. The frames that are sent refer to the cache's memory.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.transport import Backoff
 from penstock.instrumentation.vllm.ec import EcTransfer
 from penstock.instrumentation.vllm.naming import Peer
+from penstock.instrumentation.vllm.zmq_ec.producer.authenticator import Authenticator
 from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
-from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec import EcListener
     from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ServerKeys
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
@@ -50,8 +52,8 @@ class Server:
 
     """
 
-    def __init__(self, responder: Responder, host: str, port: int) -> None:
-        """Bind.
+    def __init__(self, responder: Responder, host: str, port: int, keys: ServerKeys | None = None) -> None:
+        """Bind; with *keys*, to serve CURVE only.
 
         Raises:
             ValueError: that does not work here; says why.
@@ -68,7 +70,11 @@ class Server:
         self._stopping = threading.Event()
         self._context = zmq.Context()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._socket = _router(self._context, ipv6=":" in host)
+        self._authenticator = (
+            None if keys is None else Authenticator(self._context, keys, on_denied=self._on_denied)
+        )
+        self._socket = _router(self._context, keys, ipv6=":" in host)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         bracketed = f"[{host}]" if ":" in host else host
         try:
             self._socket.bind(f"tcp://{bracketed}:{port}" if port else f"tcp://{bracketed}:*")
@@ -103,14 +109,20 @@ class Server:
             self._close()
 
     def _close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close(linger=0)
+        if self._authenticator is not None:
+            self._authenticator.close()
         self._context.term()
         os.close(self._wake)
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for polled in (self._socket, self._wake):
+        for polled in (self._socket, self._monitor, self._wake):
             poller.register(polled, zmq.POLLIN)
+        if self._authenticator is not None:
+            poller.register(self._authenticator.socket, zmq.POLLIN)
         backoff = Backoff()
         while not self._stopping.is_set():
             try:
@@ -128,6 +140,10 @@ class Server:
             os.eventfd_read(self._wake)
         while self._to_seal:
             self._responder.seal(self._to_seal.popleft())
+        if self._authenticator is not None:
+            self._authenticator.answer()
+        for _, error in monitor.drain(self._monitor):
+            self._on_failed_handshake(error)
         for _ in range(_BATCH):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -177,6 +193,33 @@ class Server:
                 dict(self.counts),
             )
 
+    def _on_denied(self, host: str, public_key: str) -> None:
+        self._refused(
+            "curve_denied",
+            f"the client at {host} has the public key {public_key}, which curve_allowed_clients does not have: "
+            "copy its .key file there and restart this engine",
+        )
+
+    def _on_failed_handshake(self, error: int) -> None:
+        if error == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+            ours, theirs = ("with", "without") if self._authenticator is not None else ("without", "with")
+            text = f"it came {theirs} CURVE to this producer {ours} CURVE: set the curve_ keys on both sides"
+            self._refused("curve_mismatch", text)
+        elif error == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
+            text = (
+                "it expects another public key: its curve_server_key_file must be this producer's .key file"
+            )
+            self._refused("curve_wrong_server_key", text)
+        else:
+            self._refused("handshake", "its handshake is not ZeroMQ's")
+
+    def _refused(self, reason: str, text: str) -> None:
+        self.counts[reason] += 1
+        if self._log.ask(reason) is not None:
+            logger.warning(
+                "ZmqECConnector: a connection was refused: %s (in all: %s)", text, dict(self.counts)
+            )
+
     def _failed(self, what: str, error: Exception) -> None:
         self.counts["error"] += 1
         if self._log.ask(what) is not None:
@@ -197,7 +240,9 @@ class Server:
                 observer.sent(EcTransfer(reply.item, peer, begun, now, reply.size, ok=True))
 
 
-def _router(context: zmq.Context[zmq.Socket[bytes]], *, ipv6: bool) -> zmq.Socket[bytes]:
+def _router(
+    context: zmq.Context[zmq.Socket[bytes]], keys: ServerKeys | None, *, ipv6: bool
+) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.ROUTER)
     for option, value in {
         zmq.LINGER: 0,
@@ -205,10 +250,12 @@ def _router(context: zmq.Context[zmq.Socket[bytes]], *, ipv6: bool) -> zmq.Socke
         zmq.ROUTER_MANDATORY: 1,
         zmq.SNDHWM: _SEND_QUEUE,
         zmq.RCVHWM: _RECEIVE_QUEUE,
-        zmq.MAXMSGSIZE: protocol.HEADER_MAX,
+        zmq.MAXMSGSIZE: protocol.HEADER_MAX + (0 if keys is None else curve.OVERHEAD),
         **keepalive.OPTIONS,
     }.items():
         socket.setsockopt(option, value)
+    if keys is not None:
+        keys.apply(socket)
     return socket
 
 
