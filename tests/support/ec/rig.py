@@ -138,7 +138,7 @@ class Rig:
         """Allocate the items, as the scheduler does when it schedules them, and end the step."""
         for item in items:
             self.consumer.has(item)
-            self.consumer.allocated(item, "r")
+            self.consumer.on_allocated(item, "r")
         return self.consumer.end_step([])
 
     def load(self, *items: str) -> list[torch.Tensor]:
@@ -152,7 +152,7 @@ class Rig:
             loader.load(*orders, cache, "cpu")
             report = loader.report()
             if report is not None:
-                self.consumer.reported(report)
+                self.consumer.on_report(report)
 
     def close(self) -> None:
         """End it."""

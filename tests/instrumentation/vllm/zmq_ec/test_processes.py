@@ -75,10 +75,10 @@ def test_a_producer_that_dies_or_stops_in_mid_stream(
             asked = request("r", feature("a", ROWS))
             assert not consumer.consumer.ensure(asked, 0)
             assert line(started) == "mid"
-            assert consumer.consumer.items.began("a")
+            assert consumer.consumer.items.transfer_start("a")
             started.send_signal(sign)
             consumer.settle(asked)
-            (failure,) = consumer.consumer.take_failures()
+            (failure,) = consumer.consumer.drain_failures()
             assert (failure.mode, failure.error_type) == (mode, error_type)
             assert consumer.consumer.ensure(asked, 0)
             assert not consumer.consumer.has("a")
@@ -124,7 +124,7 @@ def test_two_worker_processes_load_what_the_scheduler_fetched() -> None:
             assert slot is not None
             assert slot.reports_due == 2
             for report in reports:
-                consumer.consumer.reported(report)
+                consumer.consumer.on_report(report)
             assert slot.reports_due == 0
 
 
@@ -135,7 +135,7 @@ def test_a_worker_never_gets_a_slot_whose_content_changed() -> None:
         producer.save("b", tensor(700, seed=1))
         consumer.wait(request("r", feature("a", 700)))
         stale = consumer.orders("a")
-        consumer.consumer._slots.reported(stale[0][0].slot.generation)
+        consumer.consumer._slots.on_report(stale[0][0].slot.generation)
         consumer.consumer.end_step(["a"])
         consumer.wait(request("r", feature("b", 700)))
         with pytest.raises(RegionError, match=r"generation 2 .* not 1"):
@@ -160,7 +160,7 @@ def test_a_guarded_worker_leaves_the_item_out_and_goes_on() -> None:
         assert list(cache) == ["b"]
         report = consumer.loaders[0].report()
         assert report is not None
-        consumer.consumer.reported(report)
+        consumer.consumer.on_report(report)
         consumer.consumer.end_step(["a", "b"])
         assert consumer.consumer.ensure(asked, 0)
         assert not consumer.consumer.has("a")

@@ -148,12 +148,12 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
     def take_unavailable_requests(self) -> set[str]:
         """Return the requests whose items can neither be loaded nor encoded here."""
-        return set() if self._consumer is None else self._consumer.take_unavailable()
+        return set() if self._consumer is None else self._consumer.drain_unavailable()
 
     def update_state_after_alloc(self, request: Request, index: int) -> None:
         """Order the load of an item that was promised in this step."""
         if self._consumer is not None:
-            self._consumer.allocated(request.mm_features[index].identifier, request.request_id)
+            self._consumer.on_allocated(request.mm_features[index].identifier, request.request_id)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepOrders:
         """Return this step's orders to the workers."""
@@ -174,12 +174,12 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         """Take the workers' report."""
         report = connector_output.ec_connector_worker_meta
         if self._consumer is not None and isinstance(report, StepReport):
-            self._consumer.reported(report.loaded)
+            self._consumer.on_report(report.loaded)
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         """Tell the caller of a producer where its items are; nothing needs to be kept for that."""
         if self._consumer is not None:
-            self._consumer.left(request.request_id)
+            self._consumer.on_finished(request.request_id)
         if not self.is_producer or not request.mm_features:
             return False, None
         items = collect_ec_item_metadata(request.mm_features, self._resolver)
@@ -199,7 +199,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
     def take_failed_loads(self) -> list[EcFailure]:
         """Return the loads that were given up since the last call."""
-        return [] if self._consumer is None else self._consumer.take_failures()
+        return [] if self._consumer is None else self._consumer.drain_failures()
 
     def waits_for(self, item: str) -> bool:
         """Tell whether *item* is probed, waits for room or is on its way."""
@@ -207,7 +207,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
     def transfer_began(self, item: str) -> int | None:
         """Return when the transfer of *item* began (wall clock, ns), None while it has not."""
-        return None if self._consumer is None else self._consumer.items.began(item)
+        return None if self._consumer is None else self._consumer.items.transfer_start(item)
 
     def peer_of(self, item: str) -> Peer | None:
         """Return who *item* comes from, as far as that is known."""

@@ -123,7 +123,7 @@ class ProducerConnection:
                 continue
             yield answer, frames[1].buffer if len(frames) == _FRAMES else None
 
-    def fate(self) -> ConnectionEnd | None:
+    def check_end(self) -> ConnectionEnd | None:
         """Return why the link has ended, None while it has not."""
         for event, value in monitor.drain(self.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

@@ -75,7 +75,7 @@ class Loaded:
 
 @dataclass(slots=True, eq=False)
 class ItemRecord:
-    """What is known of one item; *untold* is a failure that nobody has taken yet."""
+    """What is known of one item; *undecided* is a failure that nobody has taken yet."""
 
     wanted: FetchOrder
     stage: Stage = Stage.PROBING
@@ -84,7 +84,7 @@ class ItemRecord:
     began_ns: int = 0
     slot: Slot | None = None
     content: Content | None = None
-    untold: bool = False
+    undecided: bool = False
     waiters: set[str] = field(default_factory=set)
 
 

@@ -29,13 +29,13 @@ class Producer:
         busy: probes and transfers that wait for it.
         waited_for: items that it has and that wait for room.
         moving: transfers.
-        link: the connection, if there is one.
+        connection: the connection, if there is one.
 
     """
 
     def __init__(self, address: str) -> None:
         self.peer = Peer(address)
-        self.link: ProducerConnection | None = None
+        self.connection: ProducerConnection | None = None
         self.busy = 0
         self.waited_for = 0
         self.moving = 0
@@ -43,7 +43,7 @@ class Producer:
         self._backoff = Backoff()
         self._failing = False
 
-    def alive(self) -> None:
+    def on_answer(self) -> None:
         """Note that it has answered."""
         if self._failing:
             self._failing = False
@@ -51,7 +51,7 @@ class Producer:
             self._backoff.reset()
             logger.info("ZmqECConnector: producer %s answers again", self.peer.address)
 
-    def failed(self, now: float, why: str) -> None:
+    def on_failure(self, now: float, why: str) -> None:
         """Note that it has not answered, or broke off: it is asked again after a while, longer each time."""
         if not self._failing:
             self._failing = True
@@ -86,59 +86,59 @@ class Producers:
         yield from self._configured
         yield from self._named.values()
 
-    def to_ask(self, named: tuple[str, ...], now: float) -> list[Producer]:
+    def available(self, named: tuple[str, ...], now: float) -> list[Producer]:
         """Return whom to ask for an item whose request names those addresses: connected, and not known to be down."""
-        found = [each for address in named if (each := self._remember(address)) is not None]
+        found = [each for address in named if (each := self._get_or_add(address)) is not None]
         found += [each for each in self._configured if each not in found]
-        return [each for each in found if each.may_ask(now) and self._connected(each, now)]
+        return [each for each in found if each.may_ask(now) and self._ensure_connected(each, now)]
 
-    def of(self, socket: object) -> Producer | None:
+    def find(self, socket: object) -> Producer | None:
         """Return the producer of what was polled."""
         return self._by_socket.get(socket)
 
     def disconnect(self, producer: Producer) -> None:
         """Close its connection, and drop what is queued on it."""
-        link = producer.link
-        if link is not None:
-            producer.link = None
-            for socket in (link.socket, link.monitor):
+        connection = producer.connection
+        if connection is not None:
+            producer.connection = None
+            for socket in (connection.socket, connection.monitor):
                 self._by_socket.pop(socket, None)
                 self.poller.unregister(socket)
-            link.close()
+            connection.close()
 
     def close(self) -> None:
         """Close all connections."""
         for producer in self:
             self.disconnect(producer)
 
-    def _connected(self, producer: Producer, now: float) -> bool:
-        if producer.link is not None:
+    def _ensure_connected(self, producer: Producer, now: float) -> bool:
+        if producer.connection is not None:
             return True
         try:
-            link = ProducerConnection(self._context, producer.peer.address, self._keys)
+            connection = ProducerConnection(self._context, producer.peer.address, self._keys)
         except (ValueError, zmq.ZMQError) as error:
-            producer.failed(now, str(error))
+            producer.on_failure(now, str(error))
             return False
-        producer.link = link
-        for socket in (link.socket, link.monitor):
+        producer.connection = connection
+        for socket in (connection.socket, connection.monitor):
             self._by_socket[socket] = producer
             self.poller.register(socket, zmq.POLLIN)
         return True
 
-    def _remember(self, address: str) -> Producer | None:
+    def _get_or_add(self, address: str) -> Producer | None:
         """Return the producer of that address; None if there is no room to know one more."""
         for each in self._configured:
             if each.peer.address == address:
                 return each
         producer = self._named.get(address)
         if producer is None:
-            if len(self._named) >= NAMED_MAX and not self._forget_one():
+            if len(self._named) >= NAMED_MAX and not self._evict_idle():
                 return None
             producer = self._named[address] = Producer(address)
         self._named.move_to_end(address)
         return producer
 
-    def _forget_one(self) -> bool:
+    def _evict_idle(self) -> bool:
         """Forget the producer that was named the longest ago of those that nobody waits for; tell whether there was one."""
         for address, each in self._named.items():
             if not each.busy and not each.waited_for:

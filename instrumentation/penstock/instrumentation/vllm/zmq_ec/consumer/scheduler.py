@@ -80,26 +80,26 @@ class ConsumerScheduler:
             wake=self._wake_fetcher,
         )
         self._fetcher: Fetcher | None = None
-        self._telling = Reporter()
+        self._reporter = Reporter()
         # What vLLM's own encoder cache holds, as its scheduler tells us: nothing of it needs to be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
-        self._anew: set[str] = set()
+        self._reallocated: set[str] = set()
         # By request: what that cache has taken in for it and, as long as the request runs, keeps for it.
         self._held: dict[str, set[str]] = {}
         self._promised: set[str] = set()
-        self._unfit: set[str] = set()
+        self._unusable: set[str] = set()
         self._loads: dict[str, LoadOrder] = {}
         self._unavailable: set[str] = set()
 
     def observe(self, observer: EcListener) -> None:
         """Tell *observer*, who takes the failures and decides, from now on."""
-        self._telling.observer = observer
+        self._reporter.observer = observer
         self.items.observed = True
 
     def ensure(self, request: Any, computed: int) -> bool:
         """Start what *request* needs beyond its computed tokens; tell whether it need not wait (any more)."""
-        self._unfit.clear()
+        self._unusable.clear()
         if self._closed:
             return True
         proceed = True
@@ -118,7 +118,7 @@ class ConsumerScheduler:
         readiness = self._want(request, feature)
         if readiness in (Readiness.READY, Readiness.PENDING):
             return readiness is Readiness.READY
-        self._unfit.add(item)
+        self._unusable.add(item)
         failed = readiness is Readiness.FAILED
         if failed and self.items.observed:
             return False  # until it is decided
@@ -157,16 +157,16 @@ class ConsumerScheduler:
 
     def has(self, item: str) -> bool:
         """Whether *item* can be loaded in this step. Never waits."""
-        if item in self._unfit or not self.items.is_ready(item):
+        if item in self._unusable or not self.items.is_ready(item):
             return False
         self._promised.add(item)
         return True
 
-    def allocated(self, item: str, request_id: str) -> None:
+    def on_allocated(self, item: str, request_id: str) -> None:
         """VLLM's encoder cache has room for a request's *item* now: load it if that was promised, else it is encoded here."""
         self._held.setdefault(request_id, set()).add(item)
         if item in self._resident and item not in self._allocated:
-            self._anew.add(item)
+            self._reallocated.add(item)
         self._resident[item] = None
         self._allocated.add(item)
         if len(self._resident) > _RESIDENT_MAX:
@@ -179,12 +179,12 @@ class ConsumerScheduler:
     def end_step(self, freed: Iterable[str]) -> tuple[tuple[LoadOrder, ...], RegionName | None]:
         """Return the step's orders; *freed* is what vLLM's encoder cache let go of."""
         freed = set(freed)
-        if self._anew - freed:
+        if self._reallocated - freed:
             # vLLM has allocated what it had: it has emptied its cache, which it does without telling us.
             self._resident = OrderedDict.fromkeys(self._allocated)
             for held in self._held.values():
                 held.intersection_update(self._allocated)
-        self._anew.clear()
+        self._reallocated.clear()
         for item in freed:
             if item not in self._allocated:
                 self._resident.pop(item, None)
@@ -198,22 +198,22 @@ class ConsumerScheduler:
         wanted = loads or (self._mapped < self._ranks and not self._unmapped)
         return loads, self._region.name if wanted else None
 
-    def left(self, request_id: str) -> None:
+    def on_finished(self, request_id: str) -> None:
         """Forget a request that has finished."""
         self._held.pop(request_id, None)
 
-    def reported(self, report: Loaded) -> None:
+    def on_report(self, report: Loaded) -> None:
         """Take the workers' report."""
         self._mapped += report.mapped
         if report.unmapped and not self._unmapped:
             self._unmapped = True
             logger.error("ZmqECConnector: everything is encoded here: %s", report.unmapped)
         for generation in report.unreadable:
-            self.items.unreadable(generation)
+            self.items.on_unreadable(generation)
         for generation in report.done:
-            self.items.loaded(generation)
+            self.items.on_loaded(generation)
 
-    def take_unavailable(self) -> set[str]:
+    def drain_unavailable(self) -> set[str]:
         """Return the requests that cannot go on, since the last call."""
         found, self._unavailable = self._unavailable, set()
         return found
@@ -222,9 +222,9 @@ class ConsumerScheduler:
         """Do without *item* for a while."""
         self.items.give_up(item)
 
-    def take_failures(self) -> list[EcFailure]:
+    def drain_failures(self) -> list[EcFailure]:
         """Return the loads that failed since the last call."""
-        return self.items.take_failures()
+        return self.items.drain_failures()
 
     def close(self) -> None:
         """End the thread and let go of the memory. Idempotent."""
@@ -247,7 +247,7 @@ class ConsumerScheduler:
                 self._region,
                 self._settings,
                 self._expected,
-                self._telling,
+                self._reporter,
                 self._wake,
                 self._keys,
             )

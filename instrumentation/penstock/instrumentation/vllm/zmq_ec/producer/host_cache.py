@@ -77,7 +77,7 @@ class HostCache:
         with self._lock:
             if self._find(item) is not None:
                 return True
-            self._settle()
+            self._reclaim()
             slot, evicted = self._slots.allocate(item, nbytes, 0.0)
             for each in evicted:
                 del self._items[each.item]
@@ -101,7 +101,7 @@ class HostCache:
             kept = self._find(item)
             if kept is None or kept.content is not None:
                 return None if kept is None else kept.content
-            whole = self._hand_out(kept.slot, 0, kept.slot.nbytes)
+            whole = self._export(kept.slot, 0, kept.slot.nbytes)
         # Outside the lock: it takes milliseconds.
         content = Content(zlib.crc32(whole), kept.slot.nbytes, kept.rows, kept.width, kept.dtype)
         kept.content = content
@@ -114,7 +114,7 @@ class HostCache:
         """
         with self._lock:
             kept = self._find(item)
-            return None if kept is None else self._hand_out(kept.slot, offset, length)
+            return None if kept is None else self._export(kept.slot, offset, length)
 
     def _find(self, item: str) -> Kept | None:
         kept = self._items.get(item)
@@ -122,15 +122,15 @@ class HostCache:
             self._slots.touch(kept.slot)
         return kept
 
-    def _hand_out(self, slot: Slot, offset: int, length: int) -> memoryview:
+    def _export(self, slot: Slot, offset: int, length: int) -> memoryview:
         begin = slot.content + offset
         view = self._area[begin : begin + length]
-        self._settle()
+        self._reclaim()
         self._slots.pin(slot, 1, until=_NEVER)
         # Called wherever the last reference dies, even below the lock: it may only append.
         weakref.finalize(view, self._released.append, slot.generation).atexit = False
         return memoryview(view)
 
-    def _settle(self) -> None:
+    def _reclaim(self) -> None:
         while self._released:
-            self._slots.reported(self._released.popleft())
+            self._slots.on_report(self._released.popleft())

@@ -65,7 +65,7 @@ class Server:
         self._log = LogLimit()
         self._log.interval = _LOG_INTERVAL
         self._shares = FairShare()
-        self._handed_out: OrderedDict[tuple[bytes, str], int] = OrderedDict()
+        self._sending: OrderedDict[tuple[bytes, str], int] = OrderedDict()
         self._to_seal: deque[str] = deque(maxlen=_TO_SEAL_MAX)
         self._stopping = threading.Event()
         self._context = zmq.Context()
@@ -128,7 +128,7 @@ class Server:
             try:
                 self._turn(poller)
             except Exception as error:  # noqa: BLE001  (the thread must outlive it)
-                self._failed("it cannot serve now", error)
+                self._log_error("it cannot serve now", error)
                 # What does not go away by itself must not take the processor from the model.
                 self._stopping.wait(backoff.next())
             else:
@@ -152,29 +152,29 @@ class Server:
             try:
                 self._serve(frames)
             except Exception as error:  # noqa: BLE001  (one bad message must not keep the others waiting)
-                self._failed("an answer failed", error)
+                self._log_error("an answer failed", error)
 
     def _serve(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:  # noqa: PLR2004  (who, and one frame)
-            self._dropped("malformed", _host_of(frames[-1]))
+            self._count_drop("malformed", _host_of(frames[-1]))
             return
         identity, request = frames[0].bytes, frames[1]
         now = time.monotonic()
-        if self._shares.too_fast(identity, now):
-            self._dropped("too_fast", _host_of(request))
+        if self._shares.exceeds_rate(identity, now):
+            self._count_drop("too_fast", _host_of(request))
             return
         reply = self._responder.answer(request.bytes)
-        if reply.item and self._shares.has_enough(identity, reply.item, now):
+        if reply.item and self._shares.is_saturated(identity, reply.item, now):
             reply = self._responder.busy(reply)
         try:
             self._send(identity, reply)
         except zmq.ZMQError as error:
             # The peer does not read, or is gone; it asks again if it still wants to know.
-            self._dropped("slow_peer" if error.errno == zmq.EAGAIN else "peer_gone", _host_of(request))
+            self._count_drop("slow_peer" if error.errno == zmq.EAGAIN else "peer_gone", _host_of(request))
             return
         if reply.item:
-            self._shares.sent(identity, reply.item, reply.frames[-1], now)
-            self._note(identity, reply, request)
+            self._shares.on_sent(identity, reply.item, reply.frames[-1], now)
+            self._report_sent(identity, reply, request)
 
     def _send(self, identity: bytes, reply: Reply) -> None:
         self._socket.send(identity, zmq.SNDMORE | zmq.NOBLOCK)
@@ -183,7 +183,7 @@ class Server:
             flags = zmq.NOBLOCK if index == last else zmq.NOBLOCK | zmq.SNDMORE
             self._socket.send(frame, flags, copy=len(frame) < _ZERO_COPY_FROM)
 
-    def _dropped(self, reason: str, host: str) -> None:
+    def _count_drop(self, reason: str, host: str) -> None:
         self.counts[reason] += 1
         if self._log.ask(reason) is not None:
             logger.warning(
@@ -220,20 +220,20 @@ class Server:
                 "ZmqECConnector: a connection was refused: %s (in all: %s)", text, dict(self.counts)
             )
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _log_error(self, what: str, error: Exception) -> None:
         self.counts["error"] += 1
         if self._log.ask(what) is not None:
             logger.error("ZmqECConnector: %s", what, exc_info=error)
 
-    def _note(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
+    def _report_sent(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
         now = time.time_ns()
         key = (identity, reply.item)
         if reply.first:
-            self._handed_out[key] = now
-            if len(self._handed_out) > _HAND_OUTS_MAX:
-                self._handed_out.popitem(last=False)
+            self._sending[key] = now
+            if len(self._sending) > _HAND_OUTS_MAX:
+                self._sending.popitem(last=False)
         if reply.last:
-            begun = self._handed_out.pop(key, now)
+            begun = self._sending.pop(key, now)
             observer = self.observer
             if observer is not None:
                 peer = Peer(_host_of(request))
