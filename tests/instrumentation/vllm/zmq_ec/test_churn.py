@@ -70,7 +70,7 @@ class Churn:
             for item in items:
                 if connector.has(f"i{item}"):
                     promised.add(item)
-                connector.allocated(f"i{item}", name)
+                connector.on_allocated(f"i{item}", name)
                 self.in_vllm.append(f"i{item}")
         return promised
 

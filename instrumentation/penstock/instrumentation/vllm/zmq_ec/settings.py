@@ -20,20 +20,20 @@ _CURVE_NAMES: Final = ("key_file", "allowed_clients", "server_key_file")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a consumer gets items; times in seconds.
+    """How a consumer fetches items; times in seconds.
 
     Attributes:
-        producers: ``host:port`` of those that every item is asked for.
+        producers: ``host:port`` of the producers that are asked for every item.
         allow_request_producers: a request's ``ec_transfer_params`` may name others. Clients choose these addresses.
         region_bytes: shared memory.
         probe_timeout: how long a request may wait to learn whether a producer has its item.
-        start_timeout: how long an item that is there waits for room or for its turn.
+        start_timeout: how long a hit waits for room or for its turn.
         idle_timeout: how long a transfer may stand still.
-        transfer_timeout: how long it may take as a whole.
+        transfer_timeout: how long a transfer may take.
         retries: attempts after the first.
-        missing_for: how long it is remembered that nobody has an item.
+        missing_for: how long a miss is remembered.
         bad_for: how long an item whose load failed is not loaded again.
-        load_failure: what becomes of the requests that waited for a load that failed, while nobody else decides.
+        load_failure: what happens to requests that waited for a failed load, while no observer decides.
 
     """
 
@@ -51,7 +51,7 @@ class ConsumerSettings:
 
     @property
     def longest_wait(self) -> float:
-        """After which an item that is still pending never will be anything else."""
+        """The longest that an item can be pending."""
         once = self.probe_timeout + self.start_timeout + self.transfer_timeout
         return once * (self.retries + 1) + 1.0
 
@@ -79,7 +79,7 @@ class CurveFiles:
 
 @dataclass(frozen=True, slots=True)
 class ZmqEcSettings:
-    """Everything; *model* is what both sides call the model, *host_cache_bytes* a producer's memory for items."""
+    """The whole configuration; *model* is the name that both sides share, *host_cache_bytes* a producer's memory."""
 
     host: str
     port: int
@@ -133,7 +133,7 @@ def load(
 
 
 def named_producer(params: Any, item: str) -> tuple[str, ...]:
-    """Return the producer that a request's ``ec_transfer_params`` name for *item*, if they name one that can be."""
+    """Return the producer that a request's ``ec_transfer_params`` name for *item*, if its address is valid."""
     entry = params.get(item) if isinstance(params, Mapping) else None
     if not isinstance(entry, Mapping):
         return ()

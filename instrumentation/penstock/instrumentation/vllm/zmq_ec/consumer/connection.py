@@ -53,7 +53,7 @@ class ConnectionEnd(enum.Enum):
 
 
 class ProducerConnection:
-    """One connection; when it ends, so does the link. It never reconnects by itself.
+    """One connection. It never reconnects by itself.
 
     Attributes:
         socket: to be polled, with *monitor*.
@@ -99,7 +99,7 @@ class ProducerConnection:
             raise ValueError(f"{address!r} is not an address to connect to: {error.strerror}") from error
 
     def send(self, message: protocol.Request) -> bool:
-        """Send, or tell that the queue is full."""
+        """Queue a request; return False if the queue is full."""
         try:
             self.socket.send(protocol.encode(message), zmq.NOBLOCK)
         except zmq.ZMQError:
@@ -107,7 +107,7 @@ class ProducerConnection:
         return True
 
     def receive(self) -> Iterator[tuple[protocol.Answer, Any]]:
-        """Yield the answers that have come, a chunk's with its bytes; what is none is dropped and counted."""
+        """Yield the answers that have arrived, a chunk with its bytes; malformed ones are dropped and counted."""
         for _ in range(_BATCH):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -124,7 +124,7 @@ class ProducerConnection:
             yield answer, frames[1].buffer if len(frames) == _FRAMES else None
 
     def check_end(self) -> ConnectionEnd | None:
-        """Return why the link has ended, None while it has not."""
+        """Return why the connection has ended, None while it stands."""
         for event, value in monitor.drain(self.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._up = True
@@ -141,7 +141,7 @@ class ProducerConnection:
         return None
 
     def close(self) -> None:
-        """Drop what is queued and the connection. Idempotent."""
+        """Close the connection and drop its queue. Idempotent."""
         if not self.socket.closed:
             self.socket.disable_monitor()
             self.monitor.close(linger=0)

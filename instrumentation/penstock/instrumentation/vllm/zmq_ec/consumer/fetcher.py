@@ -1,4 +1,4 @@
-"""The thread of a consumer's scheduler process that gets items. It owns all sockets; the scheduler never waits for it."""
+"""Fetches items on a thread of a consumer's scheduler process. The thread owns all sockets; the scheduler never waits for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ERROR_TYPES: Final = {
 
 
 class Fetcher:
-    """Gets what *items* wants into *region*, from its construction to :meth:`stop`."""
+    """Executes the orders of *items*, writing to *region*, from construction to :meth:`stop`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Fetcher:
         self._thread.start()
 
     def stop(self) -> bool:
-        """End; tell whether the thread has ended, so that its memory may go. Idempotent."""
+        """Stop; return whether the thread has ended, so that its memory may be released. Idempotent."""
         self._stopping.set()
         os.eventfd_write(self._wake, 1)
         self._thread.join(_STOP_WAIT)
@@ -136,7 +136,7 @@ class Fetcher:
             self._on_connection_lost(producer, end.value, _ERROR_TYPES[end])
 
     def _on_answer(self, producer: Producer, answer: protocol.Answer, payload: Any) -> None:
-        """Give an answer to the attempt that waits for it from *producer*; a late one waits for nobody."""
+        """Dispatch an answer to the attempt that expects it from *producer*; a late answer is dropped."""
         now = time.monotonic()
         attempt = self._probes.get(answer.tag)
         if attempt is not None and attempt.asked[answer.tag][0] is producer:
@@ -173,7 +173,7 @@ class Fetcher:
         self._await_probes(attempt)
 
     def _await_probes(self, attempt: Attempt) -> None:
-        """Say which producer an attempt waits for, if it is one; without any the item is missing."""
+        """Record the only producer that an attempt still waits for; without any, the item is missing."""
         if not attempt.asked:
             self._on_missing(attempt)
             return
@@ -213,7 +213,7 @@ class Fetcher:
         return producer, sent_ns
 
     def _on_missing(self, attempt: Attempt) -> None:
-        """Nobody has it: a miss, unless it was there before and its transfer failed."""
+        """No producer has it: a miss, or a failure if an earlier transfer of it failed."""
         if attempt.failure is not None:
             self._items.on_failed(attempt.failure, attempt.wanted, None)
         else:
@@ -222,7 +222,7 @@ class Fetcher:
     # Transfers.
 
     def _start_transfers(self, now: float) -> None:
-        """Begin transfers in the order in which they were found; one that needs room is not overtaken."""
+        """Start transfers in the order of their hits; one that needs room is not overtaken."""
         for serial, attempt in list(self._waiting.items()):
             source, content = attempt.source, attempt.content
             if source is None or content is None or not self._items.is_wanted(attempt.wanted):
@@ -286,7 +286,7 @@ class Fetcher:
     def _on_transfer_failed(
         self, attempt: Attempt, mode: int, error_type: int, text: str, now: float
     ) -> None:
-        """End a transfer that failed, and try again while retries are left."""
+        """End a failed transfer; retry while retries are left."""
         source = attempt.source
         self._end_transfer(attempt)
         attempt.failure = attempt.failed(mode, error_type, text, source, attempt.began_ns)
@@ -304,7 +304,7 @@ class Fetcher:
             self._probe(attempt, now)
 
     def _abandon(self, attempt: Attempt) -> None:
-        """End a transfer that nobody wants any more; who gave it up has told why."""
+        """End a transfer that the scheduler has given up; it has reported why."""
         self._reporter.transfer(attempt, ok=False)
         self._end_transfer(attempt)
         self._items.on_retry(attempt.wanted, attempt.slot)
@@ -353,7 +353,7 @@ class Fetcher:
             self._on_transfer_failed(attempt, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT, text, now)
 
     def _on_connection_lost(self, producer: Producer, why: str, error_type: int) -> None:
-        """Drop the connection; what waited for it fails."""
+        """Drop the connection; its transfers and probes fail, its waiting items are probed again."""
         now = time.monotonic()
         producer.on_failure(now, why)
         self._producers.disconnect(producer)

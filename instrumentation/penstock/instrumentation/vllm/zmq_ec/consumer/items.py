@@ -1,8 +1,7 @@
-"""What a consumer knows of each item: the one thing that the scheduler's thread and the fetcher's thread share.
+"""The state of each item of a consumer, shared by the scheduler's thread and the fetcher's thread.
 
-The scheduler wants, claims and gives up; the fetcher takes what is wanted and tells what became of it. Everything here is
-bookkeeping under one lock that is never held over IO or a copy. A *serial* names one attempt to get an item, so that the
-fetcher finds out when the scheduler has given it up meanwhile.
+The scheduler wants, claims and gives up; the fetcher drains the orders and reports their results. One lock, never held
+over IO or a copy. A *serial* identifies one order, so that the fetcher notices when the scheduler has given it up.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 KNOWN_MAX: Final = 8_192
-"""Items without a slot that are remembered: clients name them."""
+"""Bound on the remembered items without a slot: clients name them."""
 
 WAITERS_MAX: Final = 1_024
 
-_FRESH: Final = 10.0  # seconds that a slot is kept for who waited for it
-_UNDECIDED_MAX: Final = 1.0  # seconds that a failure waits for the one who decides
+_FRESH: Final = 10.0  # seconds that a slot is kept for the requests that waited for it
+_UNDECIDED_MAX: Final = 1.0  # seconds that a failure awaits a decision
 _PIN_MAX: Final = 60.0  # seconds after which a step's report will not come any more
 
 
@@ -44,7 +43,7 @@ class Items:
     """All items of one consumer. Thread-safe.
 
     Attributes:
-        observed: somebody takes the failures and decides; else they are settled by who waited.
+        observed: an observer drains the failures and decides; otherwise the waiting requests do, by ``load_failure``.
 
     """
 
@@ -83,7 +82,7 @@ class Items:
         producers: tuple[str, ...] = (),
         expected: Peer | None = None,
     ) -> Readiness:
-        """Say that *request_id* needs *item* with so many rows, and have it fetched unless its fate is record."""
+        """Return the readiness of *item* for *request_id*; order it if nothing is known of it."""
         with self._lock:
             record = self._current(item)
             if record is None:
@@ -138,12 +137,12 @@ class Items:
             self._wake()
 
     def on_loaded(self, generation: int) -> None:
-        """Note that one rank is done with a slot."""
+        """Count one rank's report of a slot."""
         with self._lock:
             self._slots.on_report(generation)
 
     def on_unreadable(self, generation: int) -> None:
-        """Note that a rank could not load a slot: its item is bad."""
+        """Make the item of a slot that a rank could not load bad."""
         with self._lock:
             slot = self._slots.get(generation)
             record = None if slot is None else self._records.get(slot.item)
@@ -180,7 +179,7 @@ class Items:
             return record is not None and record.stage in PENDING
 
     def peer_of(self, item: str) -> Peer | None:
-        """Return who *item* comes from, if that is record."""
+        """Return the producer of *item*, if it is known."""
         with self._lock:
             record = self._records.get(item)
             return None if record is None else record.peer
@@ -201,17 +200,17 @@ class Items:
                     found[record.peer] = (count + 1, min(oldest, record.began_ns))
             return [(peer, count, oldest) for peer, (count, oldest) in found.items()]
 
-    # The fetcher's side. Each tells whether the attempt is still wanted.
+    # The fetcher's side. An order that the scheduler has given up is ignored.
 
     def drain_orders(self) -> list[FetchOrder]:
-        """Return what is wanted since the last call."""
+        """Return the orders since the last call."""
         with self._lock:
             taken = list(self._orders)
             self._orders.clear()
             return taken
 
     def set_peer(self, wanted: FetchOrder, peer: Peer | None) -> None:
-        """Note that *peer* is the only one that may still have *wanted*, None if several may."""
+        """Record the only producer that may still have *wanted*, None if several may."""
         with self._lock:
             record = self._pending_record(wanted)
             if record is not None and record.stage is Stage.PROBING:
@@ -233,12 +232,12 @@ class Items:
             return slot
 
     def is_wanted(self, wanted: FetchOrder) -> bool:
-        """Whether anybody still waits for it."""
+        """Whether the scheduler has not given it up."""
         with self._lock:
             return self._pending_record(wanted) is not None
 
     def on_arrived(self, wanted: FetchOrder, slot: Slot) -> bool:
-        """Let *slot*, which is whole, be loaded."""
+        """Make *slot*, which is whole, loadable; return False and free it if it was given up."""
         with self._lock:
             record = self._pending_record(wanted)
             if record is None:
@@ -250,7 +249,7 @@ class Items:
             return True
 
     def on_retry(self, wanted: FetchOrder, slot: Slot | None) -> bool:
-        """Give the slot of a failed attempt back; another attempt follows."""
+        """Free the slot of a failed attempt; return whether another attempt follows."""
         with self._lock:
             if slot is not None:
                 self._slots.free(slot)
@@ -261,7 +260,7 @@ class Items:
             return True
 
     def on_missing(self, wanted: FetchOrder) -> None:
-        """Note that nobody has it."""
+        """No producer has it; not asked again for ``missing_for``."""
         with self._lock:
             record = self._pending_record(wanted)
             if record is not None:
@@ -270,7 +269,7 @@ class Items:
                 record.waiters.clear()
 
     def on_failed(self, failure: EcFailure, wanted: FetchOrder, slot: Slot | None) -> None:
-        """Note that it was there and could not be brought here."""
+        """Its load failed; not tried again for ``bad_for``."""
         with self._lock:
             if slot is not None:
                 self._slots.free(slot)
@@ -296,12 +295,12 @@ class Items:
         return record
 
     def _is_undecided(self, record: ItemRecord, request_id: str) -> bool:
-        """Whether it is still to be decided what the failed load means for this request."""
+        """Whether the failed load awaits a decision for this request."""
         if record.stage is not Stage.BAD:
             return False
         if not self.observed:
             return request_id in record.waiters
-        # Whoever was to take the failure may have been switched off: no request waits for that for long.
+        # The observer may have been switched off, so the wait is bounded.
         return record.undecided and self._clock() < record.until - self._bad_for + _UNDECIDED_MAX
 
     def _order(
@@ -335,7 +334,7 @@ class Items:
             self._slots.retain(record.slot)
 
     def _drop(self, record: ItemRecord) -> None:
-        """Make it bad. A slot that is being filled is the fetcher's to free; it finds that nobody wants the item."""
+        """Make it bad. The fetcher frees a slot that is being filled when it finds the order given up."""
         if record.slot is not None:
             self._slots.doom(record.slot)
             record.slot = None

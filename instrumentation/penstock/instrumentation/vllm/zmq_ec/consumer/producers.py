@@ -1,4 +1,4 @@
-"""The producers that a consumer knows, and which of them to ask now. Only on the fetcher's thread."""
+"""The producers that a consumer knows, their connections and back-off. Only on the fetcher's thread."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 NAMED_MAX: Final = 64
-"""Producers that requests have named and that are remembered: clients choose them."""
+"""Bound on the remembered producers that requests have named: clients choose them."""
 
 
 class Producer:
     """One producer.
 
     Attributes:
-        busy: probes and transfers that wait for it.
+        busy: probes and transfers without an end yet.
         waited_for: items that it has and that wait for room.
         moving: transfers.
-        connection: the connection, if there is one.
+        connection: None while there is none.
 
     """
 
@@ -44,7 +44,7 @@ class Producer:
         self._failing = False
 
     def on_answer(self) -> None:
-        """Note that it has answered."""
+        """Reset the back-off after an answer."""
         if self._failing:
             self._failing = False
             self.ask_after = 0.0
@@ -52,7 +52,7 @@ class Producer:
             logger.info("ZmqECConnector: producer %s answers again", self.peer.address)
 
     def on_failure(self, now: float, why: str) -> None:
-        """Note that it has not answered, or broke off: it is asked again after a while, longer each time."""
+        """Back off after a missing answer or a lost connection, longer each time."""
         if not self._failing:
             self._failing = True
             logger.warning("ZmqECConnector: producer %s: %s", self.peer.address, why)
@@ -60,14 +60,14 @@ class Producer:
             self.ask_after = now + self._backoff.next()
 
     def may_ask(self, now: float) -> bool:
-        """Whether to ask it now. After a failure one question at a time finds out whether it is back."""
+        """Whether to ask it now. After a failure, one request at a time until it answers."""
         if self.ask_after > now:
             return False
         return not self._failing or not self.busy
 
 
 class Producers:
-    """Those of the configuration, for good, and the last few that requests named."""
+    """The configured producers, and the last :data:`NAMED_MAX` that requests named."""
 
     def __init__(
         self,
@@ -87,17 +87,17 @@ class Producers:
         yield from self._named.values()
 
     def available(self, named: tuple[str, ...], now: float) -> list[Producer]:
-        """Return whom to ask for an item whose request names those addresses: connected, and not known to be down."""
+        """Return the producers to ask for an item whose request names those addresses: connected, and not backing off."""
         found = [each for address in named if (each := self._get_or_add(address)) is not None]
         found += [each for each in self._configured if each not in found]
         return [each for each in found if each.may_ask(now) and self._ensure_connected(each, now)]
 
     def find(self, socket: object) -> Producer | None:
-        """Return the producer of what was polled."""
+        """Return the producer of a polled socket."""
         return self._by_socket.get(socket)
 
     def disconnect(self, producer: Producer) -> None:
-        """Close its connection, and drop what is queued on it."""
+        """Close its connection and drop its queue."""
         connection = producer.connection
         if connection is not None:
             producer.connection = None
@@ -126,7 +126,7 @@ class Producers:
         return True
 
     def _get_or_add(self, address: str) -> Producer | None:
-        """Return the producer of that address; None if there is no room to know one more."""
+        """Return the producer of that address; None if all remembered ones are in use."""
         for each in self._configured:
             if each.peer.address == address:
                 return each
@@ -139,7 +139,7 @@ class Producers:
         return producer
 
     def _evict_idle(self) -> bool:
-        """Forget the producer that was named the longest ago of those that nobody waits for; tell whether there was one."""
+        """Forget the least recently named producer that is idle; return whether there was one."""
         for address, each in self._named.items():
             if not each.busy and not each.waited_for:
                 self.disconnect(self._named.pop(address))

@@ -1,4 +1,4 @@
-"""A consumer's scheduler side: vLLM's questions, answered from what the fetcher has found out so far."""
+"""A consumer's scheduler side: answers vLLM's calls from the fetcher's state; never blocks."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _RESIDENT_MAX: Final = 65_536
 
 
 class ConsumerScheduler:
-    """Used by the scheduler's thread only, but for :attr:`items`.
+    """Decides which items a step loads. Only on the scheduler's thread, except :attr:`items`.
 
     Attributes:
-        items: what is known of each item; its failures are taken there.
+        items: the state of each item. Thread-safe.
 
     """
 
@@ -81,11 +81,11 @@ class ConsumerScheduler:
         )
         self._fetcher: Fetcher | None = None
         self._reporter = Reporter()
-        # What vLLM's own encoder cache holds, as its scheduler tells us: nothing of it needs to be fetched.
+        # Mirror of vLLM's own encoder cache: its items need not be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
         self._reallocated: set[str] = set()
-        # By request: what that cache has taken in for it and, as long as the request runs, keeps for it.
+        # By request: the items that vLLM's cache has allocated for it and keeps while the request runs.
         self._held: dict[str, set[str]] = {}
         self._promised: set[str] = set()
         self._unusable: set[str] = set()
@@ -93,12 +93,12 @@ class ConsumerScheduler:
         self._unavailable: set[str] = set()
 
     def observe(self, observer: EcListener) -> None:
-        """Tell *observer*, who takes the failures and decides, from now on."""
+        """Report to *observer* from now on; it also decides about failed loads."""
         self._reporter.observer = observer
         self.items.observed = True
 
     def ensure(self, request: Any, computed: int) -> bool:
-        """Start what *request* needs beyond its computed tokens; tell whether it need not wait (any more)."""
+        """Start fetching what *request* needs beyond its computed tokens; return whether it can be scheduled."""
         self._unusable.clear()
         if self._closed:
             return True
@@ -112,7 +112,7 @@ class ConsumerScheduler:
     def _admit(self, request: Any, feature: Any) -> bool:
         item = feature.identifier
         resident = item in self._resident
-        # A request without media does not rely on it: vLLM may let go of the item to make room for the request's next one.
+        # A request without media does not rely on it: vLLM may evict the item for the request's next one.
         if resident and self._has_media(feature):
             return True
         readiness = self._want(request, feature)
@@ -131,7 +131,7 @@ class ConsumerScheduler:
         return True
 
     def _is_safe(self) -> bool:
-        """Whether a load cannot fail for want of the region, or somebody guards it: alone, a connector has no way back."""
+        """Whether a load can be ordered: every rank has mapped the region, or an observer can rewind the step."""
         return self.items.observed or self._mapped >= self._ranks
 
     def _want(self, request: Any, feature: Any) -> Readiness:
@@ -163,7 +163,7 @@ class ConsumerScheduler:
         return True
 
     def on_allocated(self, item: str, request_id: str) -> None:
-        """VLLM's encoder cache has room for a request's *item* now: load it if that was promised, else it is encoded here."""
+        """Order the load of *item* if this step promised it; vLLM's encoder cache has room for it now."""
         self._held.setdefault(request_id, set()).add(item)
         if item in self._resident and item not in self._allocated:
             self._reallocated.add(item)
@@ -177,10 +177,10 @@ class ConsumerScheduler:
                 self._loads[item] = order
 
     def end_step(self, freed: Iterable[str]) -> tuple[tuple[LoadOrder, ...], RegionName | None]:
-        """Return the step's orders; *freed* is what vLLM's encoder cache let go of."""
+        """Return the step's orders; *freed* are the items that vLLM's encoder cache has evicted."""
         freed = set(freed)
         if self._reallocated - freed:
-            # vLLM has allocated what it had: it has emptied its cache, which it does without telling us.
+            # vLLM has allocated what it had: it has emptied its cache, of which no hook is called.
             self._resident = OrderedDict.fromkeys(self._allocated)
             for held in self._held.values():
                 held.intersection_update(self._allocated)
@@ -203,7 +203,7 @@ class ConsumerScheduler:
         self._held.pop(request_id, None)
 
     def on_report(self, report: Loaded) -> None:
-        """Take the workers' report."""
+        """Apply a report of the workers."""
         self._mapped += report.mapped
         if report.unmapped and not self._unmapped:
             self._unmapped = True
@@ -214,7 +214,7 @@ class ConsumerScheduler:
             self.items.on_loaded(generation)
 
     def drain_unavailable(self) -> set[str]:
-        """Return the requests that cannot go on, since the last call."""
+        """Return the requests that have become impossible since the last call."""
         found, self._unavailable = self._unavailable, set()
         return found
 
@@ -227,7 +227,7 @@ class ConsumerScheduler:
         return self.items.drain_failures()
 
     def close(self) -> None:
-        """End the thread and let go of the memory. Idempotent."""
+        """Stop the thread and release the memory. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -1,9 +1,9 @@
-"""Who has which part of the shared region. Pure; the caller locks.
+"""Allocates the shared region. Pure; the caller locks.
 
 A slot is one contiguous extent. It is *filling* until it is sealed, then its content never changes until it is freed;
-its generation is unique, so whoever holds an old reference finds out. Slots in use are not evicted: filling ones, those
-that a step is loading (pinned), those promised in this step (retained), and those that nobody has loaded yet, for a time
-(fresh): else two requests that need two items each could evict each other's for ever.
+its generation is unique, so an old reference is detected. Slots in use are not evicted: filling ones, those
+that a step is loading (pinned), those promised in this step (retained), and those that no step has loaded yet, for a
+time (fresh): else two requests that need two items each could evict each other's for ever.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Slots:
         self._pinned.move_to_end(slot.generation)
 
     def on_report(self, generation: int) -> None:
-        """Take one worker's report."""
+        """Count one worker's report."""
         slot = self._pinned.get(generation)
         if slot is not None:
             for earlier in self._pinned.values():

@@ -1,4 +1,4 @@
-"""What one consumer may have of a producer, so that others get their share. Pure; on the server's thread."""
+"""Limits what one consumer takes of a producer, so that others get their share. Pure; on the server's thread."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CHUNKS_MAX: Final = 32
 """Chunks that are on their way to one consumer. A consumer of ours asks for half of that at a time."""
 
 PATIENCE: Final = 1.0
-"""Seconds that the oldest of these must have been on its way before one is too many: memory that was sent is let go of a
-little later, by a thread of pyzmq's, and who takes what it asked for is never refused."""
+"""Seconds that the oldest of these must have been on its way before one is too many: a thread of pyzmq releases sent
+memory a little later, and a consumer that reads what it asked for is never refused."""
 
 
 class FairShare:
@@ -32,7 +32,7 @@ class FairShare:
         self._peers: OrderedDict[Hashable, _Share] = OrderedDict()
 
     def exceeds_rate(self, peer: Hashable, now: float) -> bool:
-        """Note a request of *peer*; tell whether it makes more of them than it may."""
+        """Count a request of *peer*; return whether it exceeds :data:`RATE`."""
         share = self._peers.get(peer)
         if share is None:
             share = self._peers[peer] = _Share(now)
@@ -42,12 +42,12 @@ class FairShare:
         return share.exceeds_rate(now)
 
     def is_saturated(self, peer: Hashable, item: str, now: float) -> bool:
-        """Tell whether so much is on its way to *peer* that *item* must not be added."""
+        """Return whether so much is on its way to *peer* that *item* must not be added."""
         share = self._peers.get(peer)
         return share is not None and share.is_saturated(item, now)
 
     def on_sent(self, peer: Hashable, item: str, payload: Any, now: float) -> None:
-        """Note that *payload*, a part of *item*, is on its way until nobody holds it any more."""
+        """Count *payload*, a part of *item*, as on its way until it is garbage."""
         share = self._peers.get(peer)
         if share is not None:
             share.underway.append(_Underway(weakref.ref(payload), item, now))

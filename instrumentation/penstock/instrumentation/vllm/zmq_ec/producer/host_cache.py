@@ -1,7 +1,7 @@
-"""A producer's encoder outputs on the host: the newest that fit into an area that is taken once, at start.
+"""A producer's encoder outputs on the host, in one area that is allocated at start.
 
-The model's thread puts, the server's thread reads. What is on its way to a consumer is not evicted until it is sent, so
-slow consumers can keep new items out, for as long as they stay connected, but never make the memory grow.
+The model's thread puts, the server's thread reads. An item on its way to a consumer is not evicted until it is sent, so
+slow consumers can keep new items out while they stay connected, but never make the memory grow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(slots=True)
 class Kept:
-    """An item: where it is, and what; *content* is None until its checksum is made."""
+    """An item's slot and shape; *content* is None until its checksum is computed."""
 
     slot: Slot
     rows: int
@@ -96,7 +96,7 @@ class HostCache:
         return True
 
     def content(self, item: str) -> Content | None:
-        """Return what *item* is; the checksum is made at the first call."""
+        """Return the content of *item*; the first call computes the checksum."""
         with self._lock:
             kept = self._find(item)
             if kept is None or kept.content is not None:
@@ -108,7 +108,7 @@ class HostCache:
         return content
 
     def chunk(self, item: str, offset: int, length: int) -> memoryview | None:
-        """Return bytes of *item*, which stay as they are while anybody holds them; None if it is not there (any more).
+        """Return bytes of *item*, unchanged while they are referenced; None if it is not (or no longer) there.
 
         The caller has checked them against its content.
         """

@@ -48,7 +48,7 @@ class Server:
     Attributes:
         address: ``host:port`` it listens at; the port is real also where 0 was asked for.
         counts: messages that were dropped, by reason.
-        observer: is told of each item that was handed out whole.
+        observer: gets each item that was sent whole.
 
     """
 
@@ -56,7 +56,7 @@ class Server:
         """Bind; with *keys*, to serve CURVE only.
 
         Raises:
-            ValueError: that does not work here; says why.
+            ValueError: the address cannot be bound; says why.
 
         """
         self.counts: Counter[str] = Counter()
@@ -93,12 +93,12 @@ class Server:
         self._thread.start()
 
     def seal(self, item: str) -> None:
-        """Have the checksum of *item* made on the server's thread, before anybody asks. From any thread."""
+        """Compute the checksum of *item* on the server's thread, ahead of the first probe. From any thread."""
         self._to_seal.append(item)
         os.eventfd_write(self._wake, 1)
 
     def stop(self) -> None:
-        """End the thread and close the socket. Idempotent."""
+        """Stop the thread and close the socket. Idempotent."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -155,7 +155,7 @@ class Server:
                 self._log_error("an answer failed", error)
 
     def _serve(self, frames: list[zmq.Frame]) -> None:
-        if len(frames) != 2:  # noqa: PLR2004  (who, and one frame)
+        if len(frames) != 2:  # noqa: PLR2004  (identity and request)
             self._count_drop("malformed", _host_of(frames[-1]))
             return
         identity, request = frames[0].bytes, frames[1]
@@ -260,7 +260,7 @@ def _router(
 
 
 def _host_of(frame: zmq.Frame) -> str:
-    """Return the address of the host that sent it; its port is any."""
+    """Return the address of the host that sent it, without a meaningful port."""
     with contextlib.suppress(zmq.ZMQError, ValueError):
         return str(ipaddress.ip_address(frame.get("Peer-Address")))
     return Peer().address

@@ -1,4 +1,4 @@
-"""A producer's worker: keeps encoder outputs on the host for the server to hand out."""
+"""A producer's worker: copies encoder outputs to the host cache, from which the server sends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProducerWorker:
     """Owns the host cache and the server.
 
     Attributes:
-        skipped: outputs that cannot travel: their name, shape or element type is none of the wire's.
+        skipped: outputs whose name, shape or element type the wire cannot carry.
 
     """
 
