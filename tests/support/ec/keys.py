@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.instrumentation.vllm.zmq_ec.settings import CurveFiles
+from penstock.instrumentation.vllm.zmq_ec.wire import CurveFiles
 from zmq.auth import create_certificates
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zmq
-from penstock.instrumentation.vllm.zmq_ec.settings import CurveFiles
-from penstock.instrumentation.vllm.zmq_ec.wire import curve
+from penstock.instrumentation.vllm.zmq_ec.wire import CurveFiles, curve
 from penstock.instrumentation.vllm.zmq_ec.wire.curve import CurveError, load_client_keys, load_server_keys
 
 from tests.support.ec.keys import KeyFiles, consumer_files, make_keys, producer_files

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from penstock.instrumentation.vllm.zmq_ec import settings
+from penstock.instrumentation.vllm.zmq_ec.wire import CurveFiles
 
 ROOT = Path(__file__).parents[4]
 
@@ -98,5 +99,5 @@ def test_the_documentation_names_every_key_with_its_default() -> None:
         default = {(): "[]", False: "false"}.get(field.default, field.default)
         if field.name != "region_bytes":
             assert rows.pop(field.name) == f"`{default}`"
-    curve = [f"curve_{field.name}" for field in fields(settings.CurveFiles)]
+    curve = [f"curve_{field.name}" for field in fields(CurveFiles)]
     assert sorted(rows) == sorted(["host_cache_bytes", "model", "region_bytes", *curve])

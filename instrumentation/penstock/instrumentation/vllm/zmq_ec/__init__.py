@@ -1,7 +1,4 @@
-"""``ZmqECConnector``: moves encoder outputs between vLLM instances over ZeroMQ.
-
-``ec_connector_module_path`` is this package's name; it needs neither Penstock's plugin nor its agent.
-"""
+"""``ZmqECConnector``: moves encoder outputs between vLLM instances over ZeroMQ; an ``ec_connector_module_path``."""
 
 from __future__ import annotations
 

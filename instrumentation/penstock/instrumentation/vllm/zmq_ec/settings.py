@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.instrumentation.vllm.naming import UNKNOWN, address
+from penstock.instrumentation.vllm.zmq_ec.wire import CurveFiles
 
 PRODUCERS_MAX: Final = 256
 
@@ -54,27 +55,6 @@ class ConsumerSettings:
         """The longest that an item can be pending."""
         once = self.probe_timeout + self.start_timeout + self.transfer_timeout
         return once * (self.retries + 1) + 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class CurveFiles:
-    """Paths from the configuration, empty where there is none.
-
-    Attributes:
-        key_file: this engine's ``.key_secret``.
-        allowed_clients: of a producer, a ``.key`` file or a directory of them.
-        server_key_file: of a consumer, the producers' ``.key``.
-
-    """
-
-    key_file: str = ""
-    allowed_clients: str = ""
-    server_key_file: str = ""
-
-    @property
-    def enabled(self) -> bool:
-        """Whether any is set: then all that a role needs must be."""
-        return bool(self.key_file or self.allowed_clients or self.server_key_file)
 
 
 @dataclass(frozen=True, slots=True)

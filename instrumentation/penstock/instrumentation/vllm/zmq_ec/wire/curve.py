@@ -17,7 +17,7 @@ from zmq.auth.certs import load_certificate
 from zmq.utils import z85
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.settings import CurveFiles
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve_files import CurveFiles
 
 OVERHEAD: Final = 33
 """Bytes that CURVE adds to a frame: ``MAXMSGSIZE`` counts them."""
