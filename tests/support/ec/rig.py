@@ -69,7 +69,7 @@ def request(name: str, *features: Any, params: Any = None) -> Any:
 
 @dataclass
 class Notes:
-    """An ``EcObserver`` that keeps what it is told."""
+    """An ``EcListener`` that keeps what is reported."""
 
     transfers: list[EcTransfer] = field(default_factory=list)
     hand_outs: list[EcTransfer] = field(default_factory=list)

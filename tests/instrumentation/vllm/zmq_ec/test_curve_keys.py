@@ -175,7 +175,7 @@ def test_a_public_file_instead_of_the_secret_one(own: KeyFiles, other: KeyFiles)
 
 
 def test_keys_that_are_no_pair(own: KeyFiles, other: KeyFiles) -> None:
-    """Somebody put a file together by hand."""
+    """A file that was put together by hand is refused."""
     text = own.secret.read_text().replace(own.secret_text(), other.secret_text())
     own.secret.write_text(text)
     with pytest.raises(CurveError, match="no pair") as raised:
