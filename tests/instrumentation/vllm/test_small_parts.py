@@ -14,7 +14,7 @@ from penstock.instrumentation.hooks.subclass import Swaps, instrumented
 from penstock.instrumentation.resilience.decisions import Outcome, Trigger
 from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
 from penstock.instrumentation.vllm.kv.nixl.handshake_table import ENGINES, WAITERS, HandshakeTable
-from penstock.instrumentation.vllm.kv.nixl.nixl_context import PlannedTransfer
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import PlannedTransfer
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer, TransferTable
 from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport, find
 from penstock.instrumentation.vllm.naming import peers

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.kv.base import connector_adapters, kv_jobs
 from penstock.instrumentation.vllm.kv.base.connector_adapters import Done, EventJobs, Job, OffloadingJobs
-from penstock.instrumentation.vllm.kv.base.kv_jobs import JobTable
+from penstock.instrumentation.vllm.kv.base.connector_adapters import JobTable
 from penstock.instrumentation.vllm.kv.base.step_loads import KvStepLoads
 from penstock.instrumentation.vllm.messages.transfers import (
     LOADS_MAX,

@@ -16,7 +16,7 @@ from penstock.instrumentation.vllm.kv.nixl.compatibility import differing, versi
 from penstock.instrumentation.vllm.kv.nixl.failure_attribution import HandshakeTurn, in_the_way, of_wait
 from penstock.instrumentation.vllm.kv.nixl.handshake_mixin import clock_offset_ns
 from penstock.instrumentation.vllm.kv.nixl.handshake_table import DELAY_NS, HandshakeRun, HandshakeTable
-from penstock.instrumentation.vllm.kv.nixl.nixl_sizes import bytes_of
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import bytes_of
 from penstock.instrumentation.vllm.kv.nixl.port_probe import refuses
 from penstock.instrumentation.vllm.messages.worker_report import Culprit
 from penstock.instrumentation.vllm.naming.peers import Peer

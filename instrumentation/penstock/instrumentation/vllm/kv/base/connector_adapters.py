@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+JOBS_MAX: Final = 8_192
+"""Unfinished jobs that a JobTable keeps; the oldest is forgotten beyond that, and its transfer is not reported."""
+
 
 class Job(NamedTuple):
     """A transfer that begins with a step, by the connector's own number; *request_id* is empty where it names none."""
@@ -158,3 +161,26 @@ JOBS: Final[dict[str, type[JobAdapter]]] = {
 def named(table: dict[str, T], connector: Any) -> T | None:
     """Return what *table* has for the class of *connector*, or for one that it derives from."""
     return next((table[kind.__name__] for kind in type(connector).__mro__ if kind.__name__ in table), None)
+
+
+class JobTable:
+    """What a worker's connector does beside the steps."""
+
+    def __init__(self, jobs: JobAdapter) -> None:
+        """Keep the jobs of a connector that names them so."""
+        self._jobs = jobs
+        self._begun: dict[int, Job] = {}
+
+    def begin(self, metadata: Any) -> None:
+        """Take in the jobs of a step."""
+        for job in self._jobs.begun(metadata):
+            if len(self._begun) >= JOBS_MAX:
+                del self._begun[next(iter(self._begun))]
+            self._begun[job.number] = job
+
+    def end(self, metadata: Any) -> list[tuple[Job, Done]]:
+        """Return the jobs that have ended, as the worker's *metadata* says."""
+        return [
+            (self._begun.pop(done.number), done)
+            for done in list(self._jobs.done(metadata, {n: job.direction for n, job in self._begun.items()}))
+        ]

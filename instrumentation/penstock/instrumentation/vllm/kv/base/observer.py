@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
-from penstock.instrumentation.vllm.kv.base.kv_jobs import JobTable
+from penstock.instrumentation.vllm.kv.base.connector_adapters import JobTable
 from penstock.instrumentation.vllm.messages import (
     LOADS,
     LOADS_MAX,

@@ -17,7 +17,7 @@ from penstock.instrumentation.vllm.kv.nixl import failure_attribution, nixl_size
 from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancellations
 from penstock.instrumentation.vllm.kv.nixl.fault_injection import FaultInjection
 from penstock.instrumentation.vllm.kv.nixl.handshake_table import HandshakeTable
-from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, CallContext, PlannedTransfer
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import NO_PLAN, CallContext, PlannedTransfer
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import TransferTable
 from penstock.instrumentation.vllm.messages import LoadFailure
 from penstock.instrumentation.vllm.naming import Peer, peers

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation.vllm.naming import Peer
+
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.kv.nixl.nixl_context import PlannedTransfer
-    from penstock.instrumentation.vllm.naming import Peer
+    from collections.abc import Sequence
+
+    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
 
 CAPACITY: Final = 65_536
 """Handles remembered; more than any engine has in flight, so that only handles nobody releases are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """A transfer that vLLM is about to prepare and post.
+
+    *rank* is the peer's; *blocks* are logical blocks of this rank, *size* their bytes (None where that is not known).
+    """
+
+    request_id: str = ""
+    peer: Peer = field(default_factory=Peer)
+    rank: int | None = None
+    blocks: int = 0
+    size: int | None = None
+
+
+NO_PLAN: Final = PlannedTransfer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +78,45 @@ class TransferTable:
 def address(handle: Any) -> int:
     """Return what a handle is known by."""
     return handle if isinstance(handle, int) else id(handle)
+
+
+class CallContext(threading.local):
+    """What vLLM is doing on the calling thread.
+
+    Attributes:
+        waiter: the request for which it asks for a handshake.
+        transfer: what it prepares and posts.
+        reading: the request and ReqMeta that it starts to read for.
+        handshake: whose end it is telling those who waited for it.
+
+    """
+
+    waiter: str = ""
+    transfer: PlannedTransfer = NO_PLAN
+    reading: tuple[str, Any] = ("", None)
+    handshake: Handshake | None = None
+
+
+def bytes_of(worker: Any, groups: Sequence[Sequence[int]]) -> int | None:
+    """Return the bytes that *groups* hold on this rank, or None where blocks are not all of one kind.
+
+    Args:
+        worker: vLLM's NIXL worker, after it has registered its caches.
+        groups: ids of kernel blocks, a list for each KV cache group.
+
+    """
+    lengths: list[int] = getattr(worker, "block_len_per_layer", None) or []
+    if not lengths or getattr(worker, "_has_mamba", False):
+        return None
+    counts = [len(group) for group in groups]
+    group_of: Sequence[int] = getattr(worker, "region_group_ids", None) or ()
+    if len(counts) <= 1 or len(group_of) != len(lengths):
+        # One group, or regions that all groups share.
+        return sum(counts) * sum(lengths)
+    if max(group_of) >= len(counts):
+        return None
+    # A negative group marks a region that several groups share.
+    return sum(
+        length * (counts[group] if group >= 0 else sum(counts))
+        for group, length in zip(group_of, lengths, strict=True)
+    )

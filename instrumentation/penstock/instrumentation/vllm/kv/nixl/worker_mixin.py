@@ -9,8 +9,8 @@ from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import nixl_sizes
 from penstock.instrumentation.vllm.kv.nixl.cancellation import is_cancelled
-from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, PlannedTransfer
-from penstock.instrumentation.vllm.kv.nixl.nixl_push import NixlPushMixin
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import NO_PLAN, PlannedTransfer
+from penstock.instrumentation.vllm.kv.nixl.push_mixin import NixlPushMixin
 from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
