@@ -90,11 +90,11 @@ def test_the_policy_limits_the_lines(
         assert len(found) == 2
         clock.now += 5.0
         fail(one)
-        assert found[2:] == [f"{found[0]} (2 more like it since the last line)"]
+        assert found[2:] == [f"{found[0]} (2 similar messages suppressed)"]
         found.clear()
         limit(None)
         fail(two, 2)
-        assert [line.partition(" (")[2] for line in found] == ["1 more like it since the last line)", ""]
+        assert [line.partition(" (")[2] for line in found] == ["1 similar messages suppressed)", ""]
     failed = [event for event in recorder.events if event.WhichOneof("body") == "transfer_failure"]
     assert len(failed) == next(requests)
 

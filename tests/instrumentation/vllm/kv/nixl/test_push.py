@@ -121,7 +121,7 @@ def test_cancel_before_the_registration(
         assert decode.cancel(D.format("r4"))[0].failed_recving == {D.format("r4")}
     decode.step_until(lambda _: prefill.id in decode.worker._remote_agents, "the handshake")
     decode.step_until(
-        lambda _: not decode.worker._penstock.cancels._withheld, "the registration is held back"
+        lambda _: not decode.worker._penstock.cancellations._withheld, "the registration is held back"
     )
     prefill.push(P.format("r4"))
     prefill.step()
@@ -136,7 +136,7 @@ def test_cancel_after_the_registration(pair: tuple[Engine, Engine], recorder: Re
     prefill, decode = pair
     decode.await_push(D.format("r5"), prefill)
     decode.step_until(
-        lambda _: D.format("r5") in decode.worker._penstock.cancels._registered, "the registration"
+        lambda _: D.format("r5") in decode.worker._penstock.cancellations._registered, "the registration"
     )
     for _ in range(2):
         assert not decode.cancel(D.format("r5"))[0].finished_recving

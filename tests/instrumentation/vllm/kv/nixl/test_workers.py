@@ -337,7 +337,7 @@ def test_expired_lease_is_told_the_scheduler(pair: tuple[Engine, Engine]) -> Non
 
 
 def test_invalid_peer(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A peer that vLLM holds for invalid fails reads at once and without a word: we say it, and show the peer."""
+    """A peer that vLLM blockers for invalid fails reads at once and without a word: we say it, and show the peer."""
     prefill, decode = strangers
     connect(prefill, decode)
     decode.worker._invalid_remote_engines.add(prefill.id)
