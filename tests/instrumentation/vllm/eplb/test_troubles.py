@@ -1,4 +1,4 @@
-"""What goes wrong, overlaps or is interrupted: told once, of the right rebalance, and never into vLLM."""
+"""Failures, overlaps and interruptions: one event of the right rebalance, and no exception into vLLM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _raise(error: BaseException) -> None:
 
 
 def _results(recorder: Recorder) -> dict[str, int]:
-    return {told.model: told.result for told in recorder.take("eplb_rebalance")}
+    return {rebalance.model: rebalance.result for rebalance in recorder.take("eplb_rebalance")}
 
 
 def test_a_rebalance_that_ends_where_the_next_begins(
@@ -53,8 +53,8 @@ def test_a_rebalance_that_ends_where_the_next_begins(
 
     state.next_step = overdue
     state.step()
-    (told,) = recorder.take("eplb_rebalance")
-    assert (told.result, told.error_text, len(told.layers)) == (c.TRANSFER_RESULT_OK, "", 2)
+    (rebalance,) = recorder.take("eplb_rebalance")
+    assert (rebalance.result, rebalance.error_text, len(rebalance.layers)) == (c.TRANSFER_RESULT_OK, "", 2)
     assert model.rebalanced
 
 
@@ -84,7 +84,7 @@ def test_a_failure_of_one_model_is_told_once(
     assert (failure.mode, failure.peer.address) == (c.FAILURE_MODE_TRANSFER, "rank:1")
     ok, bad = c.TRANSFER_RESULT_OK, c.TRANSFER_RESULT_ERROR
     assert _results(recorder) == {"first": ok, "second": bad, "third": bad}
-    texts = {told.model: told.error_text for told in recorder.take("eplb_rebalance")}
+    texts = {rebalance.model: rebalance.error_text for rebalance in recorder.take("eplb_rebalance")}
     assert "another model" in texts["third"]
     state.next_step = lambda _profile: None
     state.step()
@@ -110,11 +110,11 @@ def test_a_group_that_breaks_outside_a_transfer(make_state: Callable[..., Any], 
 
 def test_a_rebalance_that_failed_tells_no_balance_after_it() -> None:
     """The new map's balance is what it would have brought; the present one it was."""
-    told = Rebalance(RebalanceSite(0, "Gloo", "moe"), c.EPLB_TRIGGER_INTERVAL, False, 3, 2)
-    told.balance(0.87, 0.96)
-    whole = told.fields(failed=False, reason="", layers=[])
+    rebalance = Rebalance(RebalanceSite(0, "Gloo", "moe"), c.EPLB_TRIGGER_INTERVAL, False, 3, 2)
+    rebalance.set_balancedness(0.87, 0.96)
+    whole = rebalance.fields(failed=False, reason="", layers=[])
     assert (whole["balancedness_before"], whole["balancedness_after"]) == (0.87, 0.96)
-    broken = told.fields(failed=True, reason="stopped", layers=[])
+    broken = rebalance.fields(failed=True, reason="stopped", layers=[])
     assert broken["balancedness_before"] == 0.87
     assert "balancedness_after" not in broken
 
@@ -197,9 +197,9 @@ def test_two_models_share_the_pause(make_state: Callable[..., Any], recorder: Re
     began = time.monotonic_ns()
     state.step()
     whole = time.monotonic_ns() - began
-    told = recorder.take("eplb_rebalance")
-    pauses = [each.pause_nano for each in told]
-    layers = [sum(layer.duration_nano for layer in each.layers) for each in told]
+    found = recorder.take("eplb_rebalance")
+    pauses = [each.pause_nano for each in found]
+    layers = [sum(layer.duration_nano for layer in each.layers) for each in found]
     assert all(pause >= layer > 0 for pause, layer in zip(pauses, layers, strict=True))
     assert sum(pauses) <= whole
 
@@ -207,7 +207,7 @@ def test_two_models_share_the_pause(make_state: Callable[..., Any], recorder: Re
 def test_what_was_under_way_at_a_pause_is_forgotten(
     make_state: Callable[..., Any], recorder: Recorder
 ) -> None:
-    """Paused in the middle and resumed later, the rest of that rebalance is not told, nor taken for the next one's."""
+    """Paused in the middle and resumed later, the rest of that rebalance is neither emitted nor attributed to the next one."""
     state = make_state(asynchronous=True)
     (model,) = state.model_states.values()
     state.step()
@@ -236,8 +236,8 @@ def test_what_was_under_way_at_a_pause_is_forgotten(
         receive(model, layer)
         state.next_step = lambda _profile: take_over(state)
         state.step()
-    (told,) = recorder.take("eplb_rebalance")
-    assert (told.result, len(told.layers)) == (c.TRANSFER_RESULT_OK, 2)
+    (rebalance,) = recorder.take("eplb_rebalance")
+    assert (rebalance.result, len(rebalance.layers)) == (c.TRANSFER_RESULT_OK, 2)
 
 
 def test_a_thread_that_ends_while_paused_is_not_told(
@@ -282,9 +282,9 @@ def test_fewer_ranks_than_before(make_state: Callable[..., Any], recorder: Recor
 
     state.moves = moves
     state.rearrange(rank_mapping={0: 0, 1: 1, 2: -1})
-    (told,) = recorder.take("eplb_rebalance")
-    assert told.balancedness_before == pytest.approx((16 / 3) / 16)
-    assert told.balancedness_after == pytest.approx(1.0)
+    (rebalance,) = recorder.take("eplb_rebalance")
+    assert rebalance.balancedness_before == pytest.approx((16 / 3) / 16)
+    assert rebalance.balancedness_after == pytest.approx(1.0)
 
 
 def test_how_long_nccl_takes_is_not_known(make_state: Callable[..., Any], recorder: Recorder) -> None:
@@ -293,8 +293,8 @@ def test_how_long_nccl_takes_is_not_known(make_state: Callable[..., Any], record
     (model,) = state.model_states.values()
     state.moves = lambda: move(model, 1, device="meta")
     state.step()
-    (told,) = recorder.take("eplb_rebalance")
-    assert [layer.duration_nano for layer in told.layers] == [0]
+    (rebalance,) = recorder.take("eplb_rebalance")
+    assert [layer.duration_nano for layer in rebalance.layers] == [0]
     (sample,) = recorder.transfers
     assert (sample["duration_nano"], sample["bytes"]) == (0, 20)
 

@@ -84,7 +84,7 @@ def test_the_peer_that_the_request_names(pair: tuple[Any, Any], recorder: Record
 def test_blocks_that_a_sync_load_leaves_out(
     own: str, make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """The load that blockers them failed on that rank, no other; vLLM's own configuration decides and is told as ever."""
+    """The load of those blocks fails on that rank only; vLLM's own configuration decides and is reported."""
     scheduler = make_scheduler(own=own, **mover())
     ranks = [worker(scheduler.vllm_config, rank) for rank in (0, 1)]
     scheduler.add_request(request("good", params=STORED, first=1))

@@ -337,7 +337,7 @@ def test_expired_lease_is_told_the_scheduler(pair: tuple[Engine, Engine]) -> Non
 
 
 def test_invalid_peer(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A peer that vLLM blockers for invalid fails reads at once and without a word: we say it, and show the peer."""
+    """Reads from a peer that vLLM has marked invalid fail at once without a log line; a failure is emitted and the snapshot shows the peer."""
     prefill, decode = strangers
     connect(prefill, decode)
     decode.worker._invalid_remote_engines.add(prefill.id)
@@ -380,6 +380,6 @@ def test_many_requests_leave_nothing(pair: tuple[Engine, Engine]) -> None:
         prefill.sent(f"prefill-of-{index}")
     for engine in (prefill, decode):
         observer = engine.worker._penstock
-        assert not observer._began
-        assert not observer._told
+        assert not observer._started_ns
+        assert not observer._emitted
         assert not observer.transfers.in_flight()
