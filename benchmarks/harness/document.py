@@ -1,4 +1,4 @@
-"""From results to ``docs/benchmarks.md``, which is a function of ``results.json``: a part that is run again replaces its own section.
+"""Renders ``docs/benchmarks.md`` from ``results.json``; a new run of an area replaces its section.
 
 Pure, but for :class:`Results`.
 """
@@ -46,7 +46,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote; nothing is there before the first run."""
+        """Read what :meth:`save` wrote; empty before the first run."""
         try:
             text = path.read_text()
         except FileNotFoundError:
@@ -54,25 +54,25 @@ class Results:
         return cls(Section.from_json(each) for each in json.loads(text))
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write it atomically."""
         sections = [section.as_json() for section in self._sections.values()]
         new = path.with_suffix(".new")
         new.write_text(json.dumps(sections, indent=1, ensure_ascii=False) + "\n")
         new.replace(path)
 
     def replace(self, section: Section) -> None:
-        """Put *section* in the place of its area's."""
+        """Replace the section of its area."""
         self._sections[section.area] = section
 
     def markdown(self, order: Sequence[str]) -> str:
-        """Return the document; areas come in *order*, one that it does not name is left out."""
+        """Return the document with the areas in *order*; others are omitted."""
         sections = [self._sections[area] for area in order if area in self._sections]
         parts = [_HEAD, _budgets(sections), *(_section(each) for each in sections)]
         return "\n".join(part for part in parts if part)
 
 
 def number(value: float) -> str:
-    """Return at least three digits that count, and all of a number of a hundred or more."""
+    """Return a number with three significant digits, from 100 on with all of its integer digits."""
     if abs(value) >= 100:  # noqa: PLR2004
         return f"{value:,.0f}"
     if abs(value) >= 10:  # noqa: PLR2004
@@ -89,7 +89,7 @@ def spread(found: Spread | None, unit: str = "") -> str:
 
 
 def interval(found: Spread | None) -> str:
-    """Return where the true median lies with 95 %; nothing where there is no spread."""
+    """Return the 95 % interval of the median; empty without a spread."""
     return f"{number(found.least)} to {number(found.most)}" if found is not None and found.varies else ""
 
 
@@ -110,7 +110,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def terminal(section: Section) -> str:
-    """Return the rows as a terminal shows them."""
+    """Return the rows as text for a terminal."""
     return "\n".join(f"{row.key}: {'; '.join(filter(None, _cells(row)[1:]))}" for row in section.rows)
 
 
