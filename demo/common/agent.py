@@ -103,7 +103,7 @@ class Agent:
         """Scrape it.
 
         Raises:
-            OSError: nobody answers.
+            OSError: the agent does not answer.
 
         """
         return Metrics.parse(fetch(f"http://{self.http}/metrics").text)

@@ -160,5 +160,5 @@ def _wait_for(path: Path, seconds: float = 120.0) -> None:
 
 if __name__ == "__main__":
     main()
-    # What was told last goes with the batch of the next second; a process that ends leaves it one second, which is short on a busy machine.
+    # The last events go with the next second's batch; at exit they have one second, which is short on a busy machine.
     time.sleep(3.0)

@@ -133,8 +133,8 @@ def test_rows_that_hold_no_expert_are_not_counted() -> None:
     assert [(m.unchanged, m.local, m.remote, m.sources) for m in moved] == [(1, 0, 0, {}), (0, 0, 1, {0: 4})]
 
 
-def test_what_is_told_is_bounded() -> None:
-    """Of many experts and ranks the first ids and the largest sources are told; the counts stay whole."""
+def test_reported_lists_are_bounded() -> None:
+    """Only the first ids and the largest sources are reported; the counts are complete."""
     moves = LayerMoves(
         0,
         0,

@@ -35,19 +35,18 @@ class Source(Enum):
     ],
 )
 def test_place(sources: Any, place: str) -> None:
-    """Only one place that is no other engine is a place."""
+    """A place is known only if all sources agree and it is not another engine."""
     assert place_of(sources) == place
 
 
 def test_peer_of_a_move() -> None:
-    """A place goes before the request's peer: it was not that peer who was loaded from."""
+    """A place takes precedence over the request's peer."""
     peer = Peer("10.0.0.7:5600")
     assert peer_at("disk", peer) == Peer("disk")
     assert peer_at("", peer) == peer
     assert peer_at("", None) == Peer("unknown")
 
 
-# Three numbers say all that differs.
 _MOVES = st.integers(0, 3).map(
     lambda rank: FinishedTransfer(f"r{rank}", "C", rank, c.DIRECTION_RECEIVE, 0, rank)
 )
@@ -63,7 +62,7 @@ _REPORTS = st.builds(
 
 @given(st.lists(_REPORTS, min_size=1, max_size=4))
 def test_ranks_are_combined(reports: list[WorkerReport]) -> None:
-    """Nothing is lost or doubled on the way from the ranks to the scheduler, pickled as vLLM does it."""
+    """Aggregation of pickled reports neither loses nor duplicates entries."""
     first, *others = (pickle.loads(pickle.dumps(each)) for each in reports)
     for each in others:
         first = first.aggregate(each)

@@ -37,15 +37,15 @@ def _completed(numbers: list[int], load: Any, store: Any) -> Any:
             _completed([3, 2, 1], _stats([100], 0.5), _stats([7, 8], 1.0)),
             [FinishedJob(1, RECEIVE, 100, 500_000_000), FinishedJob(3, SEND, 7), FinishedJob(2, SEND, 8)],
         ),
-        # A rank that does not write acknowledges all the same.
+        # A rank that does not write also acknowledges.
         (_completed([2, 3], _stats([]), _stats([])), [FinishedJob(2, SEND), FinishedJob(3, SEND)]),
         (_completed([2, 3], _stats([]), _stats([7])), [FinishedJob(2, SEND), FinishedJob(3, SEND)]),
-        # Begun before Penstock was there, or while it was paused.
+        # Started before the hook was installed, or while paused.
         (_completed([9], _stats([]), _stats([7], 0.1)), []),
     ],
 )
 def test_jobs_of_the_offloading_connector(completed: Any, expected: list[FinishedJob]) -> None:
-    """Bytes only where there is one size for each job, a time only where it is one job's."""
+    """Bytes are reported only with one size for each job, a duration only for a single job."""
     job = SimpleNamespace(req_id="r")
     begun = SimpleNamespace(load_jobs={1: job}, store_jobs={2: job, 3: job})
     table = JobTable(OffloadingJobAdapter())
@@ -55,7 +55,7 @@ def test_jobs_of_the_offloading_connector(completed: Any, expected: list[Finishe
 
 
 def test_jobs_of_the_simple_cpu_offload_connector() -> None:
-    """A step's saves are one job without a request; a step without any has none."""
+    """The saves of a step are one job without a request; a step without saves has none."""
     jobs = SimpleOffloadJobAdapter()
     assert list(jobs.started_jobs(SimpleNamespace(store_event=-1))) == []
     table = JobTable(jobs)
@@ -65,7 +65,7 @@ def test_jobs_of_the_simple_cpu_offload_connector() -> None:
 
 
 def test_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connector whose jobs never end costs no more than so many."""
+    """Unfinished jobs are bounded; the oldest are forgotten."""
     monkeypatch.setattr(connector_adapters, "JOBS_MAX", 2)
     table = JobTable(SimpleOffloadJobAdapter())
     for number in range(4):
@@ -74,8 +74,8 @@ def test_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [job.number for job, _ in ended] == [2, 3]
 
 
-def test_dialects_go_by_the_class_and_its_ancestors() -> None:
-    """A class that derives from a connector of vLLM's is understood as that one."""
+def test_adapters_are_found_by_class_and_base_classes() -> None:
+    """A subclass of a vLLM connector has its adapter."""
 
     class OffloadingConnector:
         pass

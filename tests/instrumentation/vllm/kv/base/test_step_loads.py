@@ -18,7 +18,7 @@ class Source(Enum):
 
 
 def test_a_step_that_loads_nothing_has_nothing_on_it() -> None:
-    """The metadata of most steps is what the connector made of it."""
+    """The metadata of a step without loads is unchanged."""
     metadata, step = SimpleNamespace(), KvStepLoads(object())
     step.on_match("asked", waits=True)
     step.attach(object(), metadata, None)
@@ -27,7 +27,7 @@ def test_a_step_that_loads_nothing_has_nothing_on_it() -> None:
 
 
 def test_loads_of_a_step() -> None:
-    """What began since the last step goes with this one, once; what is asked again counts as answered last."""
+    """Loads since the last step are attached once; the last answer of a request counts."""
     metadata, step = SimpleNamespace(), KvStepLoads(SimpleNamespace(_cache_hit_source=Source.HOST))
     step.on_match("a", waits=False)
     step.on_match("a", waits=True)
@@ -43,7 +43,7 @@ def test_loads_of_a_step() -> None:
 
 
 def test_a_step_is_bounded() -> None:
-    """What one step tells is bounded, and so is what is remembered of those that only asked."""
+    """The loads of one step are bounded, and so are the matched requests without blocks."""
     metadata, step = SimpleNamespace(), KvStepLoads(object())
     for number in range(5_000):
         step.on_match(str(number), waits=False)

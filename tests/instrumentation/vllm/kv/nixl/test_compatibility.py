@@ -23,7 +23,7 @@ ALTERNATIVES: dict[str, list[Any]] = {
 
 
 def hash_of(factors: dict[str, Any]) -> str:
-    """Return a readable stand-in of vLLM's hash."""
+    """Return a readable substitute for vLLM's hash."""
     return repr(sorted(factors.items()))
 
 
@@ -43,11 +43,11 @@ def hash_of(factors: dict[str, Any]) -> str:
     ids=str,
 )
 def test_differing_factors(changes: dict[str, Any], names: tuple[str, ...]) -> None:
-    """What differs is found where its values are known, and not guessed where they are not."""
+    """Differing factors are found if their values are known, and never guessed."""
     assert differing_factors(FACTORS, ALTERNATIVES, hash_of({**FACTORS, **changes}), hash_of) == names
 
 
 def test_versions_near() -> None:
-    """The releases that a fleet in the middle of an upgrade may run are tried; a development version has none."""
+    """Releases of a fleet in the middle of an upgrade are candidates; a development version has none."""
     assert {"0.31.0", "0.32.1", "0.33.0"} <= set(nearby_versions("0.32.0"))
     assert nearby_versions("dev") == []

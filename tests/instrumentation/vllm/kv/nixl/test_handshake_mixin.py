@@ -20,6 +20,6 @@ from penstock.instrumentation.vllm.kv.nixl.handshake_mixin import clock_offset_n
     ids=str,
 )
 def test_a_slow_handshake_tells_no_clock_offset(result: object, took_ms: int, offset_ms: int | None) -> None:
-    """VLLM's estimate is wrong by half of the round trip at most; on one machine there is no offset."""
+    """VLLM's estimate is off by at most half of the round trip; smaller offsets are 0."""
     found = clock_offset_ns(result, took_ms * 1_000_000)
     assert found == (None if offset_ms is None else offset_ms * 1_000_000)

@@ -29,7 +29,7 @@ SECOND = 1_000_000_000
 
 
 def test_handshakes_are_bounded() -> None:
-    """Of many engines the last are remembered; of many waiters the first are named and all are counted."""
+    """The last engines are kept; the first waiters are named and all are counted."""
     handshakes = HandshakeTable()
     for index in range(ENGINES_MAX + 10):
         handshakes.join(Peer(engine_id=str(index)), "r", object(), 1)
@@ -54,7 +54,7 @@ def ran(
     failed: bool = False,
     rehearsal: bool = False,
 ) -> Any:
-    """Let a handshake with the peer of that name run."""
+    """Run a handshake with the peer of that name."""
     made = handshakes.join(Peer(f"{name}:1", name), waiter, Future(), queued_ns)
     handshakes.on_started(name, start_ns)
     handshakes.on_finished(name, HandshakeRun(start_ns, end_ns, rehearsal=rehearsal, failed=failed))
@@ -63,19 +63,19 @@ def ran(
 
 
 def queued(handshakes: HandshakeTable, name: str, waiter: str, since_ns: int) -> Any:
-    """Let a handshake with the peer of that name wait for the thread."""
+    """Queue a handshake with the peer of that name."""
     return handshakes.join(Peer(f"{name}:1", name), waiter, Future(), since_ns)
 
 
 def given_up(handshakes: HandshakeTable, name: str, waiter: str, now_ns: int) -> Any:
-    """Give up the load of a request that wants to reach the peer of that name."""
+    """Cancel the load of a request for the peer of that name."""
     waited = handshakes.abandon(waiter, f"{name}:1", now_ns)
     assert waited is not None
     return waited
 
 
-def test_who_was_in_the_way() -> None:
-    """A wait is another peer's doing for as long as that peer's handshakes ran; the longest one is the cause."""
+def test_delay_by_other_peers() -> None:
+    """A wait is attributed to other peers for the time of their handshakes; the longest is the cause."""
     handshakes, unit = HandshakeTable(), MIN_DELAY_NS
     short = ran(handshakes, "short", 0, unit)
     long = ran(handshakes, "long", unit, 10 * unit)
@@ -87,16 +87,16 @@ def test_who_was_in_the_way() -> None:
     assert delay.caused_by.handshake_id != short.id
 
 
-def test_nobody_was_in_the_way() -> None:
-    """An idle thread, and an earlier handshake of the same peer, delay nobody."""
+def test_no_delay() -> None:
+    """An idle thread, and an earlier handshake with the same peer, cause no delay."""
     handshakes, unit = HandshakeTable(), MIN_DELAY_NS
     ran(handshakes, "mine", 0, 10 * unit)
     mine = ran(handshakes, "mine", 10 * unit, 11 * unit, "r1", 0)
     assert handshakes.delays(mine, HandshakeRun(10 * unit, 11 * unit)) == []
 
 
-def test_the_one_in_front_is_to_blame() -> None:
-    """A load that waited behind two dead peers blames the one that took longer, and names both with their times."""
+def test_attribution_to_the_longest_blocker() -> None:
+    """A load blocked by two dead peers is attributed to the longer one; its text names both with their times."""
     handshakes = HandshakeTable()
     ran(handshakes, "dead", 0, 5 * SECOND, "first", failed=True)
     second = queued(handshakes, "late", "second", 0)
@@ -125,7 +125,7 @@ def test_the_one_in_front_is_to_blame() -> None:
     ids=["never", "just", "longer", "at once"],
 )
 def test_a_peer_that_had_its_time(begins: int | None, now: int, others: bool) -> None:
-    """A peer is to blame that has not answered for longer than others were in its way; one that was just asked is not."""
+    """A peer is at fault if its handshake ran longer than others blocked it; not if it just started."""
     handshakes = HandshakeTable()
     future: Future[Any] = Future()
     ran(handshakes, "dead", 0, (begins or now) * SECOND, failed=True)
@@ -138,7 +138,7 @@ def test_a_peer_that_had_its_time(begins: int | None, now: int, others: bool) ->
 
 
 def test_slow_but_well() -> None:
-    """A peer whose handshake was slow and ended well is named, and nothing counts against it."""
+    """A slow peer whose handshake succeeded is named, without a failure counted against it."""
     handshakes = HandshakeTable()
     ran(handshakes, "slow", 0, 5 * SECOND)
     queued(handshakes, "mine", "r", 0)
@@ -147,7 +147,7 @@ def test_slow_but_well() -> None:
 
 
 def test_a_rehearsed_failure_in_front() -> None:
-    """What a drill held up is a rehearsal, also while the drill's handshake runs."""
+    """A wait caused by a drill is a rehearsal, also while the drill's handshake runs."""
     for ended in (True, False):
         handshakes = HandshakeTable()
         if ended:
@@ -160,7 +160,7 @@ def test_a_rehearsed_failure_in_front() -> None:
 
 
 def test_a_wrong_address_is_asked() -> None:
-    """Who waits for a handshake that another request has sent to another address has not been to its own peer yet."""
+    """A shared handshake with another address says nothing about the request's own peer."""
     handshakes = HandshakeTable()
     future: Future[Any] = Future()
     handshakes.join(Peer("wrong:1", "engine"), "misled", future, 0)
@@ -174,8 +174,8 @@ def test_a_wrong_address_is_asked() -> None:
     )
 
 
-def test_nothing_is_known_of_the_thread() -> None:
-    """A handshake that never began says nothing about its peer, also where it is not known what was in the way."""
+def test_no_known_blocker() -> None:
+    """A handshake that never started says nothing about its peer, also without known blockers."""
     handshakes = HandshakeTable()
     queued(handshakes, "mine", "r", 0)
     waited = given_up(handshakes, "mine", "r", SECOND)
@@ -184,8 +184,8 @@ def test_nothing_is_known_of_the_thread() -> None:
     assert waited.text == "the load waited 1.0 s to start; its own handshake never began"
 
 
-def test_who_is_done_waits_no_longer() -> None:
-    """A load that has ended, and one that never waited, are not among those who wait; a paused run leaves no trace."""
+def test_finished_loads_have_no_wait() -> None:
+    """Finished loads and loads without a handshake have no wait; a paused run is not recorded."""
     handshakes = HandshakeTable()
     queued(handshakes, "mine", "r", 0)
     handshakes.forget("r")
@@ -202,8 +202,8 @@ def test_who_is_done_waits_no_longer() -> None:
     since=st.integers(0, 60),
     wait=st.integers(0, 60),
 )
-def test_nobody_holds_longer_than_the_wait(turns: list[tuple[str, int, bool]], since: int, wait: int) -> None:
-    """Turns do not overlap, so what others took is at most the wait; a peer is named once and never itself, the longest first."""
+def test_blocked_time_is_at_most_the_wait(turns: list[tuple[str, int, bool]], since: int, wait: int) -> None:
+    """Turns do not overlap: blocked time is at most the wait; each other peer is listed once, the longest first."""
     ends = list(itertools.accumulate((length for _, length, _ in turns), initial=0))
     made = [
         HandshakeTurn(Peer(name), 1, "", start, end, bad)

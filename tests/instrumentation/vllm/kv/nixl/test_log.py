@@ -1,4 +1,4 @@
-"""vLLM's own lines about NIXL's failures: all of them without a policy, one for each mode and peer in an interval with one."""
+"""vLLM's own log lines about NIXL failures: unlimited without a policy, else one a mode, peer and interval."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_engine(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_policy_limits_the_lines(
     make_engine: MakeEngine, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each failure is an event; only the log is limited, by mode and peer, and says what it left out."""
+    """Each failure is an event; only the log is limited, by mode and peer, with the number suppressed."""
     one, two, decode = make_engine("kv_producer"), make_engine("kv_producer"), make_engine("kv_consumer")
     for peer in (one, two):
         connect(peer, decode)

@@ -10,8 +10,8 @@ from demo.common.processes import free_port
 from tests.support.kv.nixl_pair import HOST
 
 
-def test_reach() -> None:
-    """A closed port refuses; a port that takes connections and a name that does not exist do not."""
+def test_connection_refused() -> None:
+    """A closed port refuses; an open port and an unknown name do not."""
     with socket.create_server((HOST, 0)) as listener:
         assert not connection_refused(HOST, listener.getsockname()[1])
     assert connection_refused(HOST, free_port(), deadline=5.0)

@@ -15,7 +15,7 @@ from penstock.instrumentation.vllm.naming.peers import Peer
 
 
 def test_transfers_are_known_by_address() -> None:
-    """A handle is not kept alive; one whose address is used again is the new one."""
+    """A handle is known by its address only; a reused address is the new transfer."""
     transfers = TransferTable()
     first = PostedTransfer(PlannedTransfer("a", Peer("p:1")), 1, 5)
     second = PostedTransfer(PlannedTransfer("b", Peer("p:1")), 1, 7)
@@ -44,12 +44,12 @@ def test_transfers_are_known_by_address() -> None:
 def test_bytes_of(
     lengths: list[int], group_of: list[int], groups: list[list[int]], expected: int | None
 ) -> None:
-    """Bytes follow from the regions of each group; what does not fit is not known."""
+    """Bytes follow from the regions of each group; inconsistent regions give None."""
     worker = SimpleNamespace(block_len_per_layer=lengths, region_group_ids=group_of)
     assert bytes_of_blocks(worker, groups) == expected
 
 
 def test_bytes_of_a_state_space_model() -> None:
-    """Pages of different kinds have no common size."""
+    """Blocks of different kinds have no common size."""
     worker = SimpleNamespace(block_len_per_layer=[100], region_group_ids=[0], _has_mamba=True)
     assert bytes_of_blocks(worker, [[1]]) is None
