@@ -6,6 +6,7 @@ Pure, but for :class:`Results`.
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING, Final, Self
 
 from benchmarks.harness.results import Section
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
 _HEAD: Final = """\
 # Benchmarks
 
-Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. What the numbers rest on: [benchmarks](../benchmarks/README.md).
+Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. The
+method: [benchmarks](../benchmarks/README.md).
 
-A number counts only beside its peer's of the same run: the two took turns, and the ratio (Penstock ÷ peer) was taken round by round. Numbers are medians over
-the rounds, quartiles in brackets; with a p99 of all rounds stands the interval in which it lies with 95 %, as far as the rounds reach. *Median, 95 %*: the interval in which the true median
-of that ratio lies with 95 %. *Not decided*: the interval of what is limited has the limit in it.
+Numbers compare only with the peer's of the same run: the two took turns, and the ratio
+(Penstock ÷ peer) is taken round by round. Numbers are medians over the rounds, quartiles in
+brackets; a p99 of all rounds has its 95 % interval, as far as the rounds suffice. *Median, 95 %*:
+the 95 % interval of the median of that ratio. *Not decided*: that interval contains the limit.
 """
+_WIDTH: Final = 100
 _COLUMNS: Final = (
     "what",
     "Penstock",
@@ -148,7 +152,7 @@ def anchor(title: str) -> str:
 
 
 def _section(section: Section) -> str:
-    parts = [f"## {section.title}\n", *(f"{note}\n" for note in section.notes)]
+    parts = [f"## {section.title}\n", *(f"{_wrap(note)}\n" for note in section.notes)]
     for group, rows in _groups(section.rows).items():
         if group:
             parts.append(f"### {group}\n")
@@ -157,9 +161,13 @@ def _section(section: Section) -> str:
         filled = [index for index in range(len(_COLUMNS)) if any(line[index] for line in cells)]
         columns = [_COLUMNS[index] for index in filled]
         parts.append(table(columns, [[line[index] for index in filled] for line in cells]))
-    told = "; ".join(f"{name} {value}" for name, value in section.circumstances.items())
-    parts.append(f"<sub>{told}</sub>\n" if told else "")
+    circumstances = "; ".join(f"{name} {value}" for name, value in section.circumstances.items())
+    parts.append(_wrap(f"<sub>{circumstances}</sub>") + "\n" if circumstances else "")
     return "\n".join(part for part in parts if part)
+
+
+def _wrap(paragraph: str) -> str:
+    return textwrap.fill(paragraph, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _groups(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
