@@ -69,10 +69,8 @@ class JournalTail:
         self._sources_at = time.monotonic()
         self.low, self.exported = cursor
         self.position = max(self.low - 1, 0)
-        # As `exported`, but for spans that the delivery has set aside; and the low and the time of the first of those.
-        self._reached = self.exported
-        self._held: tuple[int, int] | None = None
-        delivery.begin()
+        # Closings up to here are delivered; ahead of `exported` while their grace is not over (Assembler.settled).
+        self._delivered = self.exported
         self.oldest_unexported_unix_nano = 0
         self.sampled_out = 0
         self.skipped = 0
@@ -99,7 +97,6 @@ class JournalTail:
             finished += self._assembler.apply(logged)
             self.position = logged.id
         if not batches:
-            self._delivery.again(lambda: self._moved(self))
             finished += self._assembler.advance(time.time_ns() - _COMMIT_NANO)
         if not self._deliver(finished):
             return None
@@ -124,37 +121,31 @@ class JournalTail:
 
     def _deliver(self, finished: Iterable[Finished]) -> bool:
         # What is at or before the cursor was delivered before a restart; the walk only needed its entries.
-        unsent = deque(item for item in finished if item.closed_at > self._reached)
+        unsent = deque(item for item in finished if item.closed_at > self._delivered)
         while unsent:
-            chunk, spans = _take(unsent)
-            begun = self.low, chunk[0].closed_unix_nano
-            self.oldest_unexported_unix_nano = self._held[1] if self._held else begun[1]
+            chunk, spans = _next_call(unsent)
+            self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
             # A call may take as long as its time-out: what waits shows from its beginning.
             self._moved(self)
             if spans and not self._delivery.deliver(spans, lambda: self._moved(self)):
                 return False
+            self.oldest_unexported_unix_nano = 0
             self.sampled_out += sum(item.sampled_out for item in chunk)
             last = chunk[-1].closed_at
             # Part of that batch's spans may be in the next call.
-            self._reached = last - 1 if unsent and unsent[0].closed_at == last else last
-            self._move(unsent, begun)
-        self._move(())
+            self._delivered = last - 1 if unsent and unsent[0].closed_at == last else last
+            self._move_cursor(unsent)
+        self._move_cursor(())
         return True
 
-    def _move(self, unsent: Collection[Finished], begun: tuple[int, int] | None = None) -> None:
-        """Move the cursor, unless spans were set aside since *begun*: those are read again after a restart."""
-        if self._delivery.suspects:
-            self._held = self._held or begun
-        else:
-            self._held = None
-            self.exported = max(self.exported, min(self._reached, self._assembler.settled))
-        low, self.oldest_unexported_unix_nano = self._held or (self._assembler.low, 0)
-        self.low = min([low, self._assembler.low, *(item.first_batch for item in unsent)])
+    def _move_cursor(self, unsent: Collection[Finished]) -> None:
+        self.exported = max(self.exported, min(self._delivered, self._assembler.settled))
+        self.low = min([self._assembler.low, *(item.first_batch for item in unsent)])
         self._moved(self)
 
 
-def _take(unsent: deque[Finished]) -> tuple[list[Finished], list[Span]]:
-    """Take from the left what fits into one call, at least one."""
+def _next_call(unsent: deque[Finished]) -> tuple[list[Finished], list[Span]]:
+    """Remove from the left what fits into one call, at least one."""
     chunk = [unsent.popleft()]
     spans = list(chunk[0].spans)
     while unsent and len(spans) + len(unsent[0].spans) <= _SPANS_A_CALL:

@@ -54,7 +54,7 @@ class OtlpClient:
         try:
             request = encode_spans(spans)
         except Exception as error:  # noqa: BLE001  (a span that cannot be encoded must not end the export)
-            return ExportError(f"{type(error).__name__}: {error}"[:MAX_TEXT], ExportStatusCode.REFUSED)
+            return ExportError(f"{type(error).__name__}: {error}"[:MAX_TEXT], ExportStatusCode.PERMANENT)
         answer = self._sender.send(request)
         if isinstance(answer, ExportError):
             return answer

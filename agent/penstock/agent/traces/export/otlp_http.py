@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.util.re import parse_env_headers
 from penstock.agent.traces.export.endpoint import http_url, shown
-from penstock.agent.traces.export.otlp_status import ExportError, of_http
+from penstock.agent.traces.export.otlp_status import ExportError, http_error
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class HttpSender:
             self._url, data=body, headers=self._headers, ssl=self._tls or True, allow_redirects=False
         ) as response:
             answer = await whole(response.content, _MAX_ANSWER)
-            error = of_http(response.status, response.headers, answer, time.time())
+            error = http_error(response.status, response.headers, answer, time.time())
         if error is not None:
             return error
         try:
