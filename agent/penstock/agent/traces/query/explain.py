@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces.query.deeds import HASH_LENGTH, action
+from penstock.agent.traces.query.actions import HASH_LENGTH, action
 from penstock.agent.traces.query.search import find
 from penstock.agent.traces.spans import attributes, ends_a_load, loads
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
