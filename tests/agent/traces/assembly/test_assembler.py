@@ -11,7 +11,7 @@ from penstock.agent.journal.batch_parser import parse
 from penstock.agent.traces.assembly import assembler as assemble
 from penstock.agent.traces.assembly import segments
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.spans import ids, semconv, standalone_spans
 from penstock.agent.traces.spans.model import SampleEntry
@@ -46,7 +46,7 @@ STORIES = [*prefill_story(), *failed_story(), (PREFILL_CORE, closed("other-eeeee
 
 
 class Fold:
-    """An assembler over a log in memory, whose recall looks into that log."""
+    """An assembler over a log in memory, which looks up finished requests in that log."""
 
     def __init__(
         self, log: Log, ratio: float = 1.0, limits: AssemblyLimits | None = None, delivered: int = 0
@@ -56,16 +56,18 @@ class Fold:
         self.ratio = ratio
         self.assembler = Assembler(
             self.source,
-            recall=self.recall,
+            find_finished=self.look_up,
             sample_ratio=lambda _source: ratio,
             limits=self.limits,
             delivered=delivered,
         )
         self.finished = []
 
-    def recall(self, key, logged):
+    def look_up(self, key, logged):
         """Look into the log as the export looks into the journal."""
-        return recall(self, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits)
+        return find_finished_request(
+            self, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits
+        )
 
     def request_batches(self, request_id, before, allowance):
         """Do what the journal's reader does, for all requests."""

@@ -7,7 +7,7 @@ from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.errors import NotFoundError
 from penstock.agent.journal.reader import Reader
 from penstock.agent.traces.query import search
-from penstock.agent.traces.query.explain import explain
+from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.query.trace import get_trace
 from penstock.agent.traces.spans import ids, semconv
 from penstock.proto.v1 import common_pb2
@@ -50,7 +50,7 @@ def trace_of(book, text):
 def sentences_of(book, text):
     """Ask for an explanation."""
     with book.journal.reader() as reader:
-        return list(explain(reader, text).sentences)
+        return list(explain_request(reader, text).sentences)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ async def test_explain_a_good_request(book):
             common_pb2.OUTCOME_FAILED,
             {"decided_by": common_pb2.DECIDED_BY_VLLM, "policy_hash": "", "reason": ""},
             (
-                "the request was failed, which spared 400 tokens of recomputation,"
+                "the request was failed, 400 tokens not recomputed,"
                 " decided by vLLM's own configuration under no policy"
             ),
         ),
@@ -243,7 +243,7 @@ async def test_explain_a_good_request(book):
             common_pb2.OUTCOME_FAILED,
             {"decided_by": common_pb2.DECIDED_BY_BUDGET, "reason": "the budget is spent."},
             (
-                "the request was failed, which spared 400 tokens of recomputation,"
+                "the request was failed, 400 tokens not recomputed,"
                 " decided by the recompute budget under policy 0123456789ab (the budget is spent)"
             ),
         ),
@@ -355,7 +355,7 @@ def pinned(*, released=False, **fields):
     ("entries", "words"),
     [
         ([failed_load(**INCOMPATIBLE)], "(handshake, incompatible, they differ in nixl_version, block_size)"),
-        ([failed_load()], "nothing was reported as done about it"),
+        ([failed_load()], "no action was reported"),
         ([REHEARSED], f"from {PEER} in a rehearsal (handshake"),
         ([failed_load(attempt=2)], f"from {PEER} (attempt 2) (handshake"),
         ([NOTIFICATION], f"had a failure with {PEER} (notification, refused: gone); it ended (stop)"),
@@ -414,7 +414,7 @@ async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
     good, cut = sentences_of(book, DECODE)
     assert "without trouble" in good
     assert cut == (
-        f"The log says more about {DECODE} than is read for one question: the oldest of it is left out here."
+        f"The log says more about {DECODE} than is read for one question; its oldest entries are missing here."
     )
     trace = trace_of(book, DECODE)
     (request,) = trace.spans

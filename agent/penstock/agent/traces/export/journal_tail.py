@@ -1,4 +1,4 @@
-"""The walk along the log: read, assemble, deliver, move the cursor."""
+"""Tails the journal: reads, assembles, delivers, and moves the cursor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.traces.assembly import Assembler, recall
+from penstock.agent.traces.assembly import Assembler, find_finished_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -31,16 +31,16 @@ _COMMIT_NANO = 500_000_000
 
 
 class JournalTail:
-    """One walk from the cursor on; one thread.
+    """Reads the log from the cursor on; one thread.
 
     Attributes:
-        low: the oldest batch that is still needed; where the next walk has to begin.
+        low: the oldest batch that is still needed; the next tail begins there.
         exported: everything that was closed by this batch or before has been delivered.
         position: the last batch that was read.
         oldest_unexported_unix_nano: when the oldest batch with undelivered spans was received; 0 if
             there is none.
         sampled_out: spans left out by the sampling.
-        skipped: requests, batches or parts of them without spans because of an error of our own.
+        skipped: requests, batches or parts of them without spans because of an internal error.
 
     """
 
@@ -52,14 +52,16 @@ class JournalTail:
         *,
         sample_ratio: Callable[[Source], float],
         limits: AssemblyLimits,
-        moved: Callable[[JournalTail], None],
+        on_progress: Callable[[JournalTail], None],
     ) -> None:
         self._reader = reader
         self._delivery = delivery
-        self._moved = moved
+        self._on_progress = on_progress
         self._assembler = Assembler(
             self._source,
-            recall=lambda key, logged: recall(reader, key, logged, sample_ratio=sample_ratio, limits=limits),
+            find_finished=lambda key, logged: find_finished_request(
+                reader, key, logged, sample_ratio=sample_ratio, limits=limits
+            ),
             sample_ratio=sample_ratio,
             limits=limits,
             delivered=cursor[1],
@@ -77,7 +79,7 @@ class JournalTail:
 
     @property
     def given_up(self) -> dict[str, int]:
-        """Requests that were finished before their end, by what there was too much of."""
+        """Requests that were finished before their end, by the limit that they exceeded."""
         return dict(self._assembler.given_up)
 
     @property
@@ -113,7 +115,7 @@ class JournalTail:
         return source
 
     def _skip(self, error: Exception) -> None:
-        """Go on after an error of our own; one of the journal ends this walk."""
+        """Count an internal error; an error of the journal is raised."""
         if isinstance(error, sqlite3.Error):
             raise error
         self.skipped += 1
@@ -126,8 +128,8 @@ class JournalTail:
             chunk, spans = _next_call(unsent)
             self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
             # A call may take as long as its time-out: what waits shows from its beginning.
-            self._moved(self)
-            if spans and not self._delivery.deliver(spans, lambda: self._moved(self)):
+            self._on_progress(self)
+            if spans and not self._delivery.deliver(spans, lambda: self._on_progress(self)):
                 return False
             self.oldest_unexported_unix_nano = 0
             self.sampled_out += sum(item.sampled_out for item in chunk)
@@ -141,7 +143,7 @@ class JournalTail:
     def _move_cursor(self, unsent: Collection[Finished]) -> None:
         self.exported = max(self.exported, min(self._delivered, self._assembler.settled))
         self.low = min([self._assembler.low, *(item.first_batch for item in unsent)])
-        self._moved(self)
+        self._on_progress(self)
 
 
 def _next_call(unsent: deque[Finished]) -> tuple[list[Finished], list[Span]]:

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.util.re import parse_env_headers
-from penstock.agent.traces.export.endpoint import grpc_target
+from penstock.agent.traces.export.otlp_config import grpc_target
 from penstock.agent.traces.export.otlp_status import ExportError, grpc_error
 from penstock.proto import __version__
 
