@@ -38,7 +38,7 @@ class Book:
         batch = fill(Batch(epoch=source.epoch, seq=watermark + 1, **fields), entries)
         await self.journal.append(source, batch, batch.SerializeToString())
 
-    async def tell(self, *stories: Iterable[tuple[Source, Event | TransferSample]]) -> None:
+    async def append(self, *stories: Iterable[tuple[Source, Event | TransferSample]]) -> None:
         """Append one batch for each entry, all in one commit where the writer can."""
         watermarks: dict[int, int] = {}
         appends = []

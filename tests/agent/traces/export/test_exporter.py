@@ -39,7 +39,7 @@ from tests.support.otlp.exporting import (
 
 async def test_a_request_reaches_the_backend(book, backend):
     """Both sides of a request arrive with their resources, linked, in one trace."""
-    await book.tell(prefill_story(), decode_story())
+    await book.append(prefill_story(), decode_story())
     async with exporting(book, backend.endpoint):
         spans = await asyncio.to_thread(backend.wait_for, GOOD_SPANS)
     assert len(spans) == GOOD_SPANS
@@ -60,7 +60,7 @@ async def test_a_request_reaches_the_backend(book, backend):
 
 async def test_status_and_cursor_follow(book, backend):
     """When all is delivered, the cursor stands behind the log and no span waits."""
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     async with exporting(book, backend.endpoint) as exporter:
         await until(lambda: exporter.status().spans_exported == 2, "two spans are exported")
         await until(lambda: exporter.status().low == 3, "nothing is needed any more")
@@ -74,7 +74,7 @@ async def test_status_and_cursor_follow(book, backend):
 async def test_exemplars_are_told_of_what_was_delivered(book, backend):
     """Each entry comes with the ids of the span that tells it."""
     told = []
-    await book.tell(failed_story())
+    await book.append(failed_story())
     async with exporting(book, backend.endpoint, on_exported=lambda *args: told.append(args)):
         await until(lambda: len(told) == 6, "all entries are told")
     spans = set(ids_of(backend.spans))
@@ -87,7 +87,7 @@ async def test_each_call_to_the_backend_is_measured(book, backend):
     """Also those that fail."""
     seconds = []
     backend.stop()
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     async with exporting(book, backend.endpoint, observe=seconds.append):
         await until(lambda: seconds, "a call failed")
         backend.start()
@@ -106,22 +106,22 @@ async def test_an_error_of_our_own_shows_and_the_export_goes_on(book, backend, m
         if broken.is_set():
             raise RuntimeError("boom")
 
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     async with exporting(book, backend.endpoint, observe=measure) as exporter:
         await until(lambda: exporter.status().error == "RuntimeError: boom", "the error shows")
         broken.clear()
-        await book.tell(decode_story())
+        await book.append(decode_story())
         await until(lambda: exporter.status().spans_exported == GOOD_SPANS, "all spans are exported")
 
 
 async def test_a_backend_that_is_down_loses_nothing(book, backend):
     """Spans wait in the journal while it is away, the status says why, and they come once it is back."""
     backend.stop()
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     async with exporting(book, backend.endpoint) as exporter:
         await until(lambda: exporter.status().error, "the failure shows")
         failing = exporter.status()
-        await book.tell(decode_story())
+        await book.append(decode_story())
         backend.start()
         spans = await asyncio.to_thread(backend.wait_for, GOOD_SPANS)
         await until(lambda: not exporter.status().error, "the error is gone")
@@ -134,11 +134,11 @@ async def test_a_backend_that_is_down_loses_nothing(book, backend):
 async def test_a_restart_sends_nothing_twice(book, backend):
     """What is delivered stays delivered, and what is unfinished is finished by the next agent."""
     begun, *rest = decode_story()
-    await book.tell(prefill_story(), [begun])
+    await book.append(prefill_story(), [begun])
     async with exporting(book, backend.endpoint):
         await asyncio.to_thread(backend.wait_for, 2)
     await book.reopen()
-    await book.tell(rest)
+    await book.append(rest)
     async with exporting(book, backend.endpoint):
         spans = await asyncio.to_thread(backend.wait_for, GOOD_SPANS)
     assert len(set(ids_of(spans))) == len(spans) == GOOD_SPANS
@@ -151,7 +151,7 @@ async def test_a_restart_sends_nothing_twice(book, backend):
 async def test_a_stop_while_the_backend_is_down(book, backend):
     """It ends within its deadline, and the next agent delivers."""
     backend.stop()
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     exporter = exporter_of(book, backend.endpoint)
     exporter.start()
     await until(lambda: exporter.status().error, "the failure shows")
@@ -167,7 +167,7 @@ async def test_stop_waits_for_the_grace(book, backend):
     """What was closed just before the end is delivered before the end."""
     exporter = exporter_of(book, backend.endpoint)
     exporter.start()
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     await asyncio.to_thread(exporter.stop, STOP_SECONDS)
     assert len(backend.spans) == 2
     exporter.stop(0.0)
@@ -192,7 +192,7 @@ async def test_one_bad_span_does_not_hold_up_the_others(book, backend):
             grpc.StatusCode.INVALID_ARGUMENT if any(span.name == semconv.KV_LOAD for span in spans) else None
         )
     )
-    await book.tell(prefill_story(), decode_story())
+    await book.append(prefill_story(), decode_story())
     async with exporting(book, backend.endpoint) as exporter:
         await until(lambda: exporter.status().low == 9, "everything is done with")
         status = exporter.status()
@@ -209,7 +209,7 @@ async def test_a_wrong_password_is_not_the_spans_fault(book, backend):
     """Errors of the configuration are waited out: nothing is given up for them."""
     refusals = iter([grpc.StatusCode.UNAUTHENTICATED])
     backend.refuse(lambda _spans: next(refusals, None))
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     async with exporting(book, backend.endpoint) as exporter:
         await asyncio.to_thread(backend.wait_for, 2)
         assert exporter.status().spans_refused == 0
@@ -230,7 +230,7 @@ async def test_a_span_that_cannot_be_encoded(book, backend):
 
 async def test_sampled_out_spans_are_counted(book, backend):
     """A ratio of zero sends nothing good and moves on."""
-    await book.tell(decode_story(), failed_story())
+    await book.append(decode_story(), failed_story())
     async with exporting(book, backend.endpoint, sample_ratio=lambda _source: 0.0) as exporter:
         await until(lambda: exporter.status().low == 14, "everything is done with")
         status = exporter.status()
@@ -240,11 +240,11 @@ async def test_sampled_out_spans_are_counted(book, backend):
 async def test_late_entries_after_a_restart(book, backend):
     """The request is found in the journal again: its lease gets the right trace and parent."""
     story = prefill_story(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-    await book.tell(story[:1])
+    await book.append(story[:1])
     async with exporting(book, backend.endpoint):
         await asyncio.to_thread(backend.wait_for, 1)
     await book.reopen()
-    await book.tell(story[1:])
+    await book.append(story[1:])
     async with exporting(book, backend.endpoint):
         request, held = await asyncio.to_thread(backend.wait_for, 2)
     assert (held.name, held.trace_id) == (semconv.KV_LEASE, "0af7651916cd43dd8448eb211c80319c")
@@ -254,7 +254,7 @@ async def test_late_entries_after_a_restart(book, backend):
 
 async def test_without_an_endpoint_the_cursor_follows(book):
     """Nothing is sent and nothing piles up: an endpoint that comes later gets what comes later."""
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     await book.add(DECODE_CORE, deferral_start(DECODE))
     async with exporting(book, "") as exporter:
         await until(lambda: exporter.status().exported == 3, "the cursor follows")
@@ -289,7 +289,7 @@ async def test_the_backend_asks_for_time(book, backend):
         return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after=0.8) if len(calls) == 1 else None
 
     backend.refuse(decide)
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     async with exporting(book, backend.endpoint) as exporter:
         await asyncio.to_thread(backend.wait_for, 2)
         await until(lambda: exporter.status().spans_exported == 2, "all is exported")
@@ -301,7 +301,7 @@ async def test_a_partial_success_is_not_sent_again(book, backend):
     """What the backend rejects of a call is counted; which spans it does not say, so none gets an exemplar."""
     told = []
     backend.refuse(lambda _spans: Partial(1))
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     async with exporting(book, backend.endpoint, on_exported=lambda *args: told.append(args)) as exporter:
         await until(lambda: exporter.status().low == 3, "everything is done with")
         status = exporter.status()
@@ -320,7 +320,7 @@ async def test_traces_that_were_given_up_hold_up_no_others(book, tmp_path, backe
     text = noise(4000)
     for first in range(0, 400, 10):
         names = (f"r{number}-aaaaaaaa" for number in range(first, first + 10))
-        await book.tell([(PREFILL_CORE, closed(name, external_request_id=text)) for name in names])
+        await book.append([(PREFILL_CORE, closed(name, external_request_id=text)) for name in names])
         book.journal.save_fold(first + 10, b"fold")
     await until(lambda: exporter.status().error, "the failure shows")
     usage = book.journal.usage

@@ -23,7 +23,7 @@ async def test_http_500_for_a_while(book, monkeypatch):
     monkeypatch.setattr("penstock.agent.traces.export.delivery._FIRST_BACKOFF", 0.001)
     monkeypatch.setattr("penstock.agent.traces.export.delivery._MAX_BACKOFF", 0.002)
     answers = iter([500] * 4 + [503] * 20 + [501, 503] * 3)
-    await book.tell(prefill_story(), decode_story())
+    await book.append(prefill_story(), decode_story())
     with http_backend(lambda _found: (next(answers, 200), {}, b"boom")) as http:
         async with exporting_http(book, http.url) as exporter:
             await until(lambda: exporter.status().low == 9, "everything is done with")
@@ -34,7 +34,7 @@ async def test_http_500_for_a_while(book, monkeypatch):
 
 async def test_http_protobuf(book):
     """The other protocol of OTLP: its path, its headers, its compression; what is refused is told apart, too."""
-    await book.tell(prefill_story(), decode_story())
+    await book.append(prefill_story(), decode_story())
     with http_backend(lambda found: (400 if semconv.KV_LOAD in found else 200, {}, b"")) as http:
         async with exporting_http(
             book,
@@ -59,7 +59,7 @@ async def test_http_partial_success(book):
     """As over gRPC."""
     answer = ExportTraceServiceResponse()
     answer.partial_success.rejected_spans = 1
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     headers = {"Content-Type": "application/x-protobuf"}
     with http_backend(lambda _found: (200, headers, answer.SerializeToString())) as http:
         async with exporting_http(book, http.url) as exporter:
@@ -76,7 +76,7 @@ async def test_http_asks_for_time(book):
         calls.append(time.monotonic())
         return (429, {"Retry-After": "1"}, b"slow down") if len(calls) == 1 else (200, {}, b"\xff\xff")
 
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     with http_backend(decide) as http:
         async with exporting_http(book, http.url) as exporter:
             await until(lambda: exporter.status().error, "the failure shows")
@@ -89,7 +89,7 @@ async def test_http_without_an_answer(book):
     """A backend that is not there shows as an error, and nothing is given up."""
     with socket.create_server(("127.0.0.1", 0)) as closed_soon:
         endpoint = f"http://127.0.0.1:{closed_soon.getsockname()[1]}"
-    await book.tell(prefill_story())
+    await book.append(prefill_story())
     async with exporting_http(book, endpoint) as exporter:
         await until(lambda: exporter.status().error, "the failure shows")
         assert exporter.status().error.startswith(f"{endpoint}/v1/traces: ClientConnectorError: ")

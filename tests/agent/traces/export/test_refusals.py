@@ -45,7 +45,7 @@ def no_pauses(monkeypatch):
 async def test_spans_that_are_always_refused_ambiguously(book, backend, code):
     """They are dropped and counted; the others of their calls arrive once."""
     backend.refuse(lambda spans: code if any(span.name == semconv.KV_LOAD for span in spans) else None)
-    await book.tell(prefill_story(), decode_story())
+    await book.append(prefill_story(), decode_story())
     async with exporting(book, backend.endpoint) as exporter:
         await until(lambda: exporter.status().low == 9, "everything is done with")
         await book.add(PREFILL_CORE, closed("later-aaaaaaaa"))
@@ -80,7 +80,7 @@ async def test_what_is_refused_ambiguously_outlives_a_restart(book, backend):
     backend.refuse(
         lambda _spans: grpc.StatusCode.UNAVAILABLE if backend.calls > 5 else grpc.StatusCode.INTERNAL
     )
-    await book.tell(prefill_story(), decode_story())
+    await book.append(prefill_story(), decode_story())
     async with exporting(book, backend.endpoint) as exporter:
         await asyncio.to_thread(backend.wait, lambda _: backend.calls > 5, "it was asked")
         await until(lambda: exporter.status().error, "the refusal shows")
@@ -105,7 +105,7 @@ async def test_a_span_that_cannot_be_converted(book, backend, monkeypatch):
         return convert(self, span, replayed=replayed)
 
     monkeypatch.setattr(SpanConverter, "readable", readable)
-    await book.tell(prefill_story(), decode_story())
+    await book.append(prefill_story(), decode_story())
     async with exporting(book, backend.endpoint) as exporter:
         await until(lambda: exporter.status().low == 9, "everything is done with")
         assert (exporter.status().spans_refused, exporter.status().spans_exported) == (1, GOOD_SPANS - 1)
@@ -120,7 +120,7 @@ async def test_a_message_that_is_too_large_is_halved(book, backend):
             else None
         )
     )
-    await book.tell(prefill_story(), decode_story())
+    await book.append(prefill_story(), decode_story())
     async with exporting(book, backend.endpoint) as exporter:
         await until(lambda: exporter.status().low == 9, "everything is done with")
         assert exporter.status().spans_refused == 0
@@ -134,9 +134,9 @@ async def test_a_backend_that_never_answers(book, protocol):
         endpoint = f"http://127.0.0.1:{hole.getsockname()[1]}"
         exporter = TraceExporter(book.journal, ExportSettings(endpoint, protocol, timeout=0.3), limits=LIMITS)
         exporter.start()
-        await book.tell(prefill_story())
+        await book.append(prefill_story())
         await until(lambda: exporter.status().error, "the failure shows")
-        await asyncio.wait_for(book.tell(decode_story()), 5)
+        await asyncio.wait_for(book.append(decode_story()), 5)
         await asyncio.to_thread(exporter.stop, 0.1)
         assert not exporter._thread.is_alive()
     status = exporter.status()
@@ -151,7 +151,7 @@ async def test_a_stop_interrupts_a_call(book, protocol):
         endpoint = f"http://127.0.0.1:{hole.getsockname()[1]}"
         exporter = TraceExporter(book.journal, ExportSettings(endpoint, protocol, timeout=600), limits=LIMITS)
         exporter.start()
-        await book.tell(prefill_story())
+        await book.append(prefill_story())
         connection, _ = await asyncio.to_thread(hole.accept)
         with connection:
             await asyncio.to_thread(exporter.stop, 0.2)

@@ -79,7 +79,7 @@ def spans_of(*entries):
 
 async def sentences(book, *entries):
     """Explain *entries*."""
-    await book.tell([(DECODE_WORKER, entry) for entry in entries], [(DECODE_CORE, closed(DECODE))])
+    await book.append([(DECODE_WORKER, entry) for entry in entries], [(DECODE_CORE, closed(DECODE))])
     with book.journal.reader() as reader:
         return list(explain_request(reader, DECODE).sentences)
 
