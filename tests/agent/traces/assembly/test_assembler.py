@@ -13,7 +13,7 @@ from penstock.agent.traces.assembly import segments
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
-from penstock.agent.traces.spans import ids, semconv, standalone_spans
+from penstock.agent.traces.spans import ids, semconv
 from penstock.agent.traces.spans.model import SampleEntry
 from penstock.proto.v1 import common_pb2
 
@@ -385,7 +385,7 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
     log = Log()
     bad = closed("bad-aaaaaaaa")
     log.add(DECODE_CORE, closed("first-cccccccc"), bad, closed("last-bbbbbbbb"))
-    module = {"standalone_spans": standalone_spans, "entry_time": segments}.get(part, assemble)
+    module = segments if part == "entry_time" else assemble
     original = getattr(module, part)
 
     def broken(about, *args, **kwargs):
@@ -394,7 +394,7 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
         return original(about, *args, **kwargs)
 
     monkeypatch.setattr(module, part, broken)
-    monkeypatch.setattr(standalone_spans, "KINDS", {*standalone_spans.KINDS, "request_closed"})
+    monkeypatch.setattr(assemble, "STANDALONE_KINDS", {*assemble.STANDALONE_KINDS, "request_closed"})
     errors = []
     assembler = Assembler(SOURCES.get, on_error=errors.append)
     finished = assembler.apply(log.batches[0]) + assembler.advance(log.now + 10 * GRACE)

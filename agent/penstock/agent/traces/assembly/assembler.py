@@ -22,6 +22,7 @@ from penstock.agent.traces.assembly.model import AssemblyLimits, Finished, Finis
 from penstock.agent.traces.assembly.sampling import sample_request, sample_trace
 from penstock.agent.traces.assembly.segments import EngineLoss, Segment
 from penstock.agent.traces.spans import (
+    STANDALONE_KINDS,
     EventEntry,
     RequestFacts,
     RequestKey,
@@ -173,10 +174,10 @@ class Assembler:
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
         events = with_kinds(batch)
         for kind, event in events:
-            if kind not in standalone_spans.KINDS:
+            if kind not in STANDALONE_KINDS:
                 continue
             try:
-                for span in standalone_spans.standalone_spans(EventEntry(source, event)):
+                for span in standalone_spans(EventEntry(source, event)):
                     self._push(span, logged)
                     self._holding.add(logged.id, len(logged.body))
             except Exception as error:  # noqa: BLE001  (on_error decides)

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.search import find_request_traces
-from penstock.agent.traces.spans import RequestFacts, request_spans, semconv
+from penstock.agent.traces.spans import RequestFacts, request_spans, semconv, standalone_spans
 from penstock.agent.traces.spans.sdk_spans import service_name
-from penstock.agent.traces.spans.standalone_spans import standalone_spans
 from penstock.proto.v1 import admin_pb2, common_pb2
 
 if TYPE_CHECKING:

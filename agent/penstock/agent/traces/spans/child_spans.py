@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.agent.batch import ProbeSample
-    from penstock.agent.traces.spans.deferrals import Deferral
+    from penstock.agent.traces.spans.deferrals import RequestDeferral
     from penstock.agent.traces.spans.loads import Load
     from penstock.agent.traces.spans.model import AttributeValue, Entry, EventEntry, ProbeEntry
     from penstock.agent.traces.spans.request_history import RequestFacts
@@ -204,7 +204,7 @@ class ChildSpans:
             links=_handshake_links([failure.handshake_id]),
         )
 
-    def _deferral(self, deferral: Deferral) -> Span:
+    def _deferral(self, deferral: RequestDeferral) -> Span:
         """Build the span of a deferral; one whose end never came lasts to the request's: the engine was lost, or the end was."""
         event, lost = deferral.entry.event, self.facts.lost_unix_nano
         end = event.deferral_end if deferral.ended else None

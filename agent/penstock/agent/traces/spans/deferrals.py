@@ -16,7 +16,7 @@ _LOST = common_pb2.DEFERRAL_ENDING_ENGINE_LOST
 
 
 @dataclass(frozen=True, slots=True)
-class Deferral:
+class RequestDeferral:
     """A deferral: the request waits before it is scheduled.
 
     Attributes:
@@ -44,7 +44,7 @@ class Deferral:
         return self.start_unix_nano, self.entry.event.time_unix_nano if self.ended else request_end
 
 
-def pair_deferrals(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> tuple[Deferral, ...]:
+def pair_deferrals(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> tuple[RequestDeferral, ...]:
     """Pair *starts* and *ends*, each in the order of time.
 
     A deferral that the agent ended because its engine was away has a second end if the engine comes back: then the engine's
@@ -52,7 +52,7 @@ def pair_deferrals(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> 
     began belongs to the last start before it.
     """
     opened = list(starts)
-    ended: dict[tuple[int, int], Deferral] = {}
+    ended: dict[tuple[int, int], RequestDeferral] = {}
     for entry in ends:
         end, time = entry.event.deferral_end, entry.event.time_unix_nano
         start = _start_of(entry, opened)
@@ -62,8 +62,8 @@ def pair_deferrals(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> 
         key = end.reason, began
         earlier = ended.get(key)
         if earlier is None or earlier.entry.event.deferral_end.ending == _LOST:
-            ended[key] = Deferral(entry, began)
-    return (*ended.values(), *(Deferral(entry, entry.event.time_unix_nano) for entry in opened))
+            ended[key] = RequestDeferral(entry, began)
+    return (*ended.values(), *(RequestDeferral(entry, entry.event.time_unix_nano) for entry in opened))
 
 
 def _start_of(entry: EventEntry, opened: list[EventEntry]) -> EventEntry | None:

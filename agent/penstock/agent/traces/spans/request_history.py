@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.model import Source
-    from penstock.agent.traces.spans.deferrals import Deferral
+    from penstock.agent.traces.spans.deferrals import RequestDeferral
     from penstock.agent.traces.spans.model import Entry
     from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure
@@ -246,7 +246,7 @@ class RequestFacts:
         return next((peer for peer in peers if peer.address), common_pb2.Peer())
 
     @cached_property
-    def deferrals(self) -> tuple[Deferral, ...]:
+    def deferrals(self) -> tuple[RequestDeferral, ...]:
         """Its deferrals, each start paired with its end."""
         return pair_deferrals(self.deferral_starts, self.deferral_ends)
 

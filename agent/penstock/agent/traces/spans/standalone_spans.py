@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans.model import EventEntry
 
 
-KINDS = frozenset(("handshake", "policy_applied", "eplb_rebalance", "transfer_failure"))
+STANDALONE_KINDS = frozenset(("handshake", "policy_applied", "eplb_rebalance", "transfer_failure"))
 """Events that may have spans of their own."""
 
 
