@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support import where_to_look
 from tests.support.agent.forked_agent import launch
 
 if TYPE_CHECKING:
@@ -176,6 +177,9 @@ def short_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="ps-"))
     try:
         yield directory
+    except BaseException:
+        where_to_look.rescue(directory)
+        raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
