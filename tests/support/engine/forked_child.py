@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from demo.common.processes import Child
+from demo.servers import ROOT, ServerSpec
+from demo.servers import _environment as environment
 from tests.support.forks.fork_server import ForkServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-_OF_ONE_SERVER = ("PENSTOCK_", "FORCED_")
 
 
 class ForkedChild(Child):
@@ -24,8 +24,8 @@ class ForkedChild(Child):
     ) -> None:
         cls = type(self)
         if cls.server is None:
-            common = {key: value for key, value in env.items() if not key.startswith(_OF_ONE_SERVER)}
-            cls.server = ForkServer("tests.support.engine.preloaded", env=common, cwd=cwd)
+            common = environment(ServerSpec("any"), side_channel_port=0)
+            cls.server = ForkServer("tests.support.engine.preloaded", env=common, cwd=ROOT)
         if not cls.server.fits(command, env):
             super().__init__(name, command, env=env, cwd=cwd, log=log)
             return
