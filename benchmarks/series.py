@@ -10,11 +10,11 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.metrics.agent_metrics import AgentMetrics
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.metrics.process import process_use
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.sources.registry import Registry
@@ -32,14 +32,14 @@ _PEERS = 1_000
 _MIB = 1 << 20
 
 
-def fill(fold: Fold, label_sets: int) -> None:
+def fill(fold: Aggregator, label_sets: int) -> None:
     """Put so many label sets into *fold*."""
     for number in range(label_sets // _METRICS):
         engine, peer = divmod(number, _PEERS)
         source = Source(epoch=engine + 1, key=EngineKey("", str(engine)), process="engine-core")
         address = f"10.0.{peer // 250}.{peer % 250}:5600"
         batch = add_transfers(Batch(events=[transfer_failure("r", peer=address)]), ["r"], peer=address)
-        fold.apply(source, Contents(batch))
+        fold.apply(source, BatchColumns(batch))
 
 
 def timed(work: Callable[[], object], times: int = 3) -> float:
@@ -58,10 +58,10 @@ def main() -> None:
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for count in LABEL_SETS:
         before = process_use().resident_bytes or 0
-        fold = Fold()
+        fold = Aggregator()
         fill(fold, count)
         held = (process_use().resident_bytes or 0) - before
-        exposition = Exposition(fold, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
+        exposition = Gatherer(fold, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
         body, _ = exposition.render("text/plain")
         render, save = timed(lambda: exposition.render("text/plain")), timed(fold.dump)  # noqa: B023
         print(

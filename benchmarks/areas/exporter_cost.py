@@ -80,7 +80,7 @@ def measure(run: Run) -> list[Row]:
 def _encoding(run: Run) -> list[Row]:
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.trace import TracerProvider
-    from penstock.instrumentation.core.drop_counter import Tally
+    from penstock.instrumentation.core.drop_counter import DropCounter
     from penstock.instrumentation.telemetry.emitter import Emitter
     from penstock.instrumentation.telemetry.encoder import frame, seal
 
@@ -97,7 +97,7 @@ def _encoding(run: Run) -> list[Row]:
         span.end()
 
     def ours(events: list[Any], transfers: list[Any]) -> object:
-        (batch,) = seal(events, transfers, [], Tally())
+        (batch,) = seal(events, transfers, [], DropCounter())
         return frame(1, 1, batch)
 
     subjects: dict[str, Callable[[], object]] = {

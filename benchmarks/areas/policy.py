@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.policy.applier import PolicyDesk
+from penstock.instrumentation.policy.applier import PolicyApplier
 from penstock.instrumentation.policy.client import METHOD, PolicyClient
 from penstock.instrumentation.runtime import Runtime
 from penstock.instrumentation.transport.hello import engine_key, labels
@@ -88,7 +88,7 @@ def simulated(endpoint: str, peer: str, first: int, count: int) -> None:
 
 async def _desk(endpoint: str, index: int) -> None:
     runtime, settings = _engine(endpoint, index)
-    desk = PolicyDesk(runtime, _FIELDS, faults_allowed=False)
+    desk = PolicyApplier(runtime, _FIELDS, faults_allowed=False)
     subscribe = Subscribe(
         schema_version=SCHEMA_VERSION,
         epoch=runtime.epoch,

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.agent.metrics.agent_metrics import AgentMetrics
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.sources.registry import Registry
 from prometheus_client import (
     CollectorRegistry,
@@ -73,12 +73,12 @@ def _timed(work: Callable[[], object]) -> float:
     return (time.thread_time() - began) * _MS
 
 
-def _exposition(series: int) -> Exposition:
+def _exposition(series: int) -> Gatherer:
     """Return what renders *series* lines, a few more or less."""
     lines_of_a_label_set = 6.4
-    fold = Fold()
+    fold = Aggregator()
     fill(fold, int(series / lines_of_a_label_set))
-    return Exposition(fold, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
+    return Gatherer(fold, Registry(time.time_ns).sources, Exemplars(), AgentMetrics(0))
 
 
 def _same(text: str) -> CollectorRegistry:

@@ -68,13 +68,13 @@ class Gate:
 
     def guard(self) -> None:
         """Put the gate into the services, which read the clock by the module's name."""
-        turn: Callable[[Any], None] = background_thread.Service._turn
+        turn: Callable[[Any], None] = background_thread.BackgroundThread._turn
 
         def waiting(each: Any) -> None:
             self._open.wait()
             turn(each)
 
-        setattr(background_thread.Service, "_turn", waiting)
+        setattr(background_thread.BackgroundThread, "_turn", waiting)
         for module in (exporter, client, background_thread):
             module.time = self  # type: ignore[attr-defined]
 

@@ -72,7 +72,7 @@ def install(place: str, passes: int) -> None:
     from penstock.agent.admin.calls import backup
     from penstock.agent.journal.journal import Journal
     from penstock.agent.journal.transaction import Transaction
-    from penstock.agent.traces.export.otlp_client import Backend
+    from penstock.agent.traces.export.otlp_client import OtlpClient
 
     trap = Trap(passes)
     if place == "before-commit":
@@ -84,9 +84,9 @@ def install(place: str, passes: int) -> None:
         _before(Transaction, "append", lambda *_: appended.append(None))
         _before(Journal, "_done", lambda *_: appended and trap.step())
     elif place == "before-export":
-        _before(Backend, "send", lambda *_: trap.step())
+        _before(OtlpClient, "send", lambda *_: trap.step())
     elif place == "after-export":
-        _after(Backend, "send", trap.step)
+        _after(OtlpClient, "send", trap.step)
     elif place == "slow-backup":
         backup._PAGES = 1
         _before(backup._Steps, "__call__", lambda *_: time.sleep(0.2))

@@ -20,12 +20,12 @@ from penstock.agent.ctl.commands import describe, get_requests
 from penstock.agent.ctl.diagnosis.agent_checks import examine
 from penstock.agent.ctl.render import output, rows
 from penstock.agent.ctl.render.span_tree import tree_lines
+from penstock.agent.ctl.top.view import AgentState as TopSample
 from penstock.agent.ctl.top.view import History
-from penstock.agent.ctl.top.view import Sample as TopSample
 from penstock.agent.errors import NotFoundError
 from penstock.agent.policy.distribution.feed import PolicyFeed
 from penstock.agent.policy.orders.kill_switch import Pauses
-from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.agent.traces.query.explain import explain
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from google.protobuf.message import Message
-    from penstock.agent.metrics.aggregator import Fold
+    from penstock.agent.metrics.aggregator import Aggregator
     from penstock.agent.sources.registry import Registry
     from penstock.agent.traces.spans.model import Span
     from penstock.proto.v1.ingest_pb2 import Batch
@@ -58,7 +58,7 @@ class Answers:
         self._now = now
         self._directory = tempfile.TemporaryDirectory(prefix="ps-fuzz-")
         policies = self._policies = PolicyDatabase.open(Path(self._directory.name))
-        store, pauses, orders = PolicyStore(policies), Pauses(policies), OrderBook(policies)
+        store, pauses, orders = PolicyStore(policies), Pauses(policies), OrderStore(policies)
         self._parts: dict[str, Any] = {"store": store, "feed": PolicyFeed(store, pauses, orders)}
         self._converter = SpanConverter()
 
@@ -93,7 +93,7 @@ class Answers:
         shown(sentences)
         list(map(output.printable, sentences.sentences))
 
-    def about_engines(self, fold: Fold, registry: Registry) -> None:
+    def about_engines(self, fold: Aggregator, registry: Registry) -> None:
         """Ask about what is here now."""
         context = SimpleNamespace(
             **self._parts,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.agent.ingest.message_limits import AGENT_KINDS
-from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.core.drop_counter import DropCounter
 from penstock.instrumentation.core.identity import Identity
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.telemetry.encoder import frame, seal
@@ -82,9 +82,9 @@ def corpus() -> dict[str, bytes]:
     probes = [(TIME + n, 900, 1 + n % 3, "ZmqECConnector", "10.0.0.7:5600", f"r-{n}") for n in range(20)]
     for kind in _KINDS:
         event = (TIME, kind.name, filled(kind.message_type), 1, 0, "r-1", False)
-        (sealed,) = seal([event], [], [], Tally())
+        (sealed,) = seal([event], [], [], DropCounter())
         messages[kind.name] = frame(EPOCH, 1, sealed)
-    (sealed,) = seal([], transfers, probes, Tally())
+    (sealed,) = seal([], transfers, probes, DropCounter())
     messages["samples"] = frame(EPOCH, 3, sealed)
     return messages
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import sqlite3
 
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ctl.render.events import event_peer, event_words
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
 from penstock.agent.journal.schema import migrate
 from penstock.agent.journal.transaction import Transaction
 from penstock.agent.metrics.agent_metrics import AgentMetrics
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition import OPENMETRICS
-from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.model import LoggedBatch, Source
 from penstock.agent.sources.registry import Registry
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import recall
-from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.proto.v1.ingest_pb2 import Batch, Hello
 
 from tests.fuzz.answers import Answers
@@ -52,7 +52,7 @@ class Target:
         """Take one message as the service does; returns False if it is refused, which is as good."""
         try:
             batch = parse(body)
-            contents = Contents(batch, body)
+            contents = BatchColumns(batch, body)
             check_batch(contents, body)
             if batch.HasField("hello"):
                 check_hello(batch.hello)
@@ -71,7 +71,7 @@ class Target:
         Transaction(self._database, {}).open_source(source, TIME)
         self._database.execute("ROLLBACK")
 
-    def _log(self, contents: Contents) -> None:
+    def _log(self, contents: BatchColumns) -> None:
         batch = contents.batch
         batch.epoch, batch.seq = SOURCE.epoch, 1
         self._database.execute("BEGIN")
@@ -84,9 +84,9 @@ class Target:
         finally:
             self._database.execute("ROLLBACK")
 
-    def _read(self, contents: Contents) -> None:
+    def _read(self, contents: BatchColumns) -> None:
         batch = contents.batch
-        fold, again = Fold(), Fold()
+        fold, again = Aggregator(), Aggregator()
         fold.apply(SOURCE, contents)
         again.load(fold.dump())
         assert fold.engines() == again.engines()
@@ -95,7 +95,7 @@ class Target:
         registry.committed(SOURCE.epoch, batch)
         render(fold, registry)
         reader = SharedReader(self._database)
-        limits = Limits()
+        limits = AssemblyLimits()
         assembler = Assembler(
             {SOURCE.epoch: SOURCE}.get,
             recall=lambda key, logged: recall(
@@ -116,13 +116,13 @@ class Target:
         registry.connect(SOURCE, 0)
         registry.snapshot(SOURCE.epoch, batch.snapshot)
         registry.engines()
-        render(Fold(), registry)
-        self._answers.about_engines(Fold(), registry)
+        render(Aggregator(), registry)
+        self._answers.about_engines(Aggregator(), registry)
 
 
-def render(fold: Fold, registry: Registry) -> None:
+def render(fold: Aggregator, registry: Registry) -> None:
     """Scrape; a part that fails would be left out of the text, so it is looked at."""
-    exposition = Exposition(fold, registry.sources, Exemplars(), AgentMetrics(TIME))
+    exposition = Gatherer(fold, registry.sources, Exemplars(), AgentMetrics(TIME))
     body, _ = exposition.render(OPENMETRICS)
     assert b'collector_success{collector="log"} 1' in body
     assert b'collector_success{collector="snapshots"} 1' in body

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
 
 from tests.fuzz.make_corpus import CORPUS, corpus
@@ -25,7 +25,7 @@ def test_the_corpus_is_what_engines_send():
     assert files == corpus()
     for body in files.values():
         batch = parse(body)
-        check_batch(Contents(batch, body), body)
+        check_batch(BatchColumns(batch, body), body)
         check_hello(batch.hello) if batch.HasField("hello") else None
 
 

@@ -1,1 +1,1 @@
-"""The daemon beside the engine, and its command line."""
+"""The nouns and the errors that every part shares; nothing else lies in the root."""

@@ -1,1 +1,1 @@
-"""What runs inside vLLM's processes."""
+"""What vLLM loads (plugin), what people run (check), what hooks talk to (runtime)."""

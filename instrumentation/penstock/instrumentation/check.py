@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import settings
-from penstock.instrumentation.hooks.report import GROUP, Report, as_json, as_text, surroundings
+from penstock.instrumentation.hooks import GROUP, Report, as_json, as_text, surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

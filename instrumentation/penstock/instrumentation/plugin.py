@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 
-from penstock.instrumentation.core import settings
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard, settings
 from penstock.instrumentation.runtime import runtime
 
 

@@ -15,21 +15,25 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core.fork import wait_for_grpc_to_end
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.core.identity import PRECEDENCE, Identity, new_epoch, new_secret
-from penstock.instrumentation.hooks.registry import registry
-from penstock.instrumentation.policy.active_policy import PolicyHolder
-from penstock.instrumentation.telemetry.emitter import CAPACITY, Emitter
-from penstock.instrumentation.telemetry.snapshots import Snapshots
+from penstock.instrumentation.core import (
+    PRECEDENCE,
+    Identity,
+    guard,
+    new_epoch,
+    new_secret,
+    wait_for_grpc_to_end,
+)
+from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.policy import ActivePolicy
+from penstock.instrumentation.telemetry import CAPACITY, Emitter, Snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.core.settings import Settings
+    from penstock.instrumentation.core import Settings
     from penstock.instrumentation.policy.client import PolicyClient
     from penstock.instrumentation.telemetry.exporter import Exporter
-    from penstock.instrumentation.transport.background_thread import Service
+    from penstock.instrumentation.transport import BackgroundThread
 
 logger = logging.getLogger("penstock")
 
@@ -64,7 +68,7 @@ class Runtime:
         self.settings: Settings | None = None
         self.active = False
         self.snapshots = Snapshots()
-        self.policy = PolicyHolder()
+        self.policy = ActivePolicy()
         self.epoch = new_epoch()
         self.secret = new_secret()
         self.born_ns = time.time_ns()
@@ -252,7 +256,7 @@ class Runtime:
             )
         self._update_active()
 
-    def _services(self) -> list[Service]:
+    def _services(self) -> list[BackgroundThread]:
         return [service for service in (self._policy_client, self._exporter) if service is not None]
 
     def _off(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from penstock.agent.admin import service
 from penstock.agent.admin.calls import events, requests
 from penstock.agent.admin.support import bounded_scan
-from penstock.agent.journal.read_budget import Allowance
+from penstock.agent.journal.read_budget import ReadBudget
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -135,7 +135,7 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
         scan = bounded_scan.Scan(reader, rows, events=2)
         assert [found.event.request_id for found in scan] == ["r2", "r1"]
         assert scan.cut
-        allowance = Allowance(1)
+        allowance = ReadBudget(1)
         rows = reader.scan(kinds=["request_closed"], limit=10, allowance=allowance)
         scan = bounded_scan.Scan(reader, rows, allowance=allowance)
         assert [found.event.request_id for found in scan] == ["r2"]

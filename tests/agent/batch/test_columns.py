@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.rows import with_kinds
 from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
 from penstock.agent.ingest.outline import event_sizes
@@ -72,7 +72,7 @@ _BATCHES = st.builds(
 @given(_BATCHES)
 def test_columns_are_what_the_events_say(with_body, batch):
     """Of every kind and field that there are columns of, whatever is left out because it is 0 or empty."""
-    contents = Contents(batch, batch.SerializeToString() if with_body else b"")
+    contents = BatchColumns(batch, batch.SerializeToString() if with_body else b"")
     rows = with_kinds(batch)
     assert list(contents.groups) == list(dict.fromkeys(kind for kind, _ in rows))
     assert contents.in_order(contents.groups) == rows
@@ -91,7 +91,7 @@ def test_columns_are_what_the_events_say(with_body, batch):
 @given(_BATCHES)
 def test_indexes_are_what_the_events_say(batch):
     """Kinds with their newest time, ids of requests and their keys."""
-    contents = Contents(batch, batch.SerializeToString())
+    contents = BatchColumns(batch, batch.SerializeToString())
     newest = {}
     for kind, each in with_kinds(batch):
         newest[kind] = max(newest.get(kind, 0), each.time_unix_nano)
@@ -116,7 +116,7 @@ def test_bytes_that_are_a_batch_and_no_columns():
     """A time that came as a list of three bytes is unknown in an event; the events are read one by one then."""
     body = Batch(events=[deferral_start("a", remote_request_id="b")]).SerializeToString()
     body += b"\x2a\x05\x0a\x03\x01\x02\x03"
-    contents = Contents(Batch.FromString(body), body)
+    contents = BatchColumns(Batch.FromString(body), body)
     assert transposed_events(body) is None
     assert request_ids(contents) == {"a", "b"}
     assert [list(group.times) for group in contents.groups.values()] == [[TIME], [0]]
@@ -125,7 +125,7 @@ def test_bytes_that_are_a_batch_and_no_columns():
 def test_contents_go_with_their_last_reference():
     """Without a garbage collection: megabytes go through here each second."""
     batch = Batch(events=[deferral_start("a"), event("request_closed", "a")])
-    contents = Contents(batch, batch.SerializeToString())
+    contents = BatchColumns(batch, batch.SerializeToString())
     request_keys(contents)
     watched = ref(contents.groups["request_closed"])
     enabled = gc.isenabled()

@@ -22,7 +22,7 @@ from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.tls import ClientTls
 from penstock.agent.ctl.top.layout import screen, text
 from penstock.agent.ctl.top.poll import Poller, take
-from penstock.agent.ctl.top.view import SORTS, WINDOW, History, Sample
+from penstock.agent.ctl.top.view import SORTS, WINDOW, AgentState, History
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ERROR_TYPE_REFUSED, FAILURE_MODE_HANDSHAKE
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -63,11 +63,11 @@ def _peer(
 
 def _sample(
     at: float, *engines: admin.Engine, peers: tuple[admin.PeerSummary, ...] = (), **status: Any
-) -> Sample:
-    return Sample(at, _NOW + at, admin.AgentStatus(version="1.0", **status), engines, peers)
+) -> AgentState:
+    return AgentState(at, _NOW + at, admin.AgentStatus(version="1.0", **status), engines, peers)
 
 
-def _history(*samples: Sample) -> History:
+def _history(*samples: AgentState) -> History:
     history = History()
     for sample in samples:
         history.add(sample)
@@ -138,10 +138,10 @@ def test_trouble_has_a_line_of_its_own() -> None:
     ):
         assert words in _shown(_history(sample))
     history = _history(_sample(0, late, degraded="disk full"))
-    history.add(Sample(1, _NOW + 1, error="no agent answers"))
-    history.add(Sample(9, _NOW + 9, error="no agent answers"))
+    history.add(AgentState(1, _NOW + 1, error="no agent answers"))
+    history.add(AgentState(9, _NOW + 9, error="no agent answers"))
     assert "no answer for 8s" in text(screen(history, "name", 0, 80, 24, _NOW + 9))
-    assert "no agent answers" in _shown(_history(Sample(0, _NOW, error="no agent answers")))
+    assert "no agent answers" in _shown(_history(AgentState(0, _NOW, error="no agent answers")))
     assert "asking the agent" in _shown(History())
 
 
@@ -260,15 +260,15 @@ def test_the_counters_of_an_engine_are_those_of_the_log(filled: AdminHarness) ->
 def test_the_poller_keeps_the_newest_and_an_error_is_a_sample() -> None:
     """A terminal that is stopped does not fill the memory."""
     numbers = iter(range(10**6))
-    with Poller(lambda: Sample(next(numbers), _NOW), 0.001) as poller:
+    with Poller(lambda: AgentState(next(numbers), _NOW), 0.001) as poller:
         wait_until(lambda: next(numbers) > 20, "it has asked again and again")
         assert len(poller.newest()) <= 2
 
     class Nobody:
         def call(self, *_: object, **__: object) -> None:
-            from penstock.agent.ctl.errors import AwayError
+            from penstock.agent.ctl.errors import UnreachableError
 
-            raise AwayError("no agent answers")
+            raise UnreachableError("no agent answers")
 
     assert take(Nobody(), admin.EngineSelector()).error == "no agent answers"  # type: ignore[arg-type]
 
@@ -278,7 +278,7 @@ def test_a_client_that_is_closed_under_the_poller_ends_it_quietly(harness: Admin
     client = Client(harness.address, ClientTls())
     asked, closed = threading.Event(), threading.Event()
 
-    def ask() -> Sample:
+    def ask() -> AgentState:
         asked.set()
         assert closed.wait(60)
         return take(client, admin.EngineSelector())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.agent.ctl.commands.watch import follow
-from penstock.agent.ctl.errors import AwayError
+from penstock.agent.ctl.errors import UnreachableError
 from penstock.proto.v1 import admin_pb2 as admin
 
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
@@ -41,7 +41,7 @@ class _Agent:
         assert method == "GetStatus"
         if self.away:
             self.away -= 1
-            raise AwayError("no agent answers")
+            raise UnreachableError("no agent answers")
         return admin.AgentStatus(log_last=len(self.log))
 
     def stream(self, _: str, request: admin.ListEventsRequest) -> Iterator[admin.LoggedEvent]:
@@ -51,7 +51,7 @@ class _Agent:
         begin = request.after_batch if request.after_batch <= len(self.log) else 0
         for at in range(begin, 10**6):
             if at >= len(self.log):
-                raise AwayError("it hung up")
+                raise UnreachableError("it hung up")
             yield self.log[at]
 
 
@@ -114,7 +114,7 @@ def test_no_agent_to_begin_with_is_a_failure() -> None:
     """Somebody who mistyped the address must not wait for ever."""
     agent = _Agent()
     agent.away = 1
-    with pytest.raises(AwayError):
+    with pytest.raises(UnreachableError):
         next(follow(agent, admin.ListEventsRequest()))  # type: ignore[arg-type]
 
 

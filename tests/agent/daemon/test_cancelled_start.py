@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.agent.daemon.config import resolve
 from penstock.agent.daemon.daemon import Daemon
-from penstock.agent.metrics.checkpoint import FoldKeeper
+from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 
 from tests.support.agent.agent import short_directory
 
@@ -30,14 +30,14 @@ async def test_sigterm_in_the_replay_is_no_damage(monkeypatch: pytest.MonkeyPatc
     """The start is cancelled; the journal stays where it is, as it is, for the next one."""
     replaying = asyncio.Event()
 
-    async def restore(_keeper: FoldKeeper) -> int:
+    async def restore(_keeper: AggregatorCheckpoint) -> int:
         replaying.set()
         await asyncio.sleep(3600)
         return 0
 
     with short_directory() as directory:
         with monkeypatch.context() as patched:
-            patched.setattr(FoldKeeper, "restore", restore)
+            patched.setattr(AggregatorCheckpoint, "restore", restore)
             daemon = _daemon(directory)
             start = asyncio.ensure_future(daemon.start())
             await replaying.wait()

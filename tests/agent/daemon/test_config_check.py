@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from penstock.agent.daemon.config import resolve
-from penstock.agent.daemon.config_check import Finding, check
+from penstock.agent.daemon.config_check import CheckResult, check
 from penstock.agent.daemon.main import main
 
 from tests.support.agent.certificates import Authority
 
 
-def findings(tmp_path, environment=None, **flags) -> list[Finding]:
+def findings(tmp_path, environment=None, **flags) -> list[CheckResult]:
     """Check a configuration in *tmp_path*."""
     return check(
         resolve(
@@ -29,10 +29,10 @@ def findings(tmp_path, environment=None, **flags) -> list[Finding]:
 def test_all_is_well(tmp_path):
     """Nothing is created."""
     assert findings(tmp_path) == [
-        Finding(f"--state-dir {tmp_path}/state: can be written"),
-        Finding(f"--listen unix://{tmp_path}/a.sock: can be made"),
-        Finding(f"--admin-listen unix://{tmp_path}/b.sock: can be made"),
-        Finding("traces: no OTEL_EXPORTER_OTLP_ENDPOINT, so they go nowhere"),
+        CheckResult(f"--state-dir {tmp_path}/state: can be written"),
+        CheckResult(f"--listen unix://{tmp_path}/a.sock: can be made"),
+        CheckResult(f"--admin-listen unix://{tmp_path}/b.sock: can be made"),
+        CheckResult("traces: no OTEL_EXPORTER_OTLP_ENDPOINT, so they go nowhere"),
     ]
     assert list(tmp_path.iterdir()) == []
 
@@ -74,7 +74,7 @@ def test_what_is_wrong(tmp_path):
 def test_a_name_that_no_file_can_have(tmp_path):
     """A sentence, no traceback."""
     first, *_ = findings(tmp_path, **{"state-dir": f"/tmp/{'x' * 300}"})
-    assert first == Finding(f"--state-dir /tmp/{'x' * 300}: File name too long", wrong=True)
+    assert first == CheckResult(f"--state-dir /tmp/{'x' * 300}: File name too long", wrong=True)
 
 
 def test_certificates_of_the_admin_service(tmp_path):
@@ -88,7 +88,7 @@ def test_certificates_of_the_admin_service(tmp_path):
         "admin-tls-client-ca": str(authority.cert),
         "admin-allow": "ops=write",
     }
-    assert Finding(f"--admin-tls-cert {files.cert}: fits its key") in findings(tmp_path, **flags)
+    assert CheckResult(f"--admin-tls-cert {files.cert}: fits its key") in findings(tmp_path, **flags)
     wrong = [each for each in findings(tmp_path, **{**flags, "admin-tls-key": "/nowhere"}) if each.wrong]
     assert [each.text for each in wrong] == ["--admin-tls-key '/nowhere' is no file; name a PEM file"]
 

@@ -6,13 +6,13 @@ import asyncio
 from unittest.mock import Mock
 
 import pytest
-from penstock.agent.daemon.health import REASONS, Condition
+from penstock.agent.daemon.health import REASONS, Health
 from penstock.agent.daemon.housekeeping import Housekeeper
-from penstock.agent.daemon.state_gauges import StateMetrics
+from penstock.agent.daemon.state_gauges import StateGauges
 from penstock.agent.errors import DamageError, StateError, TakenError
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
-from penstock.agent.state.database_files import Whereabouts
+from penstock.agent.state.database_files import DatabaseFiles
 from penstock.agent.state.directory import LOCK, StateDirectory
 from penstock.agent.state.disk_budget import MIN_LIMIT
 
@@ -20,7 +20,7 @@ from penstock.agent.state.disk_budget import MIN_LIMIT
 @pytest.fixture
 async def condition(tmp_path):
     """Return the condition of a journal in a state directory."""
-    condition = Condition()
+    condition = Health()
     condition.place = StateDirectory(tmp_path / "state", MIN_LIMIT)
     condition.journal = Journal.open(condition.place.path, limit=MIN_LIMIT)
     condition.policies = PolicyDatabase.open(condition.place.path)
@@ -32,7 +32,7 @@ async def condition(tmp_path):
 
 def test_before_anything_has_begun():
     """It works, as far as it goes, and is not ready."""
-    condition = Condition()
+    condition = Health()
     assert (condition.health(), condition.degraded()) == ("", "")
     assert condition.readiness() == "the agent is starting"
 
@@ -48,7 +48,7 @@ async def test_troubles(condition, monkeypatch):
     condition.phase = "serving"
     condition.place.trouble = "no disk"
     condition.not_copied = "no copy"
-    monkeypatch.setattr(Whereabouts, "notice", "put back")
+    monkeypatch.setattr(DatabaseFiles, "notice", "put back")
     condition.journal._writer.error = "no room"
     condition.journal.damage = "damaged"
     (condition.place.path / "state.corrupt-1").mkdir()
@@ -72,7 +72,7 @@ async def test_metrics_of_the_state(condition):
     condition.not_copied = "no copy"
     families = {
         family.metric.name: {sample.labels: sample.value for sample in family.samples}
-        for family in StateMetrics(condition.place, condition.journal, condition).families()
+        for family in StateGauges(condition.place, condition.journal, condition).families()
     }
     assert families["penstock_agent_degraded"] == {
         (reason,): reason == "policies_not_copied" for reason in REASONS

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.aio.rate_limit import Bucket, Hand
+from penstock.agent.aio.rate_limit import ByteSemaphore, TokenBucket
 from penstock.agent.errors import LimitError
 from penstock.agent.ingest import admission
 from penstock.agent.ingest.admission import MAX_ENGINES, MAX_STREAMS, Admission, give_back, resident_bytes
@@ -158,7 +158,7 @@ def test_resident_bytes_are_this_process():
 def test_a_bucket_gives_no_more_than_its_rate(steps):
     """In any stretch of time: the burst and what the rate gives, and the debt is told truly."""
     clock = Clock()
-    bucket = Bucket(10, 100, clock)
+    bucket = TokenBucket(10, 100, clock)
     taken, start = 0.0, clock.now
     for pause, amount in steps:
         clock.now += pause
@@ -173,7 +173,7 @@ def test_a_bucket_gives_no_more_than_its_rate(steps):
 
 async def test_a_hand_holds_so_much_at_a_time():
     """In the order of coming: a small one does not overtake a large one. One that is too large goes alone."""
-    hand, held, most, order = Hand(10), 0, 0, []
+    hand, held, most, order = ByteSemaphore(10), 0, 0, []
 
     async def work(number, size):
         nonlocal held, most
@@ -194,7 +194,7 @@ async def test_a_hand_holds_so_much_at_a_time():
 
 async def test_a_hand_is_free_after_an_error_or_a_cancellation():
     """Of the holder, and of one that waited in vain."""
-    hand = Hand(10)
+    hand = ByteSemaphore(10)
 
     async def fail():
         async with hand.hold(10):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import FullError
 from penstock.agent.ingest import loss_detector
-from penstock.agent.ingest.loss_detector import LossWatch, loss_batch
+from penstock.agent.ingest.loss_detector import LossDetector, loss_batch
 from penstock.agent.journal.agent_log import agent_source
 from penstock.agent.journal.reader import Reader
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 
@@ -94,11 +94,11 @@ async def test_grace(monkeypatch):
     """It is the option's, and what the caller adds, from now on."""
     waits = []
 
-    async def wait(_watch: LossWatch, _source: Source, _last_seen: int, grace: float) -> None:
+    async def wait(_watch: LossDetector, _source: Source, _last_seen: int, grace: float) -> None:
         waits.append(grace)
 
-    monkeypatch.setattr(LossWatch, "_wait", wait)
-    watch = LossWatch(Mock(), 3600)
+    monkeypatch.setattr(LossDetector, "_wait", wait)
+    watch = LossDetector(Mock(), 3600)
     watch.away(Source(epoch=1, key=EngineKey("", "0"), process="worker"))
     watch.away(Source(epoch=2, key=EngineKey("", "0"), process="worker"), 1, more=5)
     await asyncio.gather(*watch._waiting.values())
@@ -114,9 +114,9 @@ def test_a_source_that_comes_back_too_late_ends_nothing_twice(hasty):
     wait_until(lambda: own_batches(hasty), "the loss is in the log")
     engine.connect()
     engine.publish(deferral_end("open", start_ns=TIME, time_ns=TIME + 1))
-    fold = Fold()
+    fold = Aggregator()
     for _, source, batch in list(hasty.committed):
-        fold.apply(source, Contents(batch))
+        fold.apply(source, BatchColumns(batch))
     engine.goodbye()
     events = [event for _, _, batch in list(hasty.committed) for event in batch.events]
     assert sum(event.HasField("deferral_end") for event in events) == 2

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.internal import encoder, wire_format
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import ContractError
 from penstock.agent.ingest import message_limits
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
@@ -79,7 +79,7 @@ REFUSED = [
 def test_what_is_within_the_limits_is_taken(batch):
     """At each limit, and values that only a newer engine knows."""
     body = batch.SerializeToString()
-    check_batch(Contents(parse(body), body), body)
+    check_batch(BatchColumns(parse(body), body), body)
 
 
 @pytest.mark.parametrize(("batch", "sentence"), REFUSED)
@@ -87,7 +87,7 @@ def test_what_is_beyond_a_limit_is_refused_with_a_sentence(batch, sentence):
     """It names the field, its value and the limit."""
     body = batch.SerializeToString()
     with pytest.raises(ContractError) as caught:
-        check_batch(Contents(parse(body), body), body)
+        check_batch(BatchColumns(parse(body), body), body)
     assert sentence in str(caught.value)
 
 
@@ -194,7 +194,7 @@ def test_any_bytes_are_parsed_or_refused(body):
         assert count_entries(body, Batch.DESCRIPTOR, 50) <= 50
     with suppress(ContractError):
         batch = parse(body)
-        check_batch(Contents(batch, body), body)
+        check_batch(BatchColumns(batch, body), body)
         assert batch.epoch
 
 
@@ -209,7 +209,7 @@ def test_a_message_that_was_cut_or_changed_is_parsed_or_refused(data):
     cut = bytes(body[: data.draw(st.integers(0, len(body)))])
     with suppress(ContractError):
         batch = parse(cut)
-        check_batch(Contents(batch, cut), cut)
+        check_batch(BatchColumns(batch, cut), cut)
         assert all(index < len(batch.strings) for index in batch.transfers.peer)
 
 
@@ -241,7 +241,7 @@ def test_a_text_that_is_too_long_is_found_wherever_it_is(lengths, field, letter)
     batch = Batch(epoch=1, seq=1, events=events)
     body = batch.SerializeToString()
     if max(lengths, default=0) <= message_limits.MAX_TEXT:
-        check_batch(Contents(batch, body), body)
+        check_batch(BatchColumns(batch, body), body)
     else:
         with pytest.raises(ContractError, match=f"has a text of {message_limits.MAX_TEXT + 1} characters"):
-            check_batch(Contents(batch, body), body)
+            check_batch(BatchColumns(batch, body), body)

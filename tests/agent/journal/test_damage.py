@@ -13,7 +13,7 @@ import pytest
 from penstock.agent.errors import FullError, StateError
 from penstock.agent.journal import schema
 from penstock.agent.journal.connection import describe
-from penstock.agent.journal.disk_reserve import Reserve
+from penstock.agent.journal.disk_reserve import DiskReserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.state.archive import DamagedError, damaged, is_damage, trim
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -139,10 +139,10 @@ def test_what_is_not_ours_is_left_alone(tmp_path):
 
 def test_a_reserve_without_a_place_is_none(tmp_path):
     """It is a help, never a reason to fail."""
-    reserve = Reserve(tmp_path / "nowhere" / "reserve", 4096)
+    reserve = DiskReserve(tmp_path / "nowhere" / "reserve", 4096)
     reserve.take()
     assert not reserve.held
-    reserve = Reserve(tmp_path / "reserve", 4096)
+    reserve = DiskReserve(tmp_path / "reserve", 4096)
     reserve.take()
     assert reserve.held
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= 4096

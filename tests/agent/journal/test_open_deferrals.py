@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.agent.batch.columns import Contents
-from penstock.agent.journal.open_deferrals import Waits
+from penstock.agent.batch.columns import BatchColumns
+from penstock.agent.journal.open_deferrals import OpenDeferrals
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -27,14 +27,14 @@ _LOGS = st.lists(st.tuples(st.sampled_from([7, -8]), st.lists(_EVENTS, max_size=
 @given(_LOGS, st.none() | st.integers(0, 5))
 def test_columns_say_what_the_events_one_by_one_say(log, lost):
     """Starts, ends and closings of few requests, in any order, over the batches of a transaction; a source may vanish."""
-    waits = Waits()
+    waits = OpenDeferrals()
     begun, ended, closed = {}, [], []
     for number, (epoch, events) in enumerate(log):
         if number == lost:
             waits.forget(epoch)
             begun = {key: start for key, start in begun.items() if key[0] != epoch}
         batch = Batch(events=events)
-        waits.follow(epoch, number, Contents(batch, batch.SerializeToString()))
+        waits.follow(epoch, number, BatchColumns(batch, batch.SerializeToString()))
         for each in events:
             name = each.request_id
             if each.HasField("deferral_start"):

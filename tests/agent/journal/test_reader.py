@@ -7,12 +7,12 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal import reader as reading
 from penstock.agent.journal.connection import signed, unsigned
 from penstock.agent.journal.index_keys import kind_rows, request_ids, request_key
-from penstock.agent.journal.read_budget import Allowance
+from penstock.agent.journal.read_budget import ReadBudget
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -36,7 +36,7 @@ def test_a_batch_is_found_by_every_id_that_it_names():
         ],
     )
     batch.probes.request_id.append(0)
-    assert request_ids(Contents(batch)) == {
+    assert request_ids(BatchColumns(batch)) == {
         "sampled", "own", "remote", "closed", "external", "prefill", "w1", "w2", "newer"
     }  # fmt: skip
 
@@ -44,13 +44,13 @@ def test_a_batch_is_found_by_every_id_that_it_names():
 def test_a_time_that_sqlite_cannot_hold_is_cut():
     """The wire's time is unsigned; a nonsensical one must not stop the log."""
     batch = Batch(events=[Event(time_unix_nano=2**64 - 1), transfer_failure("r")])
-    assert kind_rows(Contents(batch)) == [(0, 2**63 - 1), (16, TIME)]
+    assert kind_rows(BatchColumns(batch)) == [(0, 2**63 - 1), (16, TIME)]
 
 
 def test_a_kind_has_one_row_with_the_newest_time():
     """However many events of it are in the batch, in whatever order; a time of 0 is one, too."""
     batch = Batch(events=[transfer_failure("r", time_ns=time) for time in (5, 7, 6)] + [Event()])
-    assert kind_rows(Contents(batch)) == [(16, 7), (0, 0)]
+    assert kind_rows(BatchColumns(batch)) == [(16, 7), (0, 0)]
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -143,11 +143,11 @@ async def test_what_is_read_of_a_request_is_bounded(journal, log):
     with journal.reader() as reader:
         size = len(reader.batches(0)[0].body)
         for left, found in ((1, [4]), (2 * size, [3, 4]), (4 * size, [1, 2, 3, 4])):
-            allowance = Allowance(left)
+            allowance = ReadBudget(left)
             assert [logged.id for logged in reader.request_batches("r", allowance=allowance)] == found
             assert allowance.cut is (len(found) < 4)
         # One whose id only has the same hash costs as much.
-        allowance = Allowance(2 * size)
+        allowance = ReadBudget(2 * size)
         assert reader.request_batches("plumless", allowance=allowance) == []
         assert allowance.cut
 
@@ -159,10 +159,10 @@ async def test_what_a_scan_reads_is_bounded(journal, log, request_id):
         await log(seq, transfer_failure("r"))
     with journal.reader() as reader:
         size = len(reader.batches(0)[0].body)
-        allowance = Allowance(2 * size)
+        allowance = ReadBudget(2 * size)
         assert pairs(reader.scan(request_id=request_id, allowance=allowance)) == [(3, 0), (2, 0)]
         assert allowance.cut
-        allowance = Allowance(3 * size)
+        allowance = ReadBudget(3 * size)
         assert len(pairs(reader.scan(request_id=request_id, allowance=allowance))) == 3
         assert not allowance.cut
 
@@ -172,7 +172,7 @@ async def test_a_step_of_a_question_has_its_time(journal, log):
     for seq in range(1, 4):
         await log(seq, transfer_failure("r"))
     seconds = iter([0.0, 1.0, 1.9, 2.0])
-    allowance = Allowance(seconds=2.0, clock=lambda: next(seconds))
+    allowance = ReadBudget(seconds=2.0, clock=lambda: next(seconds))
     with journal.reader() as reader:
         assert pairs(reader.scan(allowance=allowance)) == [(3, 0), (2, 0)]
     assert allowance.cut

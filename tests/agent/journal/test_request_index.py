@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.journal import lookup, request_index
 from penstock.agent.journal.index_keys import request_ids
 from penstock.agent.journal.reader import Reader
@@ -52,7 +52,7 @@ def check(reader: Reader, names: set[str]) -> None:
     named: dict[str, list[int]] = {name: [] for name in names}
     for logged in reader.batches(0, limit=10_000):
         batch = Batch.FromString(logged.body)
-        for name in request_ids(Contents(batch)):
+        for name in request_ids(BatchColumns(batch)):
             named.setdefault(name, []).append(logged.id)
     for name, batches in named.items():
         assert [logged.id for logged in reader.request_batches(name)] == batches
@@ -133,12 +133,12 @@ async def test_batches_far_apart_are_in_different_runs(journal, log, monkeypatch
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from penstock.agent.journal import Journal, requests
+from penstock.agent.journal import Journal, request_index
 from penstock.agent.model import EngineKey, Source
 from penstock.proto.v1.ingest_pb2 import Batch
 from tests.support.agent.batches import transfer_failure
 
-requests.RUN_KEYS = 8
+request_index.RUN_KEYS = 8
 source = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
 async def main():

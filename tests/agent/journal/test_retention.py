@@ -11,9 +11,9 @@ from penstock.agent.errors import FullError
 from penstock.agent.journal import retention, schema
 from penstock.agent.journal.journal import Journal
 from penstock.agent.journal.retention import TRACES
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import TRANSFER_FAILURES
-from penstock.agent.metrics.checkpoint import FoldKeeper
+from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.state import disk_budget
 from penstock.agent.state.disk_budget import MIB, Budget
@@ -266,7 +266,7 @@ async def test_counters_lose_nothing_of_what_was_deleted(tmp_path, source):
     sent = 0
     for life in range(6):
         journal = Journal.open(tmp_path, limit=LIMIT)
-        keeper = FoldKeeper(journal, fold := Fold())
+        keeper = AggregatorCheckpoint(journal, fold := Aggregator())
         await keeper.restore()
         log = Log(journal, source)
         log.seq = await journal.open_source(source)

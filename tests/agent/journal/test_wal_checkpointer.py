@@ -9,7 +9,7 @@ import threading
 
 from penstock.agent.journal import schema
 from penstock.agent.journal.journal import Journal
-from penstock.agent.journal.wal_checkpointer import Checkpointer
+from penstock.agent.journal.wal_checkpointer import WalCheckpointer
 from penstock.proto.v1.ingest_pb2 import Batch
 
 from tests.support.agent.agent import wait_until
@@ -45,7 +45,7 @@ async def test_a_small_journal_is_copied_by_its_writer(tmp_path):
 
 def test_the_writer_waits_for_a_slow_checkpoint_only(tmp_path, monkeypatch):
     """Beside a quick one it goes on; beside a slow one the log would grow without bound."""
-    made = Checkpointer(tmp_path / "none" / "journal.db")
+    made = WalCheckpointer(tmp_path / "none" / "journal.db")
     made.wait_if_slow()
     monkeypatch.setattr("penstock.agent.journal.wal_checkpointer._PATIENCE_SECONDS", 0.0)
     made._turn.acquire()

@@ -10,15 +10,15 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.samples import transfer_samples
 from penstock.agent.errors import StateError
 from penstock.agent.metrics import aggregator as fold_module
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics import ended_deferrals as ended_module
-from penstock.agent.metrics.aggregator import Fold, _Engine
+from penstock.agent.metrics.aggregator import Aggregator, _EngineSeries
 from penstock.agent.metrics.event_updates import transfer_updates
-from penstock.agent.metrics.series import IDLE_NANO, Room
+from penstock.agent.metrics.series import IDLE_NANO, SeriesBudget
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.proto.v1.common_pb2 import (
     DEFERRAL_ENDING_ENGINE_LOST,
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 Log = list[tuple["Source", Batch]]
 
 
-def folded(log: Log, cap: int = 1000) -> Fold:
+def folded(log: Log, cap: int = 1000) -> Aggregator:
     """Fold a log from the beginning."""
-    fold = Fold(cap)
+    fold = Aggregator(cap)
     for origin, batch in log:
-        fold.apply(origin, Contents(batch))
+        fold.apply(origin, BatchColumns(batch))
     return fold
 
 
-def counters(fold: Fold) -> dict[tuple[object, ...], tuple[object, ...]]:
+def counters(fold: Aggregator) -> dict[tuple[object, ...], tuple[object, ...]]:
     """Return every series with its value."""
     return {
         (engine.key, metric.name, row.labels): (row.total, row.counts)
@@ -62,10 +62,10 @@ def test_a_dump_and_the_rest_of_the_log_are_the_whole_log(log: Log, data: st.Dat
     """A restart at any point changes nothing, at the cap of label sets too."""
     cut = data.draw(st.integers(0, len(log)))
     whole = folded(log, cap)
-    restarted = Fold(cap)
+    restarted = Aggregator(cap)
     restarted.load(folded(log[:cut], cap).dump())
     for origin, batch in log[cut:]:
-        restarted.apply(origin, Contents(batch))
+        restarted.apply(origin, BatchColumns(batch))
     assert restarted.dump() == whole.dump()
     assert counters(restarted) == counters(whole)
 
@@ -102,11 +102,11 @@ def test_columns_count_as_their_rows_do(batches: list[Batch]) -> None:
 @given(LOGS, st.sampled_from([1, 3, 1000]), st.sampled_from([2, 50_000]))
 def test_what_is_counted_at_once_is_as_one_by_one(log: Log, cap: int, total: int) -> None:
     """Ended waits: the same counters, times and label sets, at the caps too."""
-    at_once, one_by_one = Fold(cap, total), Fold(cap, total)
+    at_once, one_by_one = Aggregator(cap, total), Aggregator(cap, total)
     for origin, batch in log:
-        at_once.apply(origin, Contents(batch, batch.SerializeToString()))
+        at_once.apply(origin, BatchColumns(batch, batch.SerializeToString()))
         with patch.object(fold_module, "_add_ended", return_value=False):
-            one_by_one.apply(origin, Contents(batch))
+            one_by_one.apply(origin, BatchColumns(batch))
         assert at_once.dump() == one_by_one.dump()
 
 
@@ -139,9 +139,11 @@ def test_failed_transfers_have_no_duration() -> None:
 
 def test_what_the_cap_does_is_counted_by_metric() -> None:
     """Folded updates and evicted label sets are series themselves."""
-    fold = Fold(cap=1)
+    fold = Aggregator(cap=1)
     for peer, time in (("a", 0), ("b", 0), ("c", IDLE_NANO)):
-        fold.apply(source(), Contents(Batch(events=[transfer_failure("r", peer=peer, time_ns=TIME + time)])))
+        fold.apply(
+            source(), BatchColumns(Batch(events=[transfer_failure("r", peer=peer, time_ns=TIME + time)]))
+        )
     (engine,) = fold.engines()
     assert [(row.labels, row.total) for row in engine.rows[c.LABEL_SETS_FOLDED]] == [
         ((c.TRANSFER_FAILURES.name,), 1)
@@ -156,7 +158,7 @@ def test_a_metric_that_is_gone_is_left_out_and_a_new_one_begins_at_zero() -> Non
     state = json.loads(zlib.decompress(folded([(source(), Batch(events=[transfer_failure("r")]))]).dump()))
     series = state["engines"][0]["series"]
     series["penstock_gone_total"] = series.pop(c.TRANSFER_FAILURES.name)
-    fold = Fold()
+    fold = Aggregator()
     fold.load(zlib.compress(json.dumps(state).encode()))
     assert fold.known() == [EngineKey("", "0")]
     (engine,) = fold.engines()
@@ -207,13 +209,13 @@ def test_a_deferral_that_ended_with_its_engine_does_not_end_again(*, restart: bo
     began = Batch(events=[transfer_failure("x")])
     fold = folded([(core, began), (agent, lost(1, ended("a"), ended("b")))])
     if restart:
-        fold, blob = Fold(), fold.dump()
+        fold, blob = Aggregator(), fold.dump()
         fold.load(blob)
     ready = DEFERRAL_ENDING_READY
     again = Batch(events=[ended("a", ending=ready), ended("a", TIME + 1, ready), ended("c", ending=ready)])
-    fold.apply(core, Contents(again, again.SerializeToString()))
+    fold.apply(core, BatchColumns(again, again.SerializeToString()))
     other = Batch(events=[ended("b", ending=ready)])
-    fold.apply(source(epoch=2), Contents(other, other.SerializeToString()))
+    fold.apply(source(epoch=2), BatchColumns(other, other.SerializeToString()))
     (rows,) = fold.engines()
     totals = {row.labels[1]: row.total for row in rows.rows[c.DEFERRALS]}
     assert totals == {"engine_lost": 2, "ready": 3}
@@ -235,10 +237,10 @@ def test_a_duration_that_exceeds_its_end_is_not_known(others: int) -> None:
     rows = [((1 << 64) - 1, 8, "a", ok), (7, 8, "a", ok), *[(9, 8, "b", ok)] * others]
     batch = transfers(rows)
     columns = folded([(source(), batch)])
-    one_by_one = Fold()
+    one_by_one = Aggregator()
     for sample in transfer_samples(batch):
         for metric, labels, value in transfer_updates(sample):
-            one_by_one._engines.setdefault(source().key, _Engine(1000, Room())).add(
+            one_by_one._engines.setdefault(source().key, _EngineSeries(1000, SeriesBudget())).add(
                 metric, labels, value, TIME
             )
     for fold in (columns, one_by_one):
@@ -265,16 +267,16 @@ def test_what_is_forgotten_begins_at_zero() -> None:
     )
     assert fold.counting_peer("a") == [engine.key, other.key]
     room = fold._room.left
-    fold.apply(agent, Contents(forgotten(peer={"address": "a"})))
+    fold.apply(agent, BatchColumns(forgotten(peer={"address": "a"})))
     assert fold.counting_peer("a") == [other.key]
     assert fold.counting_peer("b") == [engine.key]
     assert fold._room.left == room  # One series less, and one of this event's kind.
-    fold.apply(agent, Contents(forgotten(author="me")))
+    fold.apply(agent, BatchColumns(forgotten(author="me")))
     assert fold.known() == [other.key]
-    fold.apply(agent, Contents(Batch(events=[event("source_lost", epoch=2)])))
+    fold.apply(agent, BatchColumns(Batch(events=[event("source_lost", epoch=2)])))
     assert fold.known() == [other.key]
-    fold.apply(engine, Contents(Batch(events=[transfer_failure("r", peer="b")])))
-    fold.apply(engine, Contents(Batch(events=[transfer_failure("r", peer="b")])))
+    fold.apply(engine, BatchColumns(Batch(events=[transfer_failure("r", peer="b")])))
+    fold.apply(engine, BatchColumns(Batch(events=[transfer_failure("r", peer="b")])))
     back = next(item for item in fold.engines() if item.key == engine.key)
     assert [row.total for row in back.rows[c.TRANSFER_FAILURES]] == [2]
 
@@ -289,8 +291,8 @@ def test_a_replay_forgets_at_the_same_place(cut: int) -> None:
         (source(process=AGENT_PROCESS, epoch=9), forgotten()),
         (source(), Batch(events=[transfer_failure("r", peer="a")])),
     ]
-    whole, saved = folded(log), Fold()
+    whole, saved = folded(log), Aggregator()
     saved.load(folded(log[:cut]).dump())
     for of, batch in log[cut:]:
-        saved.apply(of, Contents(batch))
+        saved.apply(of, BatchColumns(batch))
     assert saved.dump() == whole.dump()

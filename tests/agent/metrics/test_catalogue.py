@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from penstock.agent.metrics import catalogue
 from penstock.agent.metrics.catalogue import METRICS
-from penstock.agent.metrics.model import Kind, Metric
+from penstock.agent.metrics.model import Metric, MetricKind
 
 GOLDEN = Path(__file__).parent / "golden" / "catalogue.txt"
 
@@ -34,9 +34,9 @@ def test_the_catalogue_is_as_agreed() -> None:
 def test_naming_rules(metric: Metric) -> None:
     """Names follow Prometheus' conventions and the types' suffixes."""
     assert re.fullmatch(r"penstock_[a-z][a-z0-9_]*", metric.name)
-    assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
-    assert metric.name.endswith("_info") == (metric.kind is Kind.INFO)
-    assert (metric.kind is Kind.HISTOGRAM) == bool(metric.buckets)
+    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+    assert metric.name.endswith("_info") == (metric.kind is MetricKind.INFO)
+    assert (metric.kind is MetricKind.HISTOGRAM) == bool(metric.buckets)
     assert metric.name.endswith(("_seconds", "_bytes", "_ratio")) or not metric.buckets
     assert list(metric.buckets) == sorted(set(metric.buckets))
     assert metric.help.endswith(".")
@@ -49,7 +49,7 @@ def test_labels(metric: Metric) -> None:
     assert not names & {"pod", "instance", "job", "namespace", "le", "rank", "request_id"}
     assert metric.free <= set(metric.labels)
     assert len(names) == len(metric.all_labels)
-    assert not metric.exemplars or metric.kind in {Kind.COUNTER, Kind.HISTOGRAM}
+    assert not metric.exemplars or metric.kind in {MetricKind.COUNTER, MetricKind.HISTOGRAM}
 
 
 def test_names_do_not_clash() -> None:

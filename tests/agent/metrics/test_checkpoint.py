@@ -11,8 +11,8 @@ import pytest
 from penstock.agent.errors import StateError
 from penstock.agent.journal.journal import Journal
 from penstock.agent.metrics import catalogue, event_updates
-from penstock.agent.metrics.aggregator import Fold
-from penstock.agent.metrics.checkpoint import FoldKeeper
+from penstock.agent.metrics.aggregator import Aggregator
+from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.sources.accounting import Account
 from penstock.proto.v1.events_pb2 import Event
@@ -21,7 +21,7 @@ from penstock.proto.v1.ingest_pb2 import Batch
 from tests.support.agent.batches import add_transfers, transfer_failure
 
 if TYPE_CHECKING:
-    from penstock.agent.batch.columns import Contents
+    from penstock.agent.batch.columns import BatchColumns
 
 SOURCE = Source(epoch=7, key=EngineKey("", "0"), process="engine-core")
 
@@ -33,7 +33,7 @@ class ListFold:
         self.seqs: list[int] = []
         self.refuses = False
 
-    def apply(self, source: Source, contents: Contents) -> None:
+    def apply(self, source: Source, contents: BatchColumns) -> None:
         """Remember one, and that it came with its source."""
         assert source == SOURCE
         if contents.batch.seq == 13:
@@ -62,7 +62,7 @@ async def append(journal, *seqs):
 async def test_a_restart_loads_and_replays(tmp_path, refuses, replayed):
     """From the saved state on, or from the beginning if it cannot be used; the result is the same."""
     journal = Journal.open(tmp_path)
-    first = FoldKeeper(journal, fold := ListFold())
+    first = AggregatorCheckpoint(journal, fold := ListFold())
     assert await first.restore() == 0
     await append(journal, 1, 2)
     first.save()
@@ -73,7 +73,7 @@ async def test_a_restart_loads_and_replays(tmp_path, refuses, replayed):
     journal = Journal.open(tmp_path)
     fold = ListFold()
     fold.refuses = refuses
-    second = FoldKeeper(journal, fold)
+    second = AggregatorCheckpoint(journal, fold)
     assert await second.restore() == replayed
     assert fold.seqs == [1, 2, 3, 4, 5]
     await append(journal, 5, 6)
@@ -86,7 +86,7 @@ async def test_a_replay_of_many_batches_lets_others_run(tmp_path):
     journal = Journal.open(tmp_path)
     await asyncio.gather(*(append(journal, seq) for seq in range(1, 13)), append(journal, 13))
     await asyncio.gather(*(append(journal, seq) for seq in range(14, 600)))
-    keeper = FoldKeeper(journal, fold := ListFold())
+    keeper = AggregatorCheckpoint(journal, fold := ListFold())
     turns = []
 
     async def other() -> None:
@@ -106,7 +106,7 @@ async def test_saving_goes_on_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.SAVE_BATCHES", 2)
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.POLL_SECONDS", 0.001)
     journal = Journal.open(tmp_path)
-    keeper = FoldKeeper(journal, ListFold())
+    keeper = AggregatorCheckpoint(journal, ListFold())
     await keeper.restore()
     keeper.save()
     assert journal.load_fold() is None
@@ -141,7 +141,7 @@ async def test_commits_go_on_while_the_state_is_dumped(tmp_path, monkeypatch, mo
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.POLL_SECONDS", 0.001)
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.MAX_WAITING", most)
     journal = Journal.open(tmp_path)
-    keeper = FoldKeeper(journal, fold := SlowFold())
+    keeper = AggregatorCheckpoint(journal, fold := SlowFold())
     await keeper.restore()
     saving = asyncio.ensure_future(keeper.keep_saving())
     await append(journal, 1, 2)
@@ -166,7 +166,7 @@ async def test_a_dump_that_fails_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.SAVE_BATCHES", 2)
     monkeypatch.setattr("penstock.agent.metrics.checkpoint.POLL_SECONDS", 0.001)
     journal = Journal.open(tmp_path)
-    keeper = FoldKeeper(journal, fold := SlowFold())
+    keeper = AggregatorCheckpoint(journal, fold := SlowFold())
     await keeper.restore()
     saving = asyncio.ensure_future(keeper.keep_saving())
     errors = iter([RuntimeError("boom")])
@@ -207,7 +207,7 @@ async def test_counters_begin_anew_where_all_of_the_log_is_gone(tmp_path):
     journal = Journal.open(tmp_path)
     fold = ListFold()
     fold.refuses = True
-    assert await FoldKeeper(journal, fold).restore() == 0
+    assert await AggregatorCheckpoint(journal, fold).restore() == 0
     assert journal.created_unix_nano > created
     await journal.close()
 
@@ -216,7 +216,7 @@ async def test_counters_begin_anew_where_all_of_the_log_is_gone(tmp_path):
 async def test_counters_that_cannot_be_whole_begin_anew(tmp_path, refuses):
     """The log's beginning was deleted: without the saved state what is left is counted, and the reset shows."""
     journal = Journal.open(tmp_path)
-    first = FoldKeeper(journal, ListFold())
+    first = AggregatorCheckpoint(journal, ListFold())
     await first.restore()
     await append(journal, 1, 2, 3)
     first.save()
@@ -231,7 +231,7 @@ async def test_counters_that_cannot_be_whole_begin_anew(tmp_path, refuses):
     journal = Journal.open(tmp_path)
     fold = ListFold()
     fold.refuses = refuses
-    assert await FoldKeeper(journal, fold).restore() == (2 if refuses else 1)
+    assert await AggregatorCheckpoint(journal, fold).restore() == (2 if refuses else 1)
     assert fold.seqs == ([3, 4] if refuses else [1, 2, 3, 4])
     assert (journal.created_unix_nano > created) is refuses
     await journal.close()
@@ -251,7 +251,7 @@ async def test_a_batch_that_a_bad_disk_has_spoilt(tmp_path):
     database.close()
 
     journal = Journal.open(tmp_path)
-    keeper = FoldKeeper(journal, fold := ListFold())
+    keeper = AggregatorCheckpoint(journal, fold := ListFold())
     assert await keeper.restore() == 3
     assert (fold.seqs, keeper.at) == ([1], 3)
     await append(journal, 4)
@@ -282,7 +282,7 @@ async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, caps
         return {row.labels: row.total for row in engine.rows[catalogue.EVENTS]}, fold.account(SOURCE.epoch)
 
     journal = Journal.open(tmp_path)
-    keeper = FoldKeeper(journal, fold := Fold())
+    keeper = AggregatorCheckpoint(journal, fold := Aggregator())
     await keeper.restore()
     for each in (batch, good):
         await journal.append(SOURCE, each, each.SerializeToString())
@@ -297,7 +297,7 @@ async def test_an_entry_that_cannot_be_counted(tmp_path, monkeypatch, rule, caps
     # Killed before anything was saved, and after.
     for replayed, poisoned in ((2, 1), (0, 0)):
         journal = Journal.open(tmp_path)
-        keeper = FoldKeeper(journal, fold := Fold())
+        keeper = AggregatorCheckpoint(journal, fold := Aggregator())
         assert await keeper.restore() == replayed
         assert counted(fold) == (expected, Account(stored=6))
         assert keeper.poisoned == poisoned

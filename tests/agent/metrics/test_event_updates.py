@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.samples import transfer_samples
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.bulk_updates import probe_bulks, transfer_bulks
@@ -254,19 +254,19 @@ def test_what_is_not_known_of_a_transfer_is_no_observation() -> None:
     batch = transfers([(0, 9, PEER, common.TRANSFER_RESULT_OK), (7, 0, PEER, common.TRANSFER_RESULT_OK)])
     updates = [update.metric for row in transfer_samples(batch) for update in transfer_updates(row)]
     assert updates == [c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFERS, c.TRANSFER_DURATION]
-    assert [(bulk.metric, bulk.amount, bulk.values) for bulk in transfer_bulks(Contents(batch))] == [
+    assert [(bulk.metric, bulk.amount, bulk.values) for bulk in transfer_bulks(BatchColumns(batch))] == [
         (c.TRANSFERS, 2, []),
         (c.TRANSFER_DURATION, 0, [7]),
         (c.TRANSFER_SIZE, 0, [9]),
     ]
-    (nothing,) = transfer_bulks(Contents(transfers([(0, 0, PEER, common.TRANSFER_RESULT_OK)])))
+    (nothing,) = transfer_bulks(BatchColumns(transfers([(0, 0, PEER, common.TRANSFER_RESULT_OK)])))
     assert nothing.metric is c.TRANSFERS
 
 
 def test_probes() -> None:
     """Probes count by connector, peer and result."""
     rows = [(PEER, common.PROBE_RESULT_HIT), (PEER, common.PROBE_RESULT_MISS), ("", common.PROBE_RESULT_MISS)]
-    assert [(bulk.metric, bulk.labels, bulk.amount) for bulk in probe_bulks(Contents(probes(rows)))] == [
+    assert [(bulk.metric, bulk.labels, bulk.amount) for bulk in probe_bulks(BatchColumns(probes(rows)))] == [
         (c.CACHE_PROBES, ("ZmqECConnector", PEER, "hit"), 1),
         (c.CACHE_PROBES, ("ZmqECConnector", PEER, "miss"), 1),
         (c.CACHE_PROBES, ("ZmqECConnector", "unknown", "miss"), 1),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.exposition import OPENMETRICS, PLAIN, negotiate, write
-from penstock.agent.metrics.family import Distribution, Family, Mark, Sample
-from penstock.agent.metrics.model import Kind
+from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
+from penstock.agent.metrics.model import MetricKind
 
 from tests.support.agent.metric_logs import UNTIMED
 from tests.support.prometheus.exposition import reference
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(['a"b', "a\\b", "a\nb", "", "%s"])
 NUMBERS = st.integers(0, 1 << 60) | st.floats(allow_nan=False)
 MARKS = st.builds(
-    Mark,
+    ExemplarPoint,
     st.just("0af7651916cd43dd8448eb211c80319c"),
     st.just("b7ad6b7169203331"),
     NUMBERS,
@@ -34,13 +34,13 @@ def families(draw: st.DrawFn) -> Family:
     """Draw a family of any metric of the catalogue."""
     metric: Metric = draw(st.sampled_from(METRICS))
     labels = st.tuples(*(TEXT for _ in metric.all_labels))
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         size = len(metric.buckets) + 1
         counts = st.lists(st.integers(0, 1 << 40), min_size=size, max_size=size).map(tuple)
         marks = st.dictionaries(st.integers(0, size - 1), MARKS, max_size=2)
         rows = st.lists(st.builds(Distribution, labels, NUMBERS, counts, marks), max_size=3)
         return Family(metric, distributions=draw(rows))
-    mark = MARKS | st.none() if metric.kind is Kind.COUNTER else st.none()
+    mark = MARKS | st.none() if metric.kind is MetricKind.COUNTER else st.none()
     return Family(metric, draw(st.lists(st.builds(Sample, labels, NUMBERS, mark), max_size=3)))
 
 

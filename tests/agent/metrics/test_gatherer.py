@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.samples import transfer_samples
 from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import METRICS
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition import OPENMETRICS, PLAIN
-from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.metrics.process import ProcessUse
 from penstock.agent.model import AGENT_PROCESS, EngineKey
 from penstock.agent.policy.files.file_source import FileStatus
@@ -146,11 +146,11 @@ SNAPSHOT = Snapshot(
 )
 
 
-def golden_exposition() -> Exposition:
+def golden_exposition() -> Gatherer:
     """Build what the golden files show."""
-    fold, exemplars = Fold(), Exemplars()
+    fold, exemplars = Aggregator(), Exemplars()
     for origin, batch in LOG:
-        fold.apply(origin, Contents(batch))
+        fold.apply(origin, BatchColumns(batch))
         for entry in (*batch.events, *transfer_samples(batch)):
             exemplars.note(origin, entry, TRACE, SPAN)
     files = FileStatus(error="a.yaml:1: no", applied=2, refused=1, last_success=TIME / SECOND - 60)
@@ -169,7 +169,7 @@ def golden_exposition() -> Exposition:
     agent.commit.observe(0.0008)
     agent.ack.observe(0.004)
     agent.export.observe(12)
-    return Exposition(
+    return Gatherer(
         fold,
         lambda: [
             replace(live(DECODE, SNAPSHOT), unaccounted=-2),
@@ -240,10 +240,10 @@ def test_both_formats_parse_and_say_the_same() -> None:
     assert "trace_id" not in plain
 
 
-def one_failure() -> Fold:
+def one_failure() -> Aggregator:
     """Fold one failure of engine 0."""
-    fold = Fold()
-    fold.apply(source(), Contents(Batch(events=[transfer_failure("r")])))
+    fold = Aggregator()
+    fold.apply(source(), BatchColumns(Batch(events=[transfer_failure("r")])))
     return fold
 
 
@@ -263,7 +263,7 @@ def test_gauges_go_at_once_and_the_rest_when_an_engine_is_forgotten() -> None:
     assert "penstock_engines_connected 0.0" in away
     assert "penstock_engines_expected 1.0" in away
     sources.clear()
-    fold.apply(source(process=AGENT_PROCESS), Contents(Batch(events=[event("forgotten")])))
+    fold.apply(source(process=AGENT_PROCESS), BatchColumns(Batch(events=[event("forgotten")])))
     gone = rendered.render("")[0].decode()
     assert 'engine="0"' not in gone
     assert "penstock_engines_expected 0.0" in gone
@@ -279,7 +279,7 @@ def test_after_a_restart_the_counters_are_there_before_their_engine() -> None:
 def test_an_engine_is_connected_by_its_engine_core() -> None:
     """Workers that outlive their EngineCore are no engine."""
     sources = [live(source(), connected=False), live(source(process="worker", epoch=2))]
-    body = exposition(Fold(), sources).render("")[0].decode()
+    body = exposition(Aggregator(), sources).render("")[0].decode()
     assert 'penstock_engine_connected{engine="0",server=""} 0.0' in body
 
 
@@ -299,4 +299,6 @@ def test_a_part_that_fails_does_not_take_the_others_along() -> None:
 
 def test_an_engine_expected_by_configuration() -> None:
     """The configuration wins over what has been seen."""
-    assert "penstock_engines_expected 4.0" in exposition(Fold(), engines_expected=4).render("")[0].decode()
+    assert (
+        "penstock_engines_expected 4.0" in exposition(Aggregator(), engines_expected=4).render("")[0].decode()
+    )

@@ -9,13 +9,13 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.batch.samples import transfer_samples
 from penstock.agent.metrics.agent_metrics import AgentMetrics
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.exposition import OPENMETRICS
-from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.metrics.gatherer import Gatherer
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -46,8 +46,8 @@ class Busy:
     """
 
     def __init__(self) -> None:
-        self._fold, self._exemplars = Fold(), Exemplars()
-        self._exposition = Exposition(
+        self._fold, self._exemplars = Aggregator(), Exemplars()
+        self._exposition = Gatherer(
             self._fold,
             lambda: [live(source(), Snapshot(leases={"count": 2}), seen=time.time_ns())],
             self._exemplars,
@@ -60,8 +60,8 @@ class Busy:
         now = time.time_ns()
         batch = transfers([(20_000_000, 1 << 20, PEER, common.TRANSFER_RESULT_OK)] * 10, time_ns=now)
         failure = transfer_failure("r", mode=common.FAILURE_MODE_LATE_READ, time_ns=now)
-        self._fold.apply(source(), Contents(batch))
-        self._fold.apply(source(), Contents(Batch(events=[failure])))
+        self._fold.apply(source(), BatchColumns(batch))
+        self._fold.apply(source(), BatchColumns(Batch(events=[failure])))
         for entry in (failure, *transfer_samples(batch)):
             self._exemplars.note(source(), entry, TRACE, SPAN)
         body, content_type = self._exposition.render(accept)

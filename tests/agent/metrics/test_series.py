@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, RESERVED, Room, Series
+from penstock.agent.metrics.series import IDLE_NANO, MAX_LABEL, RESERVED, Series, SeriesBudget
 
 from tests.support.agent.metric_logs import UNTIMED
 
@@ -55,7 +55,7 @@ def test_a_peer_that_calls_itself_other() -> None:
 
 def test_series_share_a_room() -> None:
     """When it is used up new label sets fold, but for a few of each metric; metrics without free text never do."""
-    room = Room(20)
+    room = SeriesBudget(20)
     flood, other, words = (Series(metric, 1000, room) for metric in (c.LATE_READS, c.LATE_READS, c.EVENTS))
     for number in range(100):
         flood.add((f"peer-{number}",), 1, time=1)
@@ -67,7 +67,7 @@ def test_series_share_a_room() -> None:
     assert len(totals(words)) == 100
     assert len(totals(other)) == RESERVED + 1
     assert totals(other)["__other__",] == 5
-    again = Room(20)
+    again = SeriesBudget(20)
     loaded = Series.load(c.LATE_READS, flood.dump(), 1000, again)
     assert totals(loaded) == totals(flood)
     assert again.left == 20 - len(totals(flood))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.gauge_set import MAX, Sheet, add
+from penstock.agent.metrics.gauge_set import MAX, GaugeSet, add
 from penstock.agent.metrics.snapshot_gauges import add_snapshots
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import common_pb2 as common
@@ -31,7 +31,7 @@ def gauges(
     *sources: LiveSource, wanted: Any = None, cap: int = 1000
 ) -> dict[str, dict[tuple[str, ...], float]]:
     """Return the gauges of engine 0 by name and own labels."""
-    sheet = Sheet(cap)
+    sheet = GaugeSet(cap)
     add_snapshots(sheet, sources, wanted)
     return {
         family.metric.name: {sample.labels[2:]: sample.value for sample in family.samples}
@@ -160,7 +160,7 @@ def test_engines_of_one_server_are_data_parallel() -> None:
     """Also where vLLM tells each of them that it is alone."""
     alone = Snapshot(engine={"data_parallel_size": 1})
     second = replace(CORE, key=EngineKey(CORE.key.server, "1"), epoch=CORE.epoch + 1)
-    sheet = Sheet()
+    sheet = GaugeSet()
     add_snapshots(sheet, [live(CORE, alone), live(second, alone)], None)
     (info,) = [family for family in sheet.families() if family.metric is c.ENGINE_INFO]
     place = 2 + c.ENGINE_INFO.labels.index("data_parallel_size")
@@ -249,7 +249,7 @@ def test_no_gauge_without_a_live_snapshot(gone: LiveSource) -> None:
 )
 def test_beyond_the_cap_values_are_merged(metric: Metric, shown: dict[tuple[str, ...], float]) -> None:
     """Label sets beyond the cap fold into __other__, and how many is told."""
-    sheet = Sheet(cap=2)
+    sheet = GaugeSet(cap=2)
     for name in "dbca":
         sheet.merge(
             add if metric is c.TRANSFERS_IN_FLIGHT else MAX, metric, EngineKey("", "0"), 1.0, "kv", name
@@ -262,7 +262,7 @@ def test_beyond_the_cap_values_are_merged(metric: Metric, shown: dict[tuple[str,
 def test_beyond_the_cap_what_cannot_be_merged_is_left_out() -> None:
     """A clock offset of many peers at once would be no clock offset."""
     status = [{"peer": {"address": name}, "clock_offset_nano": 1} for name in "cba"]
-    sheet = Sheet(cap=2)
+    sheet = GaugeSet(cap=2)
     add_snapshots(sheet, [live(CORE, Snapshot(peers=status))], None)
     shown = {
         family.metric: [sample.labels[2] for sample in family.samples]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock.agent.errors import HeldError
 from penstock.agent.model import EngineKey, digest
 from penstock.agent.sources import engine_owners as module
-from penstock.agent.sources.engine_owners import Holders
+from penstock.agent.sources.engine_owners import EngineOwners
 
 from tests.support.manual_clock import SECOND, ManualClock
 
@@ -22,7 +22,7 @@ class House:
 
     def __init__(self):
         self.clock = ManualClock()
-        self.holders = Holders(GRACE, lambda: self.clock() / SECOND)
+        self.holders = EngineOwners(GRACE, lambda: self.clock() / SECOND)
         self.ousted = []
 
     def enter(self, credential):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.errors import ImpossibleError, NotFoundError
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.model import EngineKey
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -126,12 +126,12 @@ def test_the_log_says_what_was_forgotten(harness: AdminHarness) -> None:
         "forgotten",
         "transfer_failure",
     ]
-    replayed = Fold()
+    replayed = Aggregator()
     with harness.journal.reader() as reader:
         for row in reader.batches(0):
             source = reader.source(row.epoch)
             assert source is not None
-            replayed.apply(source, Contents(Batch.FromString(row.body), row.body))
+            replayed.apply(source, BatchColumns(Batch.FromString(row.body), row.body))
     assert replayed.dump() == harness.fold.dump()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from penstock.agent.errors import StateError, TakenError, UnwritableError
-from penstock.agent.journal.disk_reserve import Reserve
+from penstock.agent.journal.disk_reserve import DiskReserve
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.state import directory
@@ -71,7 +71,7 @@ def test_links_that_come_later_are_not_followed(tmp_path):
         Lock(tmp_path / "lock", "it")
     with pytest.raises(StateError, match="cannot be used"):
         PolicyDatabase.open(tmp_path)
-    reserve = Reserve(tmp_path / "reserve", 4096)
+    reserve = DiskReserve(tmp_path / "reserve", 4096)
     reserve.take()
     with pytest.raises(StateError, match="cannot be used"):
         Journal.open(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.ctl.render.events import event_words
-from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.spans import semconv
 from penstock.proto.v1 import common_pb2
 
@@ -34,7 +34,7 @@ from tests.support.agent.stories import (
     sample,
 )
 
-GRACE = Limits().grace_nano
+GRACE = AssemblyLimits().grace_nano
 MOST = (1 << 64) - 1
 FAILED, ABORTED = common_pb2.OUTCOME_FAILED, common_pb2.OUTCOME_ABORTED
 

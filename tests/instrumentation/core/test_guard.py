@@ -10,8 +10,8 @@ import threading
 import tracemalloc
 
 import pytest
-from penstock.instrumentation.core.drop_counter import OTHER, Tally
-from penstock.instrumentation.core.guard import LOG_INTERVAL, Guards
+from penstock.instrumentation.core.drop_counter import OTHER, DropCounter
+from penstock.instrumentation.core.guard import LOG_INTERVAL, GuardRegistry
 
 from tests.support.seconds import SecondsClock
 
@@ -23,12 +23,12 @@ def clock() -> SecondsClock:
 
 
 @pytest.fixture
-def guards(clock: SecondsClock) -> Guards:
+def guards(clock: SecondsClock) -> GuardRegistry:
     """Make guards as in production."""
-    return Guards(raising=False, clock=clock)
+    return GuardRegistry(raising=False, clock=clock)
 
 
-def test_contains_and_counts(guards: Guards) -> None:
+def test_contains_and_counts(guards: GuardRegistry) -> None:
     """An exception is swallowed and counted by hook and class."""
     for error in (ValueError("a"), ValueError("b"), KeyError("c")):
         with guards("hook"):
@@ -37,7 +37,7 @@ def test_contains_and_counts(guards: Guards) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_lets_the_hosts_own_through(guards: Guards, kind: type[BaseException]) -> None:
+def test_lets_the_hosts_own_through(guards: GuardRegistry, kind: type[BaseException]) -> None:
     """What ends a process or a generator is never contained nor counted."""
     with pytest.raises(kind), guards("hook"):
         raise kind
@@ -46,13 +46,13 @@ def test_lets_the_hosts_own_through(guards: Guards, kind: type[BaseException]) -
 
 def test_raises_under_test(clock: SecondsClock) -> None:
     """With raising on, the error is counted and comes through."""
-    guards = Guards(raising=True, clock=clock)
+    guards = GuardRegistry(raising=True, clock=clock)
     with pytest.raises(ValueError, match="seen"), guards("hook"):
         raise ValueError("seen")
     assert guards.counts.take() == {("hook", "ValueError"): 1}
 
 
-def test_is_reusable_and_reentrant(guards: Guards) -> None:
+def test_is_reusable_and_reentrant(guards: GuardRegistry) -> None:
     """One guard may be entered while it is entered; each level contains its own error."""
     guard = guards("hook")
     assert guards("hook") is guard
@@ -66,7 +66,9 @@ def test_is_reusable_and_reentrant(guards: Guards) -> None:
     assert guards.counts.take() == {("hook", "ValueError"): 1, ("hook", "KeyError"): 1}
 
 
-def test_logs_once_a_minute(guards: Guards, clock: SecondsClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_once_a_minute(
+    guards: GuardRegistry, clock: SecondsClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """A hook that fails all the time writes one line a minute, which tells how many it stands for."""
     with caplog.at_level(logging.WARNING, "penstock"):
         for _ in range(5):
@@ -82,7 +84,7 @@ def test_logs_once_a_minute(guards: Guards, clock: SecondsClock, caplog: pytest.
     assert caplog.records[-1].exc_info
 
 
-def test_broken_logging_is_contained(guards: Guards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_logging_is_contained(guards: GuardRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even a host whose logging raises sees nothing of it."""
 
     def broken(*_: object, **__: object) -> None:
@@ -94,7 +96,7 @@ def test_broken_logging_is_contained(guards: Guards, monkeypatch: pytest.MonkeyP
     assert guards.counts
 
 
-def test_allocates_nothing_when_nothing_happens(guards: Guards) -> None:
+def test_allocates_nothing_when_nothing_happens(guards: GuardRegistry) -> None:
     """Ten thousand passes through a guard leave no memory behind."""
     with guards("hook"):
         pass
@@ -125,7 +127,7 @@ def test_environment_decides(value: str, raises: bool) -> None:
 
 def test_tally_is_exact_over_threads() -> None:
     """Counts of several threads add up, whenever they are taken."""
-    tally, taken = Tally(), 0
+    tally, taken = DropCounter(), 0
 
     def work() -> None:
         for _ in range(2_000):
@@ -142,7 +144,7 @@ def test_tally_is_exact_over_threads() -> None:
 
 def test_tally_is_bounded() -> None:
     """Keys beyond the bound are counted as other; a key that is known goes on."""
-    tally = Tally(limit=2)
+    tally = DropCounter(limit=2)
     for word in "abcda":
         tally.add(word, "x")
     assert tally.take() == {("a", "x"): 2, ("b", "x"): 1, (OTHER, OTHER): 2}

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER
 from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.registry import Extension, HookRegistry, HookState, Requirement, State
+from penstock.instrumentation.hooks.registry import (
+    Extension,
+    HookRegistry,
+    HookState,
+    InstanceState,
+    Requirement,
+)
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:
@@ -176,8 +182,8 @@ class Derived(Constructed):
 )
 def test_state(attributes: tuple[str, ...], reason: str) -> None:
     """What a constructor sets is there, that of a base included; the rest is named."""
-    assert State(Derived, attributes).unmet() == reason
-    assert not State(object, ()).unmet()
+    assert InstanceState(Derived, attributes).unmet() == reason
+    assert not InstanceState(object, ()).unmet()
 
 
 def test_install_is_idempotent(registry: HookRegistry) -> None:

@@ -7,19 +7,19 @@ import json
 import pytest
 from penstock.instrumentation.core.constants import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
 from penstock.instrumentation.hooks.report import (
-    Answer,
-    Finding,
+    HookReport,
+    HookStatus,
     Report,
-    Verdict,
+    Surrounding,
     as_json,
     as_text,
     surroundings,
 )
 
-FITS = Answer("scheduler", COMPONENT_SCHEDULER, Verdict.FITS, host="Scheduler")
-LEFT_OUT = Answer("eplb", COMPONENT_WORKER, Verdict.LEFT_OUT, "EplbState.step is missing")
-OFF = Answer("client_error", COMPONENT_FRONTEND, Verdict.OFF, "disabled by PENSTOCK_HOOKS_DISABLED")
-NOT_USED = Answer("nixl", COMPONENT_WORKER, Verdict.NOT_USED, "vLLM finds no NIXL", "Worker")
+FITS = HookReport("scheduler", COMPONENT_SCHEDULER, HookStatus.FITS, host="Scheduler")
+LEFT_OUT = HookReport("eplb", COMPONENT_WORKER, HookStatus.LEFT_OUT, "EplbState.step is missing")
+OFF = HookReport("client_error", COMPONENT_FRONTEND, HookStatus.OFF, "disabled by PENSTOCK_HOOKS_DISABLED")
+NOT_USED = HookReport("nixl", COMPONENT_WORKER, HookStatus.NOT_USED, "vLLM finds no NIXL", "Worker")
 VERSIONS = {"vLLM": "0.33.0", "NIXL": ""}
 
 TEXT = """\
@@ -35,13 +35,13 @@ not fit for this vLLM: eplb; engines start without, what these show is missing""
 
 def test_for_people() -> None:
     """One line a hook, what is missing at the end."""
-    report = Report(VERSIONS, (FITS, LEFT_OUT, OFF, NOT_USED), (Finding("vLLM will load the plugin"),))
+    report = Report(VERSIONS, (FITS, LEFT_OUT, OFF, NOT_USED), (Surrounding("vLLM will load the plugin"),))
     assert as_text(report) == TEXT
 
 
 def test_for_programs() -> None:
     """The same with the verdict of the whole."""
-    report = Report(VERSIONS, (LEFT_OUT,), (Finding("vLLM will load the plugin"),))
+    report = Report(VERSIONS, (LEFT_OUT,), (Surrounding("vLLM will load the plugin"),))
     assert json.loads(as_json(report)) == {
         "versions": VERSIONS,
         "hooks": [
@@ -61,13 +61,15 @@ def test_for_programs() -> None:
 @pytest.mark.parametrize(
     ("answers", "findings", "wrong"),
     [
-        ((FITS,), (Finding("x"),), False),
+        ((FITS,), (Surrounding("x"),), False),
         ((FITS, OFF, NOT_USED), (), False),
         ((FITS, LEFT_OUT), (), True),
-        ((FITS,), (Finding("x", wrong=True),), True),
+        ((FITS,), (Surrounding("x", wrong=True),), True),
     ],
 )
-def test_what_is_wrong(answers: tuple[Answer, ...], findings: tuple[Finding, ...], wrong: bool) -> None:
+def test_what_is_wrong(
+    answers: tuple[HookReport, ...], findings: tuple[Surrounding, ...], wrong: bool
+) -> None:
     """A hook that does not fit or a plugin that is not loaded; not what somebody chose or does not use."""
     assert Report(VERSIONS, answers, findings).wrong is wrong
 

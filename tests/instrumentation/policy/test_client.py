@@ -436,7 +436,7 @@ def test_an_expiry_that_a_long_step_delays_is_no_hang(
     """It is told as one only after the deadline, and no longer than it lasts."""
     monkeypatch.setattr(applier, "ATTEMPT", 0.01)
     clock = SecondsClock()
-    desk = applier.PolicyDesk(runtime, FIELDS, faults_allowed=False, clock=clock)
+    desk = applier.PolicyApplier(runtime, FIELDS, faults_allowed=False, clock=clock)
     schedule = [entry("h-1", FAILURE_ACTION_FAIL, 10), entry("h-2", FAILURE_ACTION_RECOMPUTE)]
     assert desk.take(Push(nonce=1, schedule=schedule)).ack.hash == "h-1"
     clock.now += 10.0

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.policy.decode import RefusedError, decode
-from penstock.instrumentation.policy.policy_schedule import Entry, Schedule
+from penstock.instrumentation.policy.policy_schedule import Entry, PolicySchedule
 from penstock.instrumentation.resilience.policy import (
     NO_POLICY,
     Action,
@@ -196,7 +196,7 @@ def test_no_bytes_raise_anything_else(content: bytes) -> None:
 def test_schedule_is_a_staircase(durations: list[float], later: float) -> None:
     """At any time the entry whose span holds it is in force, and the last one for good."""
     entries = [Entry(Policy(hash=str(index)), span) for index, span in enumerate(durations)]
-    schedule = Schedule([*entries, Entry(Policy(hash="last"))], 100.0)
+    schedule = PolicySchedule([*entries, Entry(Policy(hash="last"))], 100.0)
     step = schedule.at(100.0 + later)
     passed, expected = 100.0, "last"
     for index, span in enumerate(durations):

@@ -9,12 +9,12 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.policy.active_policy import PolicyHolder
+from penstock.instrumentation.policy.active_policy import ActivePolicy
 from penstock.instrumentation.policy.decode_orders import decode_directives
 from penstock.instrumentation.resilience.fault_drills import Drill
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES, Directives
+from penstock.instrumentation.resilience.orders import NO_ORDERS, Orders
 from penstock.instrumentation.resilience.policy import NO_POLICY, Policy
-from penstock.instrumentation.resilience.quarantine import Order
+from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 from penstock.proto.v1.policy_pb2 import Push
 
 SECOND = 1_000_000_000
@@ -27,12 +27,12 @@ def push(**fields: Any) -> Push:
     return json_format.ParseDict(fields, Push())
 
 
-def decoded(message: Push, *, faults_allowed: bool = True) -> tuple[Directives, dict[str, str]]:
+def decoded(message: Push, *, faults_allowed: bool = True) -> tuple[Orders, dict[str, str]]:
     """Decode at the second 100."""
     return decode_directives(message, faults_allowed=faults_allowed, now_ns=100 * SECOND)
 
 
-def taken(message: Push) -> Directives:
+def taken(message: Push) -> Orders:
     """Decode what is to be taken as a whole."""
     directives, refused = decoded(message)
     assert refused == {}
@@ -51,8 +51,8 @@ def test_everything_a_directive_can_say() -> None:
         )
     )
     assert found.orders == (
-        Order("o", "10.0.0.7:5600", quarantined=True, ttl_ns=3 * SECOND // 2),
-        Order("l", "p", quarantined=False, ttl_ns=None),
+        QuarantineOrder("o", "10.0.0.7:5600", quarantined=True, ttl_ns=3 * SECOND // 2),
+        QuarantineOrder("l", "p", quarantined=False, ttl_ns=None),
     )
     drill = Drill("d", c.CHANNEL_KV, c.FAILURE_MODE_SETUP, 0.5, 60 * SECOND, "p", 2 * SECOND)
     assert found.drills == (drill,)
@@ -61,7 +61,7 @@ def test_everything_a_directive_can_say() -> None:
 
 def test_nothing_ordered() -> None:
     """A push without directives is always the same nothing."""
-    assert taken(push()) is NO_DIRECTIVES
+    assert taken(push()) is NO_ORDERS
 
 
 def test_drills_run_down() -> None:
@@ -143,15 +143,15 @@ def test_no_bytes_raise(content: bytes) -> None:
 
 def test_followers_hear_every_swap() -> None:
     """Who follows the policy hears the present one, and each swap before it can be acted upon."""
-    holder, heard = PolicyHolder(), []
+    holder, heard = ActivePolicy(), []
 
-    def follower(policy: Policy, directives: Directives) -> None:
+    def follower(policy: Policy, directives: Orders) -> None:
         heard.append((policy, directives))
 
     holder.follow(follower)
-    ordered = Directives(orders=(Order("o", "p", quarantined=True),))
+    ordered = Orders(orders=(QuarantineOrder("o", "p", quarantined=True),))
     assert holder.swap(NO_POLICY, 1.0, ordered)
     assert holder.swap(Policy(hash="h"), 1.0)
     holder.unfollow(follower)
     assert holder.swap(NO_POLICY, 1.0)
-    assert heard == [(NO_POLICY, NO_DIRECTIVES), (NO_POLICY, ordered), (Policy(hash="h"), ordered)]
+    assert heard == [(NO_POLICY, NO_ORDERS), (NO_POLICY, ordered), (Policy(hash="h"), ordered)]

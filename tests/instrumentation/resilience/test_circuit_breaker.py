@@ -7,15 +7,21 @@ from dataclasses import replace
 
 import pytest
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.resilience.circuit_breaker import Admit, Circuit, Failure, Rules, State
+from penstock.instrumentation.resilience.circuit_breaker import (
+    Admit,
+    BreakerState,
+    CircuitBreaker,
+    PeerFailure,
+    Rules,
+)
 from penstock.instrumentation.resilience.policy import PeerQuarantine
 from penstock.proto.v1 import common_pb2, events_pb2
 
 RULES = Rules(failures=3, window_ns=30, duration_ns=60, max_peers_percent=100)
-REFUSED = Failure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_REFUSED)
-INCOMPATIBLE = Failure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_INCOMPATIBLE)
-TIMEOUT = Failure(constants.FAILURE_MODE_TIMEOUT, constants.ERROR_TYPE_TIMEOUT)
-COLLATERAL = Failure(constants.FAILURE_MODE_COLLATERAL, constants.ERROR_TYPE_REFUSED)
+REFUSED = PeerFailure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_REFUSED)
+INCOMPATIBLE = PeerFailure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_INCOMPATIBLE)
+TIMEOUT = PeerFailure(constants.FAILURE_MODE_TIMEOUT, constants.ERROR_TYPE_TIMEOUT)
+COLLATERAL = PeerFailure(constants.FAILURE_MODE_COLLATERAL, constants.ERROR_TYPE_REFUSED)
 NUMBERS = itertools.count(1)
 
 
@@ -29,9 +35,9 @@ def fail(circuit, now, failure=REFUSED, *, engine_id="", probe=0, rules=RULES):
 
 def opened(now=0, failure=REFUSED, engine_id="e1"):
     """Give a circuit that failures have opened."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.meet(engine_id, asked=True)
-    while circuit.state is State.CLOSED:
+    while circuit.state is BreakerState.CLOSED:
         fail(circuit, now, failure)
     return circuit
 
@@ -43,7 +49,7 @@ def ask(circuit, now, rules=RULES):
 
 def test_states_are_the_wires():
     """States go on the wire as they are."""
-    for state in State:
+    for state in BreakerState:
         assert events_pb2.QuarantineState.Value(f"QUARANTINE_STATE_{state.name}") == state
 
 
@@ -84,14 +90,14 @@ def test_rules_that_cannot_work(values, text):
 
 def test_opens_after_failures_in_the_window():
     """The third failure within the window opens it."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     assert [fail(circuit, now) for now in (0, 10, 29)] == ["", "", "failures"]
-    assert (circuit.state, circuit.until(RULES)) == (State.OPEN, 29 + 60)
+    assert (circuit.state, circuit.until(RULES)) == (BreakerState.OPEN, 29 + 60)
 
 
 def test_the_window_slides():
     """A failure as old as the window no longer counts."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     assert [fail(circuit, now) for now in (0, 10, 30, 39)] == ["", "", "", "failures"]
 
 
@@ -104,27 +110,27 @@ def test_which_modes_count(mode):
         constants.FAILURE_MODE_LATE_READ,
         constants.FAILURE_MODE_EXPIRED,
     }
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for now in range(10):
-        fail(circuit, now, Failure(mode, constants.ERROR_TYPE_OTHER))
-    assert circuit.state is (State.CLOSED if mode in innocent else State.OPEN)
+        fail(circuit, now, PeerFailure(mode, constants.ERROR_TYPE_OTHER))
+    assert circuit.state is (BreakerState.CLOSED if mode in innocent else BreakerState.OPEN)
 
 
 def test_a_missing_item_does_not_count():
     """An evicted item is a miss, not a sick peer."""
-    circuit = Circuit()
-    evicted = Failure(constants.FAILURE_MODE_LOAD, constants.ERROR_TYPE_EVICTED)
+    circuit = CircuitBreaker()
+    evicted = PeerFailure(constants.FAILURE_MODE_LOAD, constants.ERROR_TYPE_EVICTED)
     assert [fail(circuit, now, evicted) for now in range(5)] == [""] * 5
 
 
 def test_slowness_alone_never_opens_it():
     """Transfers over our own deadline do not add up while others get through."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for now in range(0, 60, 3):
         assert fail(circuit, now, TIMEOUT) == ""
         assert fail(circuit, now + 1, TIMEOUT) == ""
         circuit.succeeded(0)
-    assert circuit.state is State.CLOSED
+    assert circuit.state is BreakerState.CLOSED
 
 
 def test_a_peer_that_hangs_opens_it():
@@ -134,7 +140,7 @@ def test_a_peer_that_hangs_opens_it():
 
 def test_successes_do_not_hide_failures():
     """A peer that flaps fails often enough, whatever succeeds in between."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for now in (0, 1):
         fail(circuit, now)
         circuit.succeeded(0)
@@ -148,7 +154,7 @@ def test_exactly_one_probe():
     probe = ask(circuit, 60)
     assert probe.remote
     assert probe.probe
-    assert circuit.state is State.HALF_OPEN
+    assert circuit.state is BreakerState.HALF_OPEN
     assert ask(circuit, 61) == Admit(remote=False, reason="probing")
 
 
@@ -156,7 +162,7 @@ def test_probe_that_goes_well_closes():
     """A good probe closes the circuit, and counting starts over."""
     circuit = opened()
     circuit.succeeded(ask(circuit, 60).probe)
-    assert (circuit.state, circuit.reason) == (State.CLOSED, "probe_ok")
+    assert (circuit.state, circuit.reason) == (BreakerState.CLOSED, "probe_ok")
     assert [fail(circuit, now) for now in (61, 62, 63)] == ["", "", "failures"]
 
 
@@ -178,9 +184,9 @@ def test_nothing_else_decides_a_probe():
     for probe in (0, lost):
         circuit.succeeded(probe)
         assert fail(circuit, 121, probe=probe) == ""
-        assert circuit.state is State.HALF_OPEN
+        assert circuit.state is BreakerState.HALF_OPEN
     circuit.succeeded(second)
-    assert circuit.state is State.CLOSED
+    assert circuit.state is BreakerState.CLOSED
 
 
 def test_a_lost_probe_is_replaced():
@@ -209,7 +215,7 @@ def test_incompatible_is_permanent_until_the_engine_id_changes():
     circuit.meet("e2", asked=False)
     assert ask(circuit, 10**18) == Admit(remote=False, reason="incompatible")
     circuit.meet("e2", asked=True)
-    assert (circuit.state, circuit.reason) == (State.CLOSED, "engine_id_changed")
+    assert (circuit.state, circuit.reason) == (BreakerState.CLOSED, "engine_id_changed")
 
 
 def test_incompatible_with_an_unknown_engine_is_probed():
@@ -224,7 +230,7 @@ def test_incompatible_with_an_unknown_engine_is_probed():
 
 def test_late_report_about_a_former_engine():
     """An incompatibility with an engine that is gone says nothing about the new one."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.meet("e2", asked=True)
     assert fail(circuit, 0, INCOMPATIBLE, engine_id="e1") == ""
     assert fail(circuit, 0, INCOMPATIBLE, engine_id="e2") == "incompatible"
@@ -244,7 +250,7 @@ def test_other_failures_outlive_the_engine_id():
     """A restarted engine behind the same bad network is still probed first."""
     circuit = opened()
     circuit.meet("e2", asked=True)
-    assert circuit.state is State.OPEN
+    assert circuit.state is BreakerState.OPEN
 
 
 def test_failures_while_open_do_not_prolong_it():
@@ -257,14 +263,14 @@ def test_failures_while_open_do_not_prolong_it():
 def test_new_rules_hold_for_what_runs():
     """A shorter duration lets the probe through sooner, a lower threshold counts what is there."""
     assert ask(opened(), 10, replace(RULES, duration_ns=10)).probe
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     fail(circuit, 0)
     assert fail(circuit, 1, rules=replace(RULES, failures=2)) == "failures"
 
 
 def test_memory_is_bounded_where_it_may_not_open():
     """However many failures come, only as many as are needed are kept."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for _ in range(1000):
         circuit.failed(REFUSED, "", 0, RULES, 0)
     assert len(circuit._counted) == RULES.failures
@@ -273,10 +279,10 @@ def test_memory_is_bounded_where_it_may_not_open():
 @pytest.mark.parametrize("rehearsed", range(4))
 def test_rehearsals_count_and_mark(rehearsed):
     """A quarantine that would not have come without a rehearsal is marked as one."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for number in range(3):
         fail(circuit, number, replace(REFUSED, rehearsal=number < rehearsed))
-    assert circuit.state is State.OPEN
+    assert circuit.state is BreakerState.OPEN
     assert circuit.rehearsal == (rehearsed > 0)
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.resilience.deadlines import Deadlines, Limits, Overdue, Wait, exceeded
+from penstock.instrumentation.resilience.deadlines import (
+    DeadlineLimits,
+    Deadlines,
+    Overdue,
+    WaitKind,
+    exceeded,
+)
 from penstock.instrumentation.resilience.policy import Deferral
 
-NONE = Limits()
-LIMITS = Limits(max_start_wait_ns=30, max_transfer_wait_ns=5)
+NONE = DeadlineLimits()
+LIMITS = DeadlineLimits(max_start_wait_ns=30, max_transfer_wait_ns=5)
 
 
 @pytest.mark.parametrize(
@@ -17,13 +23,13 @@ LIMITS = Limits(max_start_wait_ns=30, max_transfer_wait_ns=5)
     [
         (None, NONE),
         (Deferral(), NONE),
-        (Deferral(max_start_wait=30.0), Limits(30_000_000_000, None)),
-        (Deferral(max_transfer_wait=0.0015), Limits(None, 1_500_000)),
+        (Deferral(max_start_wait=30.0), DeadlineLimits(30_000_000_000, None)),
+        (Deferral(max_transfer_wait=0.0015), DeadlineLimits(None, 1_500_000)),
     ],
 )
 def test_limits_of_a_policy(deferral, limits):
     """Seconds become nanoseconds; what a policy leaves open has no limit."""
-    assert Limits.from_policy(deferral) == limits
+    assert DeadlineLimits.from_policy(deferral) == limits
 
 
 @pytest.mark.parametrize(
@@ -31,11 +37,11 @@ def test_limits_of_a_policy(deferral, limits):
     [
         (NONE, 0, 10_000, None),
         (LIMITS, 0, 130, None),
-        (LIMITS, 0, 131, (Wait.START, 31, 30)),
+        (LIMITS, 0, 131, (WaitKind.START, 31, 30)),
         (LIMITS, 130, 135, None),
-        (LIMITS, 110, 116, (Wait.TRANSFER, 6, 5)),
-        (LIMITS, 131, 140, (Wait.START, 31, 30)),
-        (Limits(max_transfer_wait_ns=5), 0, 10_000, None),
+        (LIMITS, 110, 116, (WaitKind.TRANSFER, 6, 5)),
+        (LIMITS, 131, 140, (WaitKind.START, 31, 30)),
+        (DeadlineLimits(max_transfer_wait_ns=5), 0, 10_000, None),
     ],
 )
 def test_which_deadline_a_wait_was_over(limits, transfer, end, over):
@@ -49,7 +55,7 @@ def test_start_wait():
     deadlines.begin("r", 100)
     assert deadlines.next_due(LIMITS) == 130
     assert deadlines.take_overdue(LIMITS, 130) == []
-    assert deadlines.take_overdue(LIMITS, 131) == [Overdue("r", Wait.START, 31, 30)]
+    assert deadlines.take_overdue(LIMITS, 131) == [Overdue("r", WaitKind.START, 31, 30)]
     assert deadlines.take_overdue(LIMITS, 1000) == []
     assert len(deadlines) == 0
 
@@ -61,7 +67,7 @@ def test_transfer_wait_counts_from_the_start():
     deadlines.started("r", 129)
     assert deadlines.next_due(LIMITS) == 134
     assert deadlines.take_overdue(LIMITS, 134) == []
-    assert deadlines.take_overdue(LIMITS, 135) == [Overdue("r", Wait.TRANSFER, 6, 5)]
+    assert deadlines.take_overdue(LIMITS, 135) == [Overdue("r", WaitKind.TRANSFER, 6, 5)]
 
 
 def test_repeated_polls_change_nothing():
@@ -82,8 +88,10 @@ def test_live_change_applies_to_those_that_wait():
     deadlines.begin("r", 0)
     assert deadlines.take_overdue(NONE, 10**18) == []
     assert deadlines.next_due(NONE) is None
-    assert deadlines.take_overdue(Limits(max_start_wait_ns=60), 50) == []
-    assert [each.request_id for each in deadlines.take_overdue(Limits(max_start_wait_ns=10), 50)] == ["r"]
+    assert deadlines.take_overdue(DeadlineLimits(max_start_wait_ns=60), 50) == []
+    assert [each.request_id for each in deadlines.take_overdue(DeadlineLimits(max_start_wait_ns=10), 50)] == [
+        "r"
+    ]
 
 
 def test_end_and_late_start():
@@ -107,7 +115,7 @@ def test_a_start_reported_late_counts_from_the_later_one():
     assert [each.request_id for each in deadlines.take_overdue(LIMITS, 26)] == ["a", "b"]
 
 
-limits = st.builds(Limits, st.none() | st.integers(0, 40), st.none() | st.integers(0, 40))
+limits = st.builds(DeadlineLimits, st.none() | st.integers(0, 40), st.none() | st.integers(0, 40))
 steps = st.tuples(
     st.integers(0, 20),
     st.sampled_from(["begin", "started", "end", "check"]),
@@ -124,11 +132,11 @@ def test_like_a_plain_scan(script):
         now += pause
         if what == "begin":
             deadlines.begin(request_id, now)
-            model.setdefault(request_id, (Wait.START, now))
+            model.setdefault(request_id, (WaitKind.START, now))
         elif what == "started":
             deadlines.started(request_id, now)
-            if model.get(request_id, ("", 0))[0] is Wait.START:
-                model[request_id] = (Wait.TRANSFER, now)
+            if model.get(request_id, ("", 0))[0] is WaitKind.START:
+                model[request_id] = (WaitKind.TRANSFER, now)
         elif what == "end":
             deadlines.end(request_id)
             model.pop(request_id, None)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.resilience.decisions import DecidedBy, Decision, Outcome
-from penstock.instrumentation.resilience.ledger import Ledger
+from penstock.instrumentation.resilience.ledger import DecisionLog
 
 RECOMPUTED = Decision(Outcome.RECOMPUTED, DecidedBy.POLICY, "first")
 FAILED = Decision(Outcome.FAILED, DecidedBy.BUDGET, "later")
@@ -19,14 +19,14 @@ def never():
 
 def test_first_decision_sticks():
     """A second report of the same attempt gets the first decision and is told that it is not the first."""
-    ledger = Ledger()
+    ledger = DecisionLog()
     assert ledger.settle("r", 1, lambda: RECOMPUTED) == (RECOMPUTED, True)
     assert ledger.settle("r", 1, never) == (RECOMPUTED, False)
 
 
 def test_each_attempt_is_decided():
     """Another attempt of the request, and the same attempt of another, are decided on their own."""
-    ledger = Ledger()
+    ledger = DecisionLog()
     ledger.settle("r", 1, lambda: RECOMPUTED)
     assert ledger.settle("r", 2, lambda: FAILED) == (FAILED, True)
     assert ledger.settle("s", 1, lambda: FAILED) == (FAILED, True)
@@ -34,7 +34,7 @@ def test_each_attempt_is_decided():
 
 def test_an_error_decides_nothing():
     """A decision that raised can be taken again."""
-    ledger = Ledger()
+    ledger = DecisionLog()
     with pytest.raises(AssertionError, match="decided twice"):
         ledger.settle("r", 1, never)
     assert ledger.settle("r", 1, lambda: FAILED) == (FAILED, True)
@@ -42,7 +42,7 @@ def test_an_error_decides_nothing():
 
 def test_bounded_and_counted():
     """Above the capacity the one asked for longest ago goes, and is counted."""
-    ledger = Ledger(capacity=2)
+    ledger = DecisionLog(capacity=2)
     ledger.settle("a", 1, lambda: RECOMPUTED)
     ledger.settle("b", 1, lambda: RECOMPUTED)
     ledger.settle("a", 1, never)
@@ -55,7 +55,7 @@ def test_bounded_and_counted():
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.sampled_from([RECOMPUTED, FAILED]))))
 def test_one_first_per_attempt(reports):
     """Within the capacity each attempt is reported once, with one decision for all its reports."""
-    ledger = Ledger(capacity=9)
+    ledger = DecisionLog(capacity=9)
     decisions, firsts = {}, []
     for request_id, attempt, decision in reports:
         settled = ledger.settle(request_id, attempt, lambda decision=decision: decision)

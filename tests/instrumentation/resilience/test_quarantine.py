@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from penstock.instrumentation.resilience.circuit_breaker import Admit, State
-from penstock.instrumentation.resilience.quarantine import Order, Status
+from penstock.instrumentation.resilience.circuit_breaker import Admit, BreakerState
+from penstock.instrumentation.resilience.quarantine import QuarantineOrder, Status
 
 from tests.support.manual_clock import SECOND
 from tests.support.policy.quarantine_bench import EVERYONE, IDLE, INCOMPATIBLE, REFUSED, REMOTE, RULES, Bench
@@ -19,20 +19,20 @@ def test_life_of_a_quarantine():
     assert bench.admit("a") == Admit(remote=False, reason="failures")
     assert bench.admit("b") == REMOTE
     assert bench.quarantine.listing() == [
-        Status("a", "e1", State.OPEN, "failures", 60 * SECOND, rehearsal=False)
+        Status("a", "e1", BreakerState.OPEN, "failures", 60 * SECOND, rehearsal=False)
     ]
     bench.advance(60)
     probe = bench.admit("a")
     assert probe.probe
-    assert [status.state for status in bench.quarantine.listing()] == [State.HALF_OPEN]
+    assert [status.state for status in bench.quarantine.listing()] == [BreakerState.HALF_OPEN]
     assert bench.admit("a") == Admit(remote=False, reason="probing")
     bench.report("a", probe=probe.probe)
     assert bench.admit("a") == REMOTE
     assert bench.quarantine.listing() == []
     assert bench.story() == [
-        ("a", State.CLOSED, State.OPEN, "failures"),
-        ("a", State.OPEN, State.HALF_OPEN, "expired"),
-        ("a", State.HALF_OPEN, State.CLOSED, "probe_ok"),
+        ("a", BreakerState.CLOSED, BreakerState.OPEN, "failures"),
+        ("a", BreakerState.OPEN, BreakerState.HALF_OPEN, "expired"),
+        ("a", BreakerState.HALF_OPEN, BreakerState.CLOSED, "probe_ok"),
     ]
 
 
@@ -104,8 +104,8 @@ def test_a_lower_share_releases_the_longest_open():
     bench.rules(replace(RULES, max_peers_percent=34))
     assert bench.cut_off() == {"c"}
     assert bench.story() == [
-        ("a", State.OPEN, State.CLOSED, "max_peers_percent"),
-        ("b", State.OPEN, State.CLOSED, "max_peers_percent"),
+        ("a", BreakerState.OPEN, BreakerState.CLOSED, "max_peers_percent"),
+        ("b", BreakerState.OPEN, BreakerState.CLOSED, "max_peers_percent"),
     ]
 
 
@@ -126,14 +126,14 @@ def test_policy_removed_lifts_all_automatic_ones():
     bench.break_peer("c", INCOMPATIBLE)
     bench.advance(900)
     bench.break_peer("a")
-    bench.order(Order("1", "b", quarantined=True))
+    bench.order(QuarantineOrder("1", "b", quarantined=True))
     assert bench.cut_off() == {"a", "b", "c"}
     bench.story()
     bench.rules(None)
     assert bench.cut_off() == {"b"}
     assert sorted(bench.story()) == [
-        ("a", State.OPEN, State.CLOSED, "policy"),
-        ("c", State.OPEN, State.CLOSED, "policy"),
+        ("a", BreakerState.OPEN, BreakerState.CLOSED, "policy"),
+        ("c", BreakerState.OPEN, BreakerState.CLOSED, "policy"),
     ]
     bench.rules(EVERYONE)
     assert bench.admit("c") == REMOTE
@@ -147,7 +147,7 @@ def test_idle_peers_are_forgotten():
     bench.advance(900)
     bench.admit("c")
     assert bench.quarantine.known_peers == 1
-    assert bench.story() == [("a", State.OPEN, State.CLOSED, "expired")]
+    assert bench.story() == [("a", BreakerState.OPEN, BreakerState.CLOSED, "expired")]
 
 
 def test_idle_peers_shrink_the_share():
@@ -189,7 +189,7 @@ def test_incompatible_outlasts_idleness():
     bench.advance(10**6)
     bench.story()
     assert bench.admit("a", "e2") == REMOTE
-    assert bench.story()[-1] == ("a", State.OPEN, State.CLOSED, "engine_id_changed")
+    assert bench.story()[-1] == ("a", BreakerState.OPEN, BreakerState.CLOSED, "engine_id_changed")
 
 
 def test_peers_are_bounded():
@@ -213,7 +213,7 @@ def test_rehearsal_is_told():
 def test_an_idle_check_does_nothing():
     """Between due times nothing is looked at; the due time itself is not missed."""
     bench = Bench()
-    bench.order(Order("1", "a", quarantined=True, ttl_ns=10 * SECOND))
+    bench.order(QuarantineOrder("1", "a", quarantined=True, ttl_ns=10 * SECOND))
     bench.advance(9)
     bench.quarantine.advance(bench.now)
     assert bench.cut_off() == {"a"}

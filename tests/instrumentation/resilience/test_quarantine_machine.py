@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.resilience.circuit_breaker import Failure, Rules, State
-from penstock.instrumentation.resilience.quarantine import Order, Quarantine
+from penstock.instrumentation.resilience.circuit_breaker import BreakerState, PeerFailure, Rules
+from penstock.instrumentation.resilience.quarantine import Quarantine, QuarantineOrder
 
 MAX_PEERS = 5
 IDLE = 200
@@ -19,10 +19,10 @@ modes = st.sampled_from(
 error_types = st.sampled_from(
     [constants.ERROR_TYPE_REFUSED, constants.ERROR_TYPE_TIMEOUT, constants.ERROR_TYPE_INCOMPATIBLE],
 )
-failures = st.builds(Failure, modes, error_types, st.booleans())
+failures = st.builds(PeerFailure, modes, error_types, st.booleans())
 rules = st.builds(Rules, st.integers(1, 3), st.integers(1, 60), st.integers(1, 60), st.integers(0, 100))
 orders = st.builds(
-    Order,
+    QuarantineOrder,
     st.sampled_from(["1", "2", "3"]),
     peers,
     st.booleans(),
@@ -37,7 +37,7 @@ class QuarantineMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0
         self.rules: Rules | None = None
-        self.told: dict[str, State] = {}
+        self.told: dict[str, BreakerState] = {}
         self.sick: set[str] = set()
         self.probes: list[tuple[str, int]] = []
         self.quarantine = Quarantine(self.hear, idle_ns=IDLE, max_peers=MAX_PEERS)
@@ -45,7 +45,7 @@ class QuarantineMachine(RuleBasedStateMachine):
     def hear(self, change) -> None:
         """Fold the changes as a reader of the events would."""
         peer = change.status.peer
-        assert change.previous is self.told.get(peer, State.CLOSED)
+        assert change.previous is self.told.get(peer, BreakerState.CLOSED)
         assert change.status.reason
         self.told[peer] = change.status.state
 
@@ -68,10 +68,10 @@ class QuarantineMachine(RuleBasedStateMachine):
             assert answer.probe not in {number for _, number in self.probes}
             self.probes.append((peer, answer.probe))
         elif answer.remote:
-            assert self.told.get(peer, State.CLOSED) is State.CLOSED
+            assert self.told.get(peer, BreakerState.CLOSED) is BreakerState.CLOSED
         else:
             assert answer.reason
-            assert self.told[peer] is not State.CLOSED
+            assert self.told[peer] is not BreakerState.CLOSED
 
     @rule(peer=peers, engine_id=engine_ids, failure=failures)
     def fail(self, peer, engine_id, failure):
@@ -120,7 +120,9 @@ class QuarantineMachine(RuleBasedStateMachine):
     def listing_is_what_was_told(self):
         """Compare the listing with what a reader of the events knows."""
         listed = {status.peer: status.state for status in self.quarantine.listing()}
-        assert listed == {peer: state for peer, state in self.told.items() if state is not State.CLOSED}
+        assert listed == {
+            peer: state for peer, state in self.told.items() if state is not BreakerState.CLOSED
+        }
 
     @invariant()
     def share_is_never_exceeded(self):

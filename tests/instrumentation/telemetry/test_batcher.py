@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, ROUND, SOON, Collector
+from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, ROUND, SOON, Batcher
 from penstock.instrumentation.telemetry.emitter import Emitter
 
 
@@ -24,7 +24,7 @@ def emit(emitter, count=1, kind="request_closed"):
 @pytest.mark.parametrize(("kind", "wait"), [("request_closed", ROUND), ("transfer_failure", SOON)])
 def test_a_stream_is_sealed_once_a_round(emitter, kind, wait):
     """One entry a millisecond for four seconds, after a silence; what somebody may wait for goes sooner."""
-    collector, sealed = Collector(emitter, lambda: None), []
+    collector, sealed = Batcher(emitter, lambda: None), []
     assert collector.collect(10.0, free=True, accounts=False) == []
     assert collector.flush_at == NEVER
     for number in range(4000):
@@ -41,7 +41,7 @@ def test_a_stream_is_sealed_once_a_round(emitter, kind, wait):
 
 def test_an_urgent_entry_takes_the_calm_ones_along(emitter):
     """And the next batch has its own time again."""
-    collector = Collector(emitter, lambda: None)
+    collector = Batcher(emitter, lambda: None)
     emit(emitter)
     assert collector.collect(100.0, free=True, accounts=False) == []
     emit(emitter, kind="load_outcome")
@@ -55,7 +55,7 @@ def test_an_urgent_entry_takes_the_calm_ones_along(emitter):
 
 def test_what_waits_goes_with_a_snapshot(emitter):
     """One wake-up for both, if nothing is in flight."""
-    collector = Collector(emitter, lambda: None)
+    collector = Batcher(emitter, lambda: None)
     emit(emitter)
     assert collector.collect(100.0, free=False, accounts=True) == []
     assert collector.collect(100.0, free=True, accounts=True)
@@ -65,7 +65,7 @@ def test_who_looks_by_himself_is_not_rung_for_a_calm_entry():
     """Only for an urgent one, and only once for a batch."""
     rings = []
     emitter = Emitter(lambda: rings.append(emitter.queued()))
-    collector = Collector(emitter, lambda: None)
+    collector = Batcher(emitter, lambda: None)
     collector.collect(100.0, free=True, accounts=False, watched=True)
     emit(emitter, BATCH_ENTRIES - 1)
     assert rings == []
@@ -83,7 +83,7 @@ def test_who_looks_by_himself_is_not_rung_for_a_calm_entry():
 
 def test_full_batches_do_not_wait(emitter):
     """Not for the pace, and not for a free link."""
-    collector = Collector(emitter, lambda: None)
+    collector = Batcher(emitter, lambda: None)
     emit(emitter)
     assert collector.collect(100.0, free=True, accounts=False) == []
     assert collector.collect(100.0 + ROUND, free=True, accounts=False)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.core.drop_counter import DropCounter
 from penstock.instrumentation.telemetry import encoder, records
 from penstock.instrumentation.telemetry.encoder import frame, seal, text
 from penstock.instrumentation.telemetry.outbox import Sealed
@@ -46,7 +46,7 @@ def test_event_fields() -> None:
         "blocks": 0,
     }
     record = (TIME, "transfer_failure", fields, constants.COMPONENT_WORKER, 4, "req", True)
-    drops = Tally()
+    drops = DropCounter()
     (found,) = batches(seal([record], [], [], drops))
     (got,) = found.events
     assert (got.time_unix_nano, got.component, got.rank, got.request_id, got.rehearsal) == (
@@ -66,7 +66,7 @@ def test_event_fields() -> None:
 def test_columns_share_one_string_table() -> None:
     """Text of transfers and probes is an index into one table whose first entry is empty."""
     probes = [(TIME, 3, 1, "ZmqECConnector", "", "r-2")]
-    (found,) = batches(seal([], [transfer("r-1"), transfer("r-2")], probes, Tally()))
+    (found,) = batches(seal([], [transfer("r-1"), transfer("r-2")], probes, DropCounter()))
     table = found.strings
     assert table[0] == ""
     assert len(set(table)) == len(table)
@@ -93,7 +93,7 @@ def test_columns_share_one_string_table() -> None:
 )
 def test_bad_event_is_dropped_alone(bad: Any, kind: str) -> None:
     """An event that cannot be encoded is counted; its neighbours arrive."""
-    drops = Tally()
+    drops = DropCounter()
     (found,) = batches(seal([event(request_id="a"), bad, event(request_id="b")], [], [], drops))
     assert [item.request_id for item in found.events] == ["a", "b"]
     assert drops.take() == {("encode_error", kind): 1}
@@ -104,7 +104,7 @@ def test_bad_event_is_dropped_alone(bad: Any, kind: str) -> None:
 )
 def test_bad_sample_is_dropped_alone(bad: Any) -> None:
     """A sample that cannot be encoded is counted; its neighbours arrive in full."""
-    drops = Tally()
+    drops = DropCounter()
     (found,) = batches(seal([], [transfer("a"), bad, transfer("b")], [], drops))
     assert [found.strings[index] for index in found.transfers.request_id] == ["a", "b"]
     assert len(found.transfers.duration_nano) == 2
@@ -113,7 +113,7 @@ def test_bad_sample_is_dropped_alone(bad: Any) -> None:
 
 def test_only_bad_entries_make_no_batch() -> None:
     """Nothing to send is no batch."""
-    drops = Tally()
+    drops = DropCounter()
     assert seal([event("nonsense")], [(1, 2)], [], drops) == []
     assert drops.take() == {("encode_error", "unknown"): 1, ("encode_error", "transfer_sample"): 1}
 
@@ -123,7 +123,7 @@ def test_large_batch_is_split() -> None:
     # About 60 KB each.
     fields = {"layers": [{"layer": 1, "recv_expert_ids": [70_000] * 5_000} for _ in range(4)]}
     events = [event("eplb_rebalance", fields, f"r-{index}") for index in range(60)]
-    drops = Tally()
+    drops = DropCounter()
     sealed = seal(events, [transfer(f"t-{index}") for index in range(3)], [], drops)
     found = batches(sealed)
     assert len(found) > 1
@@ -137,7 +137,7 @@ def test_large_batch_is_split() -> None:
 def test_too_many_parts_are_split() -> None:
     """A batch holds no more strings and submessages than the agent takes."""
     fields = {"layers": [{"layer": 1, "from_ranks": [{"rank": 1, "bytes": 1}] * 100} for _ in range(100)]}
-    drops = Tally()
+    drops = DropCounter()
     found = batches(seal([event("eplb_rebalance", fields)] * 5, [], [], drops))
     assert [len(one.events) for one in found] == [2, 1, 2]
     assert not drops
@@ -146,7 +146,7 @@ def test_too_many_parts_are_split() -> None:
 def test_oversize_event_is_dropped_and_counted() -> None:
     """One event that no message can hold is given up, its neighbours are not."""
     fields = {"layers": [{"recv_expert_ids": [70_000] * 400_000}]}
-    drops = Tally()
+    drops = DropCounter()
     found = batches(seal([event(request_id="a"), event("eplb_rebalance", fields)], [], [], drops))
     assert [item.request_id for one in found for item in one.events] == ["a"]
     assert drops.take() == {("oversize", "eplb_rebalance"): 1}
@@ -155,7 +155,7 @@ def test_oversize_event_is_dropped_and_counted() -> None:
 def test_split_counts_a_bad_entry_once() -> None:
     """A bad entry in a batch that has to be split is one drop."""
     fields = {"layers": [{"recv_expert_ids": [70_000] * 100_000}]}
-    drops = Tally()
+    drops = DropCounter()
     seal([event("nonsense"), *[event("eplb_rebalance", fields)] * 8], [transfer(size=-1)], [], drops)
     assert drops.take() == {("encode_error", "unknown"): 1, ("encode_error", "transfer_sample"): 1}
 
@@ -210,7 +210,7 @@ PROBES = st.tuples(st.integers(-1, 1 << 65), st.integers(), st.integers(-1, 4), 
 @settings(max_examples=150, deadline=None)
 def test_every_entry_is_encoded_or_counted(events: Any, probes: Any) -> None:
     """Whatever hooks emit, encoded plus dropped is given, and what is held is what the message holds."""
-    drops = Tally()
+    drops = DropCounter()
     sealed = seal(events, [], probes, drops)
     found = batches(sealed)
     encoded = sum(len(one.events) + len(one.probes.result) for one in found)

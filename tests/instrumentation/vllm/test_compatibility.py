@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.hooks.registry import registry
-from penstock.instrumentation.hooks.report import Verdict
+from penstock.instrumentation.hooks.report import HookStatus
 from penstock.instrumentation.vllm import install as installer
 from penstock.instrumentation.vllm import survey as surveys
 from penstock.instrumentation.vllm.scheduler.hook import instrument
@@ -83,7 +83,7 @@ def clean() -> Iterator[None]:
 def test_the_survey() -> None:
     """Without an engine each hook is held against every class that it is for, and says what an engine would report."""
     answers = surveys.survey()
-    found = {(each.hook, each.component, each.verdict is Verdict.FITS, each.reason) for each in answers}
+    found = {(each.hook, each.component, each.verdict is HookStatus.FITS, each.reason) for each in answers}
     assert sorted(found) == expected()
     assert [each.host for each in answers if each.hook == "scheduler"] == [
         "Scheduler",
@@ -164,7 +164,7 @@ def test_an_earlier_vllm_lacks_a_method(monkeypatch: pytest.MonkeyPatch) -> None
     states = {each.name: each for each in registry.report()}
     assert (states.pop("ec_connector").reason, {each.reason for each in states.values()}) == (reason, {""})
     (answer,) = [each for each in surveys.survey() if each.hook == "ec_connector"]
-    assert (answer.verdict, answer.reason) == (Verdict.LEFT_OUT, reason)
+    assert (answer.verdict, answer.reason) == (HookStatus.LEFT_OUT, reason)
 
 
 def test_what_a_survey_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,12 +175,12 @@ def test_what_a_survey_does_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nixl, "NixlWrapper", None)
     found = {(each.hook, each.host): (each.verdict, each.reason) for each in surveys.survey({"eplb"})}
     assert found["scheduler", "Scheduler"] == (
-        Verdict.LEFT_OUT,
+        HookStatus.LEFT_OUT,
         "ModuleNotFoundError: No module named 'vllm.v1.core.sched.gone'",
     )
-    assert found["scheduler", "LaterScheduler"] == (Verdict.NOT_USED, "this vLLM has no such class")
-    assert found["nixl", "NixlPullConnectorWorker"] == (Verdict.NOT_USED, "vLLM finds no NIXL")
-    assert found["eplb", ""] == (Verdict.OFF, "disabled by PENSTOCK_HOOKS_DISABLED")
+    assert found["scheduler", "LaterScheduler"] == (HookStatus.NOT_USED, "this vLLM has no such class")
+    assert found["nixl", "NixlPullConnectorWorker"] == (HookStatus.NOT_USED, "vLLM finds no NIXL")
+    assert found["eplb", ""] == (HookStatus.OFF, "disabled by PENSTOCK_HOOKS_DISABLED")
 
 
 def check(*arguments: str, before: str = "", **env: str) -> subprocess.CompletedProcess[str]:

@@ -12,10 +12,10 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.hooks.patch import Patch
 from penstock.instrumentation.hooks.subclass import Swaps, instrumented
 from penstock.instrumentation.resilience.decisions import Outcome, Trigger
-from penstock.instrumentation.vllm.kv.decider import Judge
-from penstock.instrumentation.vllm.kv.nixl.handshake_table import ENGINES, WAITERS, Handshakes
-from penstock.instrumentation.vllm.kv.nixl.nixl_context import Plan
-from penstock.instrumentation.vllm.kv.nixl.transfer_table import Posted, Transfers
+from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
+from penstock.instrumentation.vllm.kv.nixl.handshake_table import ENGINES, WAITERS, HandshakeTable
+from penstock.instrumentation.vllm.kv.nixl.nixl_context import PlannedTransfer
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer, TransferTable
 from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport, find
 from penstock.instrumentation.vllm.naming import peers
 from penstock.instrumentation.vllm.naming.engine_identity import (
@@ -126,7 +126,7 @@ def test_external_id(request_id: str, expected: str) -> None:
 def test_outcome_of_each_attempt() -> None:
     """An outcome names the attempt, the first failure of it and the peer; the next attempt starts without them."""
     record = RequestRecord("r", peer=Peer("p:1"))
-    judge, affected = Judge(own=Outcome.FAILED), outcomes.Affected("r", 16, 32)
+    judge, affected = KvFailureDecider(own=Outcome.FAILED), outcomes.Affected("r", 16, 32)
     record.begin_load(32)
     first = judge.judge(record, affected)
     fields = outcomes.outcome_fields(
@@ -176,7 +176,7 @@ def test_cause(affected: outcomes.Affected, failure: LoadFailure | None, expecte
 
 def test_who_cannot_be_rewound_fails() -> None:
     """A request that waits with blocks of its own fails, whatever the policy says, and the reason says why."""
-    judge = Judge(own=Outcome.FAILED)
+    judge = KvFailureDecider(own=Outcome.FAILED)
     judge.follow(policy("recompute"))
     settled = judge.judge(RequestRecord("r"), outcomes.Affected("r", 0, 1, held=True))
     assert settled.decision.outcome is Outcome.FAILED
@@ -222,7 +222,7 @@ def test_identity() -> None:
 
 def test_handshakes_are_bounded() -> None:
     """Of many engines the last are remembered; of many waiters the first are named and all are counted."""
-    handshakes = Handshakes()
+    handshakes = HandshakeTable()
     for index in range(ENGINES + 10):
         handshakes.join(Peer(engine_id=str(index)), "r", object(), 1)
     assert len(handshakes.recent(ENGINES + 10)) == ENGINES
@@ -237,9 +237,9 @@ def test_handshakes_are_bounded() -> None:
 
 def test_transfers_are_known_by_address() -> None:
     """A handle is not kept alive; one whose address is used again is the new one."""
-    transfers = Transfers()
-    first = Posted(Plan("a", Peer("p:1")), 1, 5)
-    second = Posted(Plan("b", Peer("p:1")), 1, 7)
+    transfers = TransferTable()
+    first = PostedTransfer(PlannedTransfer("a", Peer("p:1")), 1, 5)
+    second = PostedTransfer(PlannedTransfer("b", Peer("p:1")), 1, 7)
     transfers.begin(4711, first)
     assert transfers.end(4711) is first
     assert transfers.end(4711) is None

@@ -16,12 +16,12 @@ from penstock.agent.admin.service import AdminService
 from penstock.agent.admin.support.context import AgentContext
 from penstock.agent.admin.support.retirement import Retirement
 from penstock.agent.journal.journal import Journal
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.policy.distribution.feed import PolicyFeed
 from penstock.agent.policy.distribution.service import PolicyFeedService
 from penstock.agent.policy.orders.kill_switch import Pauses
-from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.agent.sources.registry import Registry
@@ -163,14 +163,14 @@ class AdminHarness:
         self.now = 0.0
         self.journal = Journal.open(self._directory)
         self.registry = Registry(time.time_ns)
-        self.fold = Fold()
+        self.fold = Aggregator()
         self.journal.on_commit(lambda _, source, contents: self.fold.apply(source, contents))
         self.journal.on_commit(
             lambda _, source, contents: self.registry.committed(source.epoch, contents.batch)
         )
         self._database = PolicyDatabase.open(self._directory)
         self.store, self.pauses = PolicyStore(self._database), Pauses(self._database)
-        self.orders = OrderBook(self._database)
+        self.orders = OrderStore(self._database)
         self.feed = PolicyFeed(self.store, self.pauses, self.orders)
         self.retirement = Retirement(
             self.journal, self.registry, self.fold, self.feed, self._database, clock=lambda: self.now

@@ -19,7 +19,7 @@ from penstock.proto.v1.common_pb2 import Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.metrics.aggregator import Fold
+    from penstock.agent.metrics.aggregator import Aggregator
     from penstock.agent.metrics.model import Metric
     from penstock.agent.metrics.series import Row
     from penstock.agent.traces.spans.model import Span
@@ -141,7 +141,7 @@ def check_sentences(sentences: Iterable[str]) -> None:
             assert whole is None or length - after <= whole * 1.02 + 0.2, sentence
 
 
-def check_counts(fold: Fold, events: Iterable[Event]) -> None:
+def check_counts(fold: Aggregator, events: Iterable[Event]) -> None:
     """Check that each deferral of *events* has one end in the counters."""
     ends = [event for event in events if event.HasField("deferral_end")]
     timed = {_deferral(event) for event in ends if event.deferral_end.start_time_unix_nano}
@@ -150,7 +150,7 @@ def check_counts(fold: Fold, events: Iterable[Event]) -> None:
     assert sum(sum(row.counts) for row in rows[c.DEFERRED_TIME]) == len(timed)
 
 
-def _rows(fold: Fold) -> Mapping[Metric, list[Row]]:
+def _rows(fold: Aggregator) -> Mapping[Metric, list[Row]]:
     rows: defaultdict[Metric, list[Row]] = defaultdict(list)
     for engine in fold.engines():
         for metric, found in engine.rows.items():

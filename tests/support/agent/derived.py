@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ctl.render.events import event_words
 from penstock.agent.journal.batch_parser import parse
 from penstock.agent.journal.index_keys import request_ids
 from penstock.agent.journal.reader import Reader
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import recall
-from penstock.agent.traces.assembly.model import Limits
-from penstock.agent.traces.assembly.segments import Loss
+from penstock.agent.traces.assembly.model import AssemblyLimits
+from penstock.agent.traces.assembly.segments import EngineLoss
 from penstock.agent.traces.query import search
 from penstock.agent.traces.query.explain import sentences
 from penstock.agent.traces.spans.entries import request_entries
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.agent.model import LoggedBatch, Source
-    from penstock.agent.traces.assembly.model import Remembered
-    from penstock.agent.traces.query.search import Story
+    from penstock.agent.traces.assembly.model import FinishedRequest
+    from penstock.agent.traces.query.search import RequestTrace
     from penstock.agent.traces.spans.entries import RequestKey
     from penstock.agent.traces.spans.model import Span
 
-_LATER = 10 * Limits().grace_nano
+_LATER = 10 * AssemblyLimits().grace_nano
 
 
 class Told:
@@ -44,13 +44,13 @@ class Told:
         self._batches = [Batch.FromString(each.body) for each in logged]
         self._naming: dict[str, list[LoggedBatch]] = defaultdict(list)
         for each, batch in zip(logged, self._batches, strict=True):
-            for request_id in request_ids(Contents(batch)):
+            for request_id in request_ids(BatchColumns(batch)):
                 self._naming[request_id].append(each)
         self.spans = self._spans()
         self.sentences = [text for story in self._stories() for text in sentences(story)]
-        self.fold = Fold()
+        self.fold = Aggregator()
         for each, batch in zip(logged, self._batches, strict=True):
-            self.fold.apply(sources[each.epoch], Contents(batch))
+            self.fold.apply(sources[each.epoch], BatchColumns(batch))
 
     @classmethod
     def of_journal(cls, path: Path) -> Told:
@@ -79,11 +79,11 @@ class Told:
             finished += assembler.advance(self._logged[-1].received_unix_nano + _LATER)
         return [span for item in finished for span in item.spans]
 
-    def _recall(self, key: RequestKey, logged: LoggedBatch) -> Remembered | None:
+    def _recall(self, key: RequestKey, logged: LoggedBatch) -> FinishedRequest | None:
         reader: Any = self
-        return recall(reader, key, logged, sample_ratio=lambda _source: 1.0, limits=Limits())
+        return recall(reader, key, logged, sample_ratio=lambda _source: 1.0, limits=AssemblyLimits())
 
-    def _stories(self) -> list[Story]:
+    def _stories(self) -> list[RequestTrace]:
         gathered: dict[RequestKey, search._Entries] = {}
         endings = []
         for logged, batch in zip(self._logged, self._batches, strict=True):
@@ -93,7 +93,10 @@ class Told:
                 if event.HasField("source_lost"):
                     lost = event.source_lost
                     endings.append(
-                        (logged, Loss(self._sources[lost.epoch].key, lost.epoch, lost.last_seen_unix_nano))
+                        (
+                            logged,
+                            EngineLoss(self._sources[lost.epoch].key, lost.epoch, lost.last_seen_unix_nano),
+                        )
                     )
         reader: Any = self
         stories = (

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ingest.admission import Admission
-from penstock.agent.ingest.loss_detector import LossWatch
+from penstock.agent.ingest.loss_detector import LossDetector
 from penstock.agent.ingest.service import IngestService
-from penstock.agent.ingest.source_admission import Door
+from penstock.agent.ingest.source_admission import SourceAdmission
 from penstock.agent.journal.journal import Journal
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.server.addresses import UnixAddress
 from penstock.agent.server.grpc_server import GrpcServer
-from penstock.agent.sources.engine_owners import Holders
+from penstock.agent.sources.engine_owners import EngineOwners
 from penstock.agent.sources.registry import Registry
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class IngestHarness:
     def __init__(self, directory: Path, grace: float) -> None:
         self.address = f"unix://{directory}/ingest.sock"
         self.pauses = FakePauses()
-        self.holders = Holders(grace)
+        self.holders = EngineOwners(grace)
         self.registry = Registry(time.time_ns)
         self.committed: list[Any] = []
         self.acks: list[float] = []
@@ -91,7 +91,7 @@ class IngestHarness:
         self.journal.on_commit(
             lambda _, source, contents: self.registry.committed(source.epoch, contents.batch)
         )
-        self.losses = LossWatch(self.journal, self._grace)
+        self.losses = LossDetector(self.journal, self._grace)
         self.metrics = AgentMetrics(0)
         self.service = IngestService(
             self.journal,
@@ -99,7 +99,9 @@ class IngestHarness:
             self.pauses,
             self.losses,
             self.acks.append,
-            door=Door(self.journal.source, self.holders, Admission(self.registry.connected_engines)),
+            door=SourceAdmission(
+                self.journal.source, self.holders, Admission(self.registry.connected_engines)
+            ),
             count_refused=self.metrics.refused.count,
             count_broken=self.metrics.count_broken_stream,
         )

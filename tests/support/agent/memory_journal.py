@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.batch_parser import Parser
+from penstock.agent.journal.batch_parser import BatchParser
 from penstock.agent.journal.lookup import Lookup
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.schema import migrate
@@ -29,7 +29,7 @@ class SharedReader(Reader):
         self._stopped = lambda: False
         self._whereabouts = None
         self._damaged = lambda _: None
-        self._parser = Parser()
+        self._parser = BatchParser()
 
     @property
     def _lookup(self) -> Lookup:

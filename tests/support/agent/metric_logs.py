@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.sources.registry import LiveSource
 from penstock.proto.v1 import common_pb2 as common
@@ -20,7 +20,7 @@ from tests.support.agent.batches import TIME, event
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.agent.metrics.aggregator import Fold
+    from penstock.agent.metrics.aggregator import Aggregator
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 SECOND = 10**9
@@ -46,16 +46,16 @@ def live(
 
 
 def exposition(
-    fold: Fold,
+    fold: Aggregator,
     sources: Sequence[LiveSource] = (),
     exemplars: Exemplars | None = None,
     *,
     engines_expected: int = 0,
     wanted: Any = None,
-) -> Exposition:
+) -> Gatherer:
     """Build an exposition."""
     agent = AgentMetrics(TIME - 3600 * SECOND, engines_expected)
-    return Exposition(
+    return Gatherer(
         fold,
         lambda: sources,
         exemplars or Exemplars(),

@@ -26,7 +26,7 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcListener
 
     from tests.support.kv.fake_connector import Load
 
@@ -101,11 +101,11 @@ class ToyLoader(ToyEcConnector):
         self.began: dict[str, int] = {}
         self.failed: list[EcFailure] = []
         self.given_up: list[str] = []
-        self.observers: list[EcObserver] = []
+        self.observers: list[EcListener] = []
         extra = vllm_config.ec_transfer_config.get_from_extra_config("load_failure", "recompute")
         self.load_failure_default = extra
 
-    def observe(self, observer: EcObserver) -> None:
+    def observe(self, observer: EcListener) -> None:
         """Note who is to be told."""
         self.observers.append(observer)
 

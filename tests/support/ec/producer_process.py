@@ -34,7 +34,7 @@ class Halting(Responder):
 def main() -> None:
     """Serve until it is killed."""
     worker.Responder = Halting  # type: ignore[misc]
-    made = worker.Publisher("127.0.0.1", int(sys.argv[1]), MODEL, 100 << 20)
+    made = worker.ProducerWorker("127.0.0.1", int(sys.argv[1]), MODEL, 100 << 20)
     made.save("a", tensor(int(sys.argv[2])))
     sys.stdout.write(made.server.address + "\n")
     sys.stdout.flush()

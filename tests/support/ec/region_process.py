@@ -5,10 +5,10 @@ from __future__ import annotations
 import pickle
 import sys
 
-from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import BEGIN, Region
+from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import BEGIN, SharedRegion
 
 if __name__ == "__main__":
-    region = Region(1 << 20)
+    region = SharedRegion(1 << 20)
     region.begin(BEGIN)
     region.write(BEGIN + 64, b"\1" * 4096)
     region.seal(BEGIN, 7, 4096)

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
-from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import Consumer
-from penstock.instrumentation.vllm.zmq_ec.consumer.worker import Loader
-from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
+from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import ConsumerScheduler
+from penstock.instrumentation.vllm.zmq_ec.consumer.worker import ConsumerWorker
+from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
 from tests.support.ec.tensors import HIDDEN, MODEL, tensor
@@ -98,13 +98,13 @@ class Rig:
 
     def __init__(self, *producers: str, ranks: int = 1, dtype: str = "float32", **settings: Any) -> None:
         given = {"region_bytes": 4 << 20, **PATIENT, **settings}
-        self.consumer = Consumer(
+        self.consumer = ConsumerScheduler(
             ConsumerSettings(producers=producers, **given),
             Expected(MODEL, dtype, HIDDEN),
             ranks=ranks,
             has_media=lambda each: each.data is not None,
         )
-        self.loaders = [Loader() for _ in range(ranks)]
+        self.loaders = [ConsumerWorker() for _ in range(ranks)]
         self.encoder_caches: list[dict[str, torch.Tensor]] = [{} for _ in range(ranks)]
 
     def greet(self) -> None:
@@ -164,9 +164,9 @@ def rig(*producers: str, **settings: Any) -> Iterator[Rig]:
 
 
 @contextlib.contextmanager
-def publisher(capacity: int = 64 << 20, model: bytes = MODEL, port: int = 0) -> Iterator[Publisher]:
+def publisher(capacity: int = 64 << 20, model: bytes = MODEL, port: int = 0) -> Iterator[ProducerWorker]:
     """Yield a producer on loopback."""
-    made = Publisher("127.0.0.1", port, model, capacity)
+    made = ProducerWorker("127.0.0.1", port, model, capacity)
     try:
         yield made
     finally:

@@ -10,7 +10,7 @@ import sys
 import zlib
 from typing import Any
 
-from penstock.instrumentation.vllm.zmq_ec.consumer.worker import Loader
+from penstock.instrumentation.vllm.zmq_ec.consumer.worker import ConsumerWorker
 from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionError
 
 
@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Answer each line with a line: the report in hexadecimal and each item's checksum, or the error."""
-    loader = Loader()
+    loader = ConsumerWorker()
     say("ready")
     for line in sys.stdin:
         cache: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.core.identity import Identity
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
+from penstock.instrumentation.resilience.orders import NO_ORDERS
 from penstock.instrumentation.resilience.policy import (
     NO_POLICY,
     Action,
@@ -131,4 +131,4 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
         yield recorder
     finally:
         runtime.configure(before)
-        runtime.policy.swap(NO_POLICY, 1.0, NO_DIRECTIVES)
+        runtime.policy.swap(NO_POLICY, 1.0, NO_ORDERS)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.hooks.registry import registry
-from penstock.instrumentation.resilience.deadlines import Wait
+from penstock.instrumentation.resilience.deadlines import WaitKind
 from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
 from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
 
@@ -199,7 +199,7 @@ class Engine:
         metadata.heartbeat_by_engine = {engine_id: HeartbeatInfo({"x"}, HOST, port, 1)}
         self.step(metadata)
 
-    def cancel(self, *request_ids: str, wait: Wait = Wait.START) -> Any:
+    def cancel(self, *request_ids: str, wait: WaitKind = WaitKind.START) -> Any:
         """Order loads to be given up that are over a deadline, as the scheduler does with a step; returns the step's answer."""
         return self.order(penstock_cancel=dict.fromkeys(request_ids, wait))
 

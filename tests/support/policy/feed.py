@@ -13,10 +13,10 @@ from penstock.agent.model import EngineKey
 from penstock.agent.policy.distribution.feed import PolicyFeed
 from penstock.agent.policy.distribution.service import PolicyFeedService
 from penstock.agent.policy.orders.kill_switch import Pauses
-from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
-from penstock.agent.sources.engine_owners import Holders
+from penstock.agent.sources.engine_owners import EngineOwners
 from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved, PolicyNack, Push, Report, Subscribe
 from penstock.proto.v1.policy_pb2_grpc import PolicyFeedStub
 
@@ -43,9 +43,9 @@ class FeedServer:
     database: PolicyDatabase
     store: PolicyStore
     pauses: Pauses
-    orders: OrderBook
+    orders: OrderStore
     feed: PolicyFeed
-    holders: Holders
+    holders: EngineOwners
     refused: list[str]
 
 
@@ -55,8 +55,8 @@ async def running_feed(
 ) -> AsyncIterator[FeedServer]:
     """Serve a feed whose state is below *directory*."""
     database = PolicyDatabase.open(directory)
-    store, pauses, orders = PolicyStore(database), Pauses(database), OrderBook(database, clock=clock)
-    holders = Holders()
+    store, pauses, orders = PolicyStore(database), Pauses(database), OrderStore(database, clock=clock)
+    holders = EngineOwners()
     refused: list[str] = []
     feed = PolicyFeed(store, pauses, orders, holders=holders, patience=patience, clock=clock)
     server = grpc.aio.server()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.instrumentation.core import constants
-from penstock.instrumentation.resilience.circuit_breaker import Admit, Failure, Rules
+from penstock.instrumentation.resilience.circuit_breaker import Admit, PeerFailure, Rules
 from penstock.instrumentation.resilience.quarantine import Change, Quarantine
 
 from tests.support.manual_clock import SECOND
 
 RULES = Rules(failures=2, window_ns=30 * SECOND, duration_ns=60 * SECOND, max_peers_percent=50)
 EVERYONE = replace(RULES, max_peers_percent=100)
-REFUSED = Failure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_REFUSED)
-INCOMPATIBLE = Failure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_INCOMPATIBLE)
+REFUSED = PeerFailure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_REFUSED)
+INCOMPATIBLE = PeerFailure(constants.FAILURE_MODE_HANDSHAKE, constants.ERROR_TYPE_INCOMPATIBLE)
 REMOTE = Admit(remote=True)
 IDLE = 900 * SECOND
 

@@ -21,7 +21,7 @@ from penstock.agent.parsing.label_selector import Target
 from penstock.agent.policy.distribution.feed import PolicyFeed
 from penstock.agent.policy.manifest.merge import effective
 from penstock.agent.policy.orders.kill_switch import Pauses
-from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.instrumentation.core.settings import Settings
@@ -184,7 +184,7 @@ class World:
         self.database = PolicyDatabase.open(self.directory)
         self.store = PolicyStore(self.database, clock=self.clock)
         self.pauses = Pauses(self.database, clock=self.clock)
-        self.orders = OrderBook(self.database, clock=self.clock)
+        self.orders = OrderStore(self.database, clock=self.clock)
         self.feed = PolicyFeed(self.store, self.pauses, self.orders, clock=self.clock)
         self.up = True
 

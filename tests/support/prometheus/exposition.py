@@ -14,10 +14,10 @@ from prometheus_client.utils import floatToGoString
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.metrics.family import Family, Mark
+    from penstock.agent.metrics.family import ExemplarPoint, Family
 
 
-def _exemplar(mark: Mark | None) -> Exemplar | None:
+def _exemplar(mark: ExemplarPoint | None) -> Exemplar | None:
     if mark is None:
         return None
     return Exemplar({"trace_id": mark.trace_id, "span_id": mark.span_id}, mark.value, mark.time_seconds)

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.errors import AccessError, ContractError
-from penstock.agent.server.callers import LOCAL, Role
-from penstock.agent.server.request_decoding import decode
-from penstock.agent.server.status_codes import refuse
+from penstock.agent.server import LOCAL, Role, decode, refuse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from penstock.agent.server.callers import AllowList, Caller
+    from penstock.agent.server import AllowList, Caller
 
 SERVICE = "/penstock.v1.Admin/"
 # What only looks. All else changes something, what is not known here included.

@@ -21,8 +21,7 @@ from penstock.agent.admin.calls import (
     status,
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
-from penstock.agent.server.grpc_server import MAX_SEND_BYTES
-from penstock.agent.server.status_codes import refuse
+from penstock.agent.server import MAX_SEND_BYTES, refuse
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     import grpc
     from google.protobuf.message import Message
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.support import AgentContext
 
 Request = TypeVar("Request")
 Response = TypeVar("Response", bound="Message")
@@ -81,7 +80,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     def __init__(self, agent: AgentContext) -> None:
         self.agent = agent
-        self._tail = events.Tail(agent.journal)
+        self._tail = events.NewEntrySignal(agent.journal)
 
     def close(self) -> None:
         """End the calls that follow the log."""

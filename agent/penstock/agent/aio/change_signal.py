@@ -29,7 +29,7 @@ class Listeners:
             callback()
 
 
-class Notice:
+class ChangeSignal:
     """A version that others wait for to move. A waiter sees the newest, never each one.
 
     A wait is a future and a timer, no task: each engine's stream waits here, and all of them wake up at once.

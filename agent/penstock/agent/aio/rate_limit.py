@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket: *rate* a second in the long run, up to *burst* at once."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +46,7 @@ class Bucket:
         self._at = now
 
 
-class Hand:
+class ByteSemaphore:
     """What is worked on at a time, in bytes; who comes when it is full waits, and goes in the order of coming.
 
     One that is larger than all of it goes alone.
@@ -88,7 +88,7 @@ class _Hold:
 
     __slots__ = ("_hand", "_size")
 
-    def __init__(self, hand: Hand, size: int) -> None:
+    def __init__(self, hand: ByteSemaphore, size: int) -> None:
         self._hand = hand
         self._size = size
 

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from penstock.agent.batch.transposed_events import TRANSPOSED, transposed_events
 from penstock.proto.v1.events_pb2 import Event
+from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.agent.batch.rows import KindAndEvent
     from penstock.proto.v1.ingest_pb2 import Batch
-    from penstock.proto.v1.samples_pb2 import ProbeSamples, TransferSamples
 
-    Samples: TypeAlias = TransferSamples | ProbeSamples
-
+Samples: TypeAlias = TransferSamples | ProbeSamples
 _T = TypeVar("_T")
 
 # Not by its instance: that would look for a field of this name first.
@@ -60,7 +59,7 @@ class _Events:
         return list(map(read, self.rows))
 
 
-class Group:
+class EventGroup:
     """The events of one kind in a batch, in its order; all columns are equally long.
 
     Attributes:
@@ -131,7 +130,7 @@ class Group:
         return values
 
 
-class Columns:
+class SampleColumns:
     """Samples of one kind in a batch, each column as a list once it has been asked for."""
 
     def __init__(self, samples: Samples) -> None:
@@ -150,7 +149,7 @@ class Columns:
         return column
 
 
-class Contents:
+class BatchColumns:
     """The entries of *batch*; the batch must not change from now on.
 
     Nothing is read before it is asked for. What was read stays, so who keeps this keeps some hundred bytes an entry.
@@ -166,15 +165,15 @@ class Contents:
         self._body = body
 
     @cached_property
-    def groups(self) -> dict[str, Group]:
+    def groups(self) -> dict[str, EventGroup]:
         """The events by kind, in the order of each kind's first one."""
         events = _Events(self.batch, self._body)
-        groups: dict[str, Group] = {}
+        groups: dict[str, EventGroup] = {}
         appends: dict[str | None, Callable[[int], None]] = {}
         for place, kind in enumerate(map(_which, events.rows, repeat("body"))):
             append = appends.get(kind)
             if append is None:
-                group = groups[kind or ""] = Group(kind or "", events)
+                group = groups[kind or ""] = EventGroup(kind or "", events)
                 append = appends[kind] = group.places.append
             append(place)
         return groups
@@ -201,11 +200,11 @@ class Contents:
         return self.batch.strings[:]
 
     @cached_property
-    def transfers(self) -> Columns:
+    def transfers(self) -> SampleColumns:
         """The transfers."""
-        return Columns(self.batch.transfers)
+        return SampleColumns(self.batch.transfers)
 
     @cached_property
-    def probes(self) -> Columns:
+    def probes(self) -> SampleColumns:
         """The questions to remote caches."""
-        return Columns(self.batch.probes)
+        return SampleColumns(self.batch.probes)

@@ -1,1 +1,1 @@
-"""The command ``agentctl``."""
+"""agentctl: entry, options, the client."""

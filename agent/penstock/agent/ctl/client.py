@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.ctl.command_hints import PROGRAM, hinted
-from penstock.agent.ctl.errors import AwayError, RefusedError, WrongUseError
+from penstock.agent.ctl.errors import RefusedError, UnreachableError, UsageError
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Client:
 
         """
         if not _ADDRESS.fullmatch(address):
-            raise WrongUseError(
+            raise UsageError(
                 f"address {address!r} cannot be read; write unix:///path/of/the/socket or host:port"
             )
         self.address = f"unix://{address}" if address.startswith("/") else address
@@ -89,11 +89,11 @@ class Client:
 
     def _failure(self, code: grpc.StatusCode, details: str) -> click.ClickException:
         if code is grpc.StatusCode.INVALID_ARGUMENT:
-            return WrongUseError(details)
+            return UsageError(details)
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return AwayError(self._unreachable(details))
+            return UnreachableError(self._unreachable(details))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return AwayError(f"the agent at {self.address} did not answer in time: see its log")
+            return UnreachableError(f"the agent at {self.address} did not answer in time: see its log")
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return RefusedError(
                 f"{self.address} does not know this command: it is the engines' socket (--address takes what "

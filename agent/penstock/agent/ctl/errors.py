@@ -11,7 +11,7 @@ class FailedError(click.ClickException):
     exit_code = 1
 
 
-class AwayError(FailedError):
+class UnreachableError(FailedError):
     """No agent answers, or it has hung up: it may come back."""
 
 
@@ -19,7 +19,7 @@ class RefusedError(FailedError):
     """The agent has answered, and it says no."""
 
 
-class WrongUseError(click.ClickException):
+class UsageError(click.ClickException):
     """It was asked wrongly; exit code 2."""
 
     exit_code = 2

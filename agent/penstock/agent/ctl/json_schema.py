@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
-from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
-from penstock.agent.ctl.render.json_values import MOST, Kind, kind_of, may_be_absent, name_of
-from penstock.agent.policy.manifest.manifest import API_VERSION, KIND
+from penstock.agent.ctl.diagnosis import NOTE, OK, WRONG
+from penstock.agent.ctl.render import MOST, FieldKind, kind_of, may_be_absent, name_of
+from penstock.agent.policy.manifest import API_VERSION, KIND
 from penstock.proto.v1 import admin_pb2 as admin
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -23,8 +23,8 @@ _ANYTHING: dict[str, Any] = {"type": "object"}
 _TEXT: dict[str, Any] = {"type": "string"}
 _TYPES = {FieldDescriptor.CPPTYPE_STRING: "string", FieldDescriptor.CPPTYPE_BOOL: "boolean"}
 
-_SCALARS: dict[Kind, tuple[str, dict[str, Any]]] = {
-    Kind.MOMENT: (
+_SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
+    FieldKind.MOMENT: (
         "Moment",
         {
             "description": "RFC 3339 in UTC, always with nanoseconds: moments sort as their texts do.",
@@ -33,11 +33,11 @@ _SCALARS: dict[Kind, tuple[str, dict[str, Any]]] = {
             "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z$",
         },
     ),
-    Kind.DURATION: (
+    FieldKind.DURATION: (
         "Duration",
         {"description": "Seconds, such as 1.500s.", "type": "string", "pattern": r"^-?\d+(\.\d{3,9})?s$"},
     ),
-    Kind.ID: (
+    FieldKind.ID: (
         "Id",
         {
             "description": "64 random bits, as a decimal number.",
@@ -45,7 +45,7 @@ _SCALARS: dict[Kind, tuple[str, dict[str, Any]]] = {
             "pattern": r"^[1-9]\d{0,19}$",
         },
     ),
-    Kind.SUM: (
+    FieldKind.SUM: (
         "Sum",
         {
             "description": "A number that may be larger than JSON's readers can hold.",
@@ -53,7 +53,7 @@ _SCALARS: dict[Kind, tuple[str, dict[str, Any]]] = {
             "pattern": r"^\d{1,20}$",
         },
     ),
-    Kind.COUNT: (
+    FieldKind.COUNT: (
         "Count",
         {
             "description": "What is larger stands as the largest: readers of JSON round beyond it.",
@@ -62,7 +62,7 @@ _SCALARS: dict[Kind, tuple[str, dict[str, Any]]] = {
             "maximum": MOST,
         },
     ),
-    Kind.FLOAT: (
+    FieldKind.FLOAT: (
         "Float",
         {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["NaN", "Infinity", "-Infinity"]}]},
     ),
@@ -229,7 +229,7 @@ def _add(descriptor: Any, found: dict[str, Any]) -> None:
         return
     found[_name(descriptor)] = _properties(descriptor)
     for field in descriptor.fields:
-        if kind_of(field) is Kind.MESSAGE:
+        if kind_of(field) is FieldKind.MESSAGE:
             _add(field.message_type, found)
 
 
@@ -255,21 +255,21 @@ def _value(field: Any) -> dict[str, Any]:
     kind = kind_of(field)
     if kind in _SCALARS:
         return _ref(_SCALARS[kind][0])
-    if kind is Kind.MESSAGE:
+    if kind is FieldKind.MESSAGE:
         return _ref(_name(field.message_type))
-    if kind is Kind.WORD:
+    if kind is FieldKind.WORD:
         words = [value.name for value in field.enum_type.values]
         prefix = words[0].removesuffix("UNSPECIFIED")
         return {"enum": [*(word.removeprefix(prefix).lower() for word in words[1:]), "unknown"]}
-    if kind is Kind.MAP:
+    if kind is FieldKind.MAP:
         return {"type": "object", "additionalProperties": _TEXT}
-    if kind is Kind.DOCUMENT:
+    if kind is FieldKind.DOCUMENT:
         return _ANYTHING
     return {"type": _TYPES.get(field.cpp_type, "integer")}
 
 
 def _is_list(field: Any) -> bool:
-    return isinstance(field.default_value, list) and kind_of(field) is not Kind.MAP
+    return isinstance(field.default_value, list) and kind_of(field) is not FieldKind.MAP
 
 
 def text() -> str:

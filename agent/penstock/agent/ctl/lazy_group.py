@@ -11,8 +11,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 from penstock.agent.ctl.command_hints import hinted_here
-from penstock.agent.ctl.errors import FailedError, WrongUseError
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.errors import FailedError, UsageError
+from penstock.agent.ctl.render import say
 
 _HELP_WIDTH = 80
 
@@ -120,7 +120,7 @@ class RootGroup(LazyGroup):
         """Run the command; its errors tell people to type what reaches the same agent."""
         try:
             return super().invoke(ctx)
-        except (FailedError, WrongUseError) as error:
+        except (FailedError, UsageError) as error:
             raise type(error)(hinted_here(error.message, ctx)) from error
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.parsing.yaml_documents import MAX_CHARACTERS, DocumentError, read_documents
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".json", ".yaml", ".yml")
 
 
-class Written(NamedTuple):
+class ManifestText(NamedTuple):
     """A manifest as somebody wrote it.
 
     Attributes:
@@ -31,7 +31,7 @@ class Written(NamedTuple):
     where: str
 
 
-def read_paths(paths: Iterable[str]) -> list[Written]:
+def read_paths(paths: Iterable[str]) -> list[ManifestText]:
     """Return the manifests of files, of the ``*.yaml``, ``*.yml`` and ``*.json`` of directories, and of ``-``.
 
     Raises:
@@ -39,17 +39,17 @@ def read_paths(paths: Iterable[str]) -> list[Written]:
 
     """
     found = [manifest for path in paths for manifest in _read_path(path)]
-    by_name: dict[str, Written] = {}
+    by_name: dict[str, ManifestText] = {}
     for manifest in found:
         other = by_name.setdefault(manifest.name, manifest)
         if manifest.name and other is not manifest:
-            raise WrongUseError(
+            raise UsageError(
                 f"policy {manifest.name!r} is written twice, in {other.where} and in {manifest.where}; keep one"
             )
     return found
 
 
-def _read_path(path: str) -> list[Written]:
+def _read_path(path: str) -> list[ManifestText]:
     place = Path(path)
     try:
         if path == "-":
@@ -62,29 +62,29 @@ def _read_path(path: str) -> list[Written]:
             file for file in place.iterdir() if file.suffix in _SUFFIXES and not file.name.startswith(".")
         )
     except (OSError, UnicodeDecodeError) as error:
-        raise WrongUseError(f"{path!r} cannot be read: {getattr(error, 'strerror', error)}") from None
+        raise UsageError(f"{path!r} cannot be read: {getattr(error, 'strerror', error)}") from None
     if not files:
-        raise WrongUseError(f"directory {path!r} holds no file that ends in {', '.join(_SUFFIXES)}")
+        raise UsageError(f"directory {path!r} holds no file that ends in {', '.join(_SUFFIXES)}")
     return [manifest for file in files for manifest in _read_path(str(file))]
 
 
-def _manifests(stream: IO[str], where: str) -> list[Written]:
+def _manifests(stream: IO[str], where: str) -> list[ManifestText]:
     text = stream.read(MAX_CHARACTERS + 1)
     if len(text) > MAX_CHARACTERS:
-        raise WrongUseError(f"{where} has more than {MAX_CHARACTERS} characters; split it")
+        raise UsageError(f"{where} has more than {MAX_CHARACTERS} characters; split it")
     try:
         manifests = [item.value for document in read_documents(text) for item in document.items()]
     except DocumentError as error:
-        raise WrongUseError(f"{where}:{error.line}: {error}") from None
+        raise UsageError(f"{where}:{error.line}: {error}") from None
     if not manifests:
-        raise WrongUseError(f"{where} holds no manifest; write one, or see 'agentctl get policy -o yaml'")
+        raise UsageError(f"{where} holds no manifest; write one, or see 'agentctl get policy -o yaml'")
     return [_written(manifest, where) for manifest in manifests]
 
 
-def _written(manifest: Any, where: str) -> Written:
+def _written(manifest: Any, where: str) -> ManifestText:
     name = ""
     if isinstance(manifest, dict):
         manifest = {key: value for key, value in manifest.items() if key != "status"}
         metadata = manifest.get("metadata")
         name = str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
-    return Written(json.dumps(manifest), name, where)
+    return ManifestText(json.dumps(manifest), name, where)

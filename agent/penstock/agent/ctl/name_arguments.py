@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.options import Parsed
 from penstock.agent.ctl.tls import ClientTls
-from penstock.agent.parsing.label_selector import parse_key
+from penstock.agent.parsing import parse_key
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
 

@@ -12,8 +12,7 @@ import click
 from google.protobuf.duration_pb2 import Duration
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.command_hints import note_program
-from penstock.agent.parsing.durations import parse_duration
-from penstock.agent.parsing.label_selector import parse_labels
+from penstock.agent.parsing import parse_duration, parse_labels
 from penstock.proto.v1.admin_pb2 import EngineSelector
 from penstock.proto.v1.common_pb2 import EngineKey
 

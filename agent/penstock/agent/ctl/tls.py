@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class ClientTls:
         files = {"--tls-ca": self.ca, "--tls-cert": self.cert, "--tls-key": self.key}
         missing = [flag for flag, path in files.items() if not path]
         if missing:
-            raise WrongUseError(
+            raise UsageError(
                 f"address {address} is TCP, which the agent offers with certificates only; "
                 f"give {' and '.join(missing)}, or the unix socket"
             )
@@ -86,4 +86,4 @@ def _read(flag: str, path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise WrongUseError(f"{flag} {path!r} cannot be read ({error.strerror}); name a PEM file") from None
+        raise UsageError(f"{flag} {path!r} cannot be read ({error.strerror}); name a PEM file") from None

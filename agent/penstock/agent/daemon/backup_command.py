@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import grpc
-from penstock.agent.admin.calls.backup import back_up
+from penstock.agent.admin.calls import back_up
 from penstock.agent.errors import ImpossibleError, StateError
-from penstock.agent.server.addresses import UnixAddress
-from penstock.agent.state.directory import LOCK
-from penstock.agent.state.file_lock import Lock
+from penstock.agent.server import UnixAddress
+from penstock.agent.state import LOCK, Lock
 from penstock.proto.v1.admin_pb2 import BackupRequest
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from penstock.agent.server.addresses import Address
+    from penstock.agent.server import Address
 
 # A gigabyte on a slow disk.
 _DEADLINE = 600.0

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ConfigError
-from penstock.agent.server.addresses import Address, TcpAddress, parse_address, parse_admin, parse_tcp
-from penstock.agent.server.callers import parse_allow_list
-from penstock.agent.server.tls import AdminTls
-from penstock.agent.state.disk_budget import MIB, MIN_LIMIT
-from penstock.agent.traces.export.otlp_config import ExportSettings
+from penstock.agent.server import (
+    Address,
+    AdminTls,
+    TcpAddress,
+    parse_address,
+    parse_admin,
+    parse_allow_list,
+    parse_tcp,
+)
+from penstock.agent.state import MIB, MIN_LIMIT
+from penstock.agent.traces.export import ExportSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ConfigError, FilesError
-from penstock.agent.policy.files.directory_state import look, read
+from penstock.agent.policy.files import look, read
 from penstock.agent.policy.files.parse import check as check_files
-from penstock.agent.server.addresses import UnixAddress
-from penstock.agent.server.tls import Certificates
-from penstock.agent.state.directory import foreign_link, stays_open
-from penstock.agent.traces.export.otlp_client import Backend
+from penstock.agent.server import Certificates, UnixAddress
+from penstock.agent.state import foreign_link, stays_open
+from penstock.agent.traces.export.otlp_client import OtlpClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
     from penstock.agent.daemon.config import Config
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """One line of the answer; ``wrong`` keeps the agent from starting."""
 
     text: str
     wrong: bool = False
 
 
-def check(config: Config) -> list[Finding]:
+def check(config: Config) -> list[CheckResult]:
     """Look at what a start would need. Nothing is created, bound or connected to."""
     return [
         *_directory(config),
@@ -40,48 +39,48 @@ def check(config: Config) -> list[Finding]:
     ]
 
 
-def _directory(config: Config) -> Iterator[Finding]:
+def _directory(config: Config) -> Iterator[CheckResult]:
     try:
         config.state_dir.exists()
     except OSError as error:
-        yield Finding(f"--state-dir {config.state_dir}: {error.strerror}", wrong=True)
+        yield CheckResult(f"--state-dir {config.state_dir}: {error.strerror}", wrong=True)
         return
     place = _existing(config.state_dir)
     if not place.is_dir():
-        yield Finding(f"--state-dir {config.state_dir}: {place} is no directory", wrong=True)
+        yield CheckResult(f"--state-dir {config.state_dir}: {place} is no directory", wrong=True)
         return
     if not os.access(place, os.W_OK | os.X_OK):
-        yield Finding(
+        yield CheckResult(
             f"--state-dir {config.state_dir}: {place} cannot be written by user {os.geteuid()}", wrong=True
         )
         return
     if link := foreign_link(config.state_dir):
-        yield Finding(f"--state-dir {config.state_dir}: {link} is a symbolic link; remove it", wrong=True)
+        yield CheckResult(f"--state-dir {config.state_dir}: {link} is a symbolic link; remove it", wrong=True)
     if place == config.state_dir and stays_open(place):
-        yield Finding(
+        yield CheckResult(
             f"--state-dir {config.state_dir}: other users can write to it and the agent cannot change its mode; "
             "use a subdirectory"
         )
     free = shutil.disk_usage(place).free
     if free < config.state_limit:
-        yield Finding(
+        yield CheckResult(
             f"--state-limit is {config.state_limit} bytes, the disk of {place} has {free} left: "
             "it may fill before the limit holds"
         )
     else:
-        yield Finding(f"--state-dir {config.state_dir}: can be written")
+        yield CheckResult(f"--state-dir {config.state_dir}: can be written")
 
 
-def _sockets(config: Config) -> Iterator[Finding]:
+def _sockets(config: Config) -> Iterator[CheckResult]:
     admin = [("--admin-listen", address) for address in config.admin_listen]
     for flag, address in (("--listen", config.listen), *admin):
         if not isinstance(address, UnixAddress):
             who = "names on the allow-list" if flag == "--admin-listen" else "whoever reaches it"
-            yield Finding(f"{flag} {address}: TCP, {who} can write")
+            yield CheckResult(f"{flag} {address}: TCP, {who} can write")
             continue
         place = _existing(address.path.parent)
         writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-        yield Finding(
+        yield CheckResult(
             f"{flag} {address}: can be made"
             if writable
             else f"{flag} {address}: {place} cannot be written by user {os.geteuid()}",
@@ -89,40 +88,40 @@ def _sockets(config: Config) -> Iterator[Finding]:
         )
 
 
-def _certificates(config: Config) -> Iterator[Finding]:
+def _certificates(config: Config) -> Iterator[CheckResult]:
     if config.admin_tls is None:
         return
     try:
         Certificates(config.admin_tls)
     except ConfigError as error:
-        yield Finding(str(error), wrong=True)
+        yield CheckResult(str(error), wrong=True)
         return
-    yield Finding(f"--admin-tls-cert {config.admin_tls.cert}: fits its key")
+    yield CheckResult(f"--admin-tls-cert {config.admin_tls.cert}: fits its key")
 
 
-def _policies(config: Config) -> Iterator[Finding]:
+def _policies(config: Config) -> Iterator[CheckResult]:
     if config.policy_file is None:
         return
     try:
         found = read(look(config.policy_file))
         policies = check_files(found, (), datetime.now(UTC)).policies
     except (FilesError, OSError) as error:
-        yield Finding(f"--policy-file {config.policy_file}: {error}", wrong=True)
+        yield CheckResult(f"--policy-file {config.policy_file}: {error}", wrong=True)
         return
-    yield Finding(f"--policy-file {config.policy_file}: {len(policies)} policies")
+    yield CheckResult(f"--policy-file {config.policy_file}: {len(policies)} policies")
 
 
-def _export(config: Config) -> Iterator[Finding]:
+def _export(config: Config) -> Iterator[CheckResult]:
     settings = config.export
     if not settings.endpoint:
-        yield Finding("traces: no OTEL_EXPORTER_OTLP_ENDPOINT, so they go nowhere")
+        yield CheckResult("traces: no OTEL_EXPORTER_OTLP_ENDPOINT, so they go nowhere")
         return
     try:
-        Backend(settings).close()
+        OtlpClient(settings).close()
     except ConfigError as error:
-        yield Finding(str(error), wrong=True)
+        yield CheckResult(str(error), wrong=True)
         return
-    yield Finding(f"traces: to {settings.shown} over {settings.protocol}")
+    yield CheckResult(f"traces: to {settings.shown} over {settings.protocol}")
 
 
 def _existing(path: Path) -> Path:

@@ -16,45 +16,22 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 from penstock.agent.admin.authorization import AccessInterceptor
 from penstock.agent.admin.service import AdminService
-from penstock.agent.admin.support.context import AgentContext
-from penstock.agent.admin.support.retirement import Retirement
-from penstock.agent.daemon.health import Condition
+from penstock.agent.admin.support import AgentContext, Retirement
+from penstock.agent.daemon.health import Health
 from penstock.agent.daemon.housekeeping import Housekeeper
-from penstock.agent.daemon.state_gauges import StateMetrics
+from penstock.agent.daemon.state_gauges import StateGauges
 from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.ingest.admission import Admission
-from penstock.agent.ingest.loss_detector import LossWatch
-from penstock.agent.ingest.rejections import Refusals
-from penstock.agent.ingest.service import IngestService
-from penstock.agent.ingest.source_admission import Door
-from penstock.agent.journal.connection import describe
-from penstock.agent.journal.journal import Journal
-from penstock.agent.metrics.agent_metrics import AgentMetrics
-from penstock.agent.metrics.aggregator import Fold
-from penstock.agent.metrics.checkpoint import FoldKeeper
-from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.ingest import Admission, ContractViolations, IngestService, LossDetector, SourceAdmission
+from penstock.agent.journal import Journal, describe
+from penstock.agent.metrics import AgentMetrics, Aggregator, AggregatorCheckpoint, Exemplars, Gatherer
 from penstock.agent.model import AGENT_PROCESS, ENGINE_CORE
-from penstock.agent.policy.distribution.feed import PolicyFeed
-from penstock.agent.policy.distribution.sample_ratio import SampleRatios
-from penstock.agent.policy.distribution.service import PolicyFeedService
-from penstock.agent.policy.orders.kill_switch import Pauses
-from penstock.agent.policy.orders.order_store import OrderBook
-from penstock.agent.policy.store.audit_retention import AuditLimit
-from penstock.agent.policy.store.database import PolicyDatabase
-from penstock.agent.policy.store.sqlite_store import PolicyStore
-from penstock.agent.server.addresses import TcpAddress
-from penstock.agent.server.grpc_server import GrpcServer, allow_files
-from penstock.agent.server.http_server import HttpServer
-from penstock.agent.server.tls import Certificates
-from penstock.agent.sources.engine_owners import Holders
-from penstock.agent.sources.registry import Registry
-from penstock.agent.state.archive import spoils_a_start, words_of
-from penstock.agent.state.directory import StateDirectory
-from penstock.agent.state.file_lock import identity
-from penstock.agent.traces.export.backend_probe import unreachable
-from penstock.agent.traces.export.exporter import TraceExporter
-from penstock.agent.traces.export.status import ExportStatus
+from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, SampleRatios
+from penstock.agent.policy.orders import OrderStore, Pauses
+from penstock.agent.policy.store import AuditLimit, PolicyDatabase, PolicyStore
+from penstock.agent.server import Certificates, GrpcServer, HttpServer, TcpAddress, allow_files
+from penstock.agent.sources import EngineOwners, Registry
+from penstock.agent.state import StateDirectory, identity, spoils_a_start, words_of
+from penstock.agent.traces.export import ExportStatus, TraceExporter, unreachable
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
 
@@ -115,12 +92,12 @@ async def run(config: Config) -> None:
     _log.info("agent stopped")
 
 
-_Stored: TypeAlias = tuple[PolicyDatabase, PolicyStore, Pauses, OrderBook]
+_Stored: TypeAlias = tuple[PolicyDatabase, PolicyStore, Pauses, OrderStore]
 
 
 def _read_policies(database: PolicyDatabase) -> _Stored:
     try:
-        return database, PolicyStore(database), Pauses(database), OrderBook(database)
+        return database, PolicyStore(database), Pauses(database), OrderStore(database)
     except BaseException:
         database.close()
         raise
@@ -131,7 +108,7 @@ class _Policies:
     database: PolicyDatabase
     store: PolicyStore
     pauses: Pauses
-    orders: OrderBook
+    orders: OrderStore
     feed: PolicyFeed
     files: FileSource | None
 
@@ -147,16 +124,16 @@ class Daemon:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._parts = AsyncExitStack()
-        self._condition = Condition()
+        self._condition = Health()
         self._stop_at: float | None = None
         self._stopping = threading.Event()
         self._started_unix_nano = time.time_ns()
         self.fatal: asyncio.Future[StateError] = asyncio.get_running_loop().create_future()
         self._http: HttpServer | None = None
         self._exporter: TraceExporter | None = None
-        self._exposition: Exposition | None = None
-        self._refused = Refusals()
-        self._losses: LossWatch | None = None
+        self._exposition: Gatherer | None = None
+        self._refused = ContractViolations()
+        self._losses: LossDetector | None = None
         self._listen_address = str(config.listen)
 
     def _remaining(self) -> float:
@@ -176,21 +153,21 @@ class Daemon:
         place = self._take_place()
         http = self._http = await self._start_http()
         journal, keeper, fold, replayed, stored = await self._open_state(place)
-        holders = Holders(self._config.source_grace)
+        holders = EngineOwners(self._config.source_grace)
         policies = await self._follow_policies(stored, holders)
         registry = Registry(time.time_ns, fold.account)
         journal.on_commit(lambda _, source, contents: registry.committed(source.epoch, contents.batch))
 
         exemplars, own = Exemplars(), self._measure(place, journal, keeper, policies)
         self._exporter = self._start_export(journal, policies, exemplars, own.export.observe)
-        self._exposition = Exposition(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
+        self._exposition = Gatherer(fold, registry.sources, exemplars, own, wanted=policies.feed.wanted)
 
         known = fold.known()
         admission = Admission(
             lambda: {*fold.known(), *registry.connected_engines()}, self._config.memory_limit
         )
         losses = self._losses = self._watch_losses(journal, registry, known, holders)
-        door = Door(journal.source, holders, admission)
+        door = SourceAdmission(journal.source, holders, admission)
         ingest = self._take_in(journal, registry, policies, own, losses, door)
         retirement = Retirement(
             journal, registry, fold, policies.feed, policies.database, after=self._config.retire_after
@@ -229,7 +206,9 @@ class Daemon:
         place.path.joinpath(_ADDRESSES).unlink(missing_ok=True)
         return place
 
-    async def _open_state(self, place: StateDirectory) -> tuple[Journal, FoldKeeper, Fold, int, _Stored]:
+    async def _open_state(
+        self, place: StateDirectory
+    ) -> tuple[Journal, AggregatorCheckpoint, Aggregator, int, _Stored]:
         """Open and read both databases in one place.
 
         That is the state directory or, where the disk has no room for what a start must write, a substitute.
@@ -247,7 +226,9 @@ class Daemon:
         self._parts.callback(saving.cancel)
         return journal, keeper, fold, replayed, stored
 
-    async def _read_state(self, place: StateDirectory) -> tuple[Journal, FoldKeeper, Fold, int, _Stored]:
+    async def _read_state(
+        self, place: StateDirectory
+    ) -> tuple[Journal, AggregatorCheckpoint, Aggregator, int, _Stored]:
         journal, keeper, fold, replayed = await self._restore(place)
         try:
             return journal, keeper, fold, replayed, self._load_policies(place)
@@ -255,14 +236,14 @@ class Daemon:
             await journal.close()
             raise
 
-    async def _restore(self, place: StateDirectory) -> tuple[Journal, FoldKeeper, Fold, int]:
+    async def _restore(self, place: StateDirectory) -> tuple[Journal, AggregatorCheckpoint, Aggregator, int]:
         """Open the journal and count what it holds; what turns out to be damaged meanwhile is replaced, twice at most."""
         salvages = 2
         while True:
             journal = Journal.open(
                 place.path, self._config.pod_uid, place.limit, place.claim, salvages=salvages > 0
             )
-            keeper = FoldKeeper(journal, fold := Fold())
+            keeper = AggregatorCheckpoint(journal, fold := Aggregator())
             try:
                 replayed = await keeper.restore()
             except BaseException as error:  # noqa: BLE001  (raised again, unless it is damage)
@@ -290,7 +271,7 @@ class Daemon:
         await http.start()
         return http
 
-    async def _follow_policies(self, stored: _Stored, holders: Holders) -> _Policies:
+    async def _follow_policies(self, stored: _Stored, holders: EngineOwners) -> _Policies:
         database, store, pauses, orders = stored
         files = await self._follow_files(store)
         feed = PolicyFeed(store, pauses, orders, holders=holders)
@@ -338,7 +319,7 @@ class Daemon:
         return None
 
     def _measure(
-        self, place: StateDirectory, journal: Journal, keeper: FoldKeeper, policies: _Policies
+        self, place: StateDirectory, journal: Journal, keeper: AggregatorCheckpoint, policies: _Policies
     ) -> AgentMetrics:
         """Return the agent's own metrics; the export, which begins after them, is asked at each scrape."""
 
@@ -352,7 +333,7 @@ class Daemon:
             export_backlog=lambda: max(0, keeper.at - exporting().position),
             policy_files=lambda: None if policies.files is None else policies.files.status,
             exporting=exporting,
-            state=StateMetrics(place, journal, self._condition).families,
+            state=StateGauges(place, journal, self._condition).families,
             poisoned=lambda: keeper.poisoned,
             audit_trimmed=lambda: policies.database.audit_trimmed,
         )
@@ -365,8 +346,8 @@ class Daemon:
         registry: Registry,
         policies: _Policies,
         own: AgentMetrics,
-        losses: LossWatch,
-        door: Door,
+        losses: LossDetector,
+        door: SourceAdmission,
     ) -> IngestService:
         """Return what engines will be served with."""
         ingest = IngestService(
@@ -399,10 +380,10 @@ class Daemon:
         return exporter
 
     def _watch_losses(
-        self, journal: Journal, registry: Registry, known: Collection[EngineKey], holders: Holders
-    ) -> LossWatch:
+        self, journal: Journal, registry: Registry, known: Collection[EngineKey], holders: EngineOwners
+    ) -> LossDetector:
         """Wait for the sources that an earlier life left open too; those that do not come back are lost."""
-        losses = LossWatch(journal, self._config.source_grace)
+        losses = LossDetector(journal, self._config.source_grace)
         self._parts.push_async_callback(losses.stop)
         with journal.reader() as reader:
             closed = {}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.state.archive import damaged
+from penstock.agent.state import damaged
 
 if TYPE_CHECKING:
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.policy.store.database import PolicyDatabase
-    from penstock.agent.state.database_files import Whereabouts
-    from penstock.agent.state.directory import StateDirectory
+    from penstock.agent.journal import Journal
+    from penstock.agent.policy.store import PolicyDatabase
+    from penstock.agent.state import DatabaseFiles, StateDirectory
 
 REASONS = (
     "state_volatile",
@@ -23,14 +22,14 @@ REASONS = (
 """Why the agent is degraded, as metrics name it."""
 
 
-class Trouble(NamedTuple):
+class HealthProblem(NamedTuple):
     """One of `REASONS`, and a sentence for people."""
 
     reason: str
     text: str
 
 
-class Condition:
+class Health:
     """One answer for health, status and metrics. Its parts are filled in as they begin; any thread may ask.
 
     Attributes:
@@ -62,7 +61,7 @@ class Condition:
         """Return all troubles as one text; empty for none."""
         return "; ".join(trouble.text for trouble in self.troubles())
 
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[HealthProblem]:
         """Return what is not as it should be."""
         journal, place = self.journal, self.place
         texts = {
@@ -75,7 +74,7 @@ class Condition:
             ),
             "policies_not_copied": self.not_copied,
         }
-        return [Trouble(reason, text) for reason, text in texts.items() if text]
+        return [HealthProblem(reason, text) for reason, text in texts.items() if text]
 
     def set_aside(self) -> dict[str, int]:
         """Return how many damaged databases lie in the state directory, by kind."""
@@ -85,7 +84,7 @@ class Condition:
         """Return how often a database was put back that was removed or replaced while the agent ran, by kind."""
         return {kind: each.restored for kind, each in self._whereabouts().items()}
 
-    def _whereabouts(self) -> dict[str, Whereabouts]:
+    def _whereabouts(self) -> dict[str, DatabaseFiles]:
         databases = {"journal": self.journal, "policy": self.policies}
         return {kind: each.whereabouts for kind, each in databases.items() if each is not None}
 

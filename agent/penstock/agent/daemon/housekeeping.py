@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import DamageError, StateError, TakenError
 
 if TYPE_CHECKING:
-    from penstock.agent.daemon.health import Condition
-    from penstock.agent.policy.store.database import PolicyDatabase
-    from penstock.agent.state.directory import StateDirectory
+    from penstock.agent.daemon.health import Health
+    from penstock.agent.policy.store import PolicyDatabase
+    from penstock.agent.state import StateDirectory
 
 _SECONDS = 1.0
 
@@ -28,7 +28,7 @@ class Housekeeper:
         self,
         place: StateDirectory,
         policies: PolicyDatabase,
-        condition: Condition,
+        condition: Health,
         fatal: asyncio.Future[StateError],
     ) -> None:
         self._place = place

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.server.http_server import HttpServer
+from penstock.agent.server import HttpServer
 
 if TYPE_CHECKING:
-    from penstock.agent.server.addresses import TcpAddress
+    from penstock.agent.server import TcpAddress
 
 _log = structlog.get_logger(__name__)
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.daemon.health import REASONS
+from penstock.agent.metrics import NANO, Family, Sample
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.family import Family, Sample
-from penstock.agent.metrics.model import NANO
-from penstock.agent.state.archive import size_of
+from penstock.agent.state import size_of
 
 if TYPE_CHECKING:
-    from penstock.agent.daemon.health import Condition
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.state.directory import StateDirectory
+    from penstock.agent.daemon.health import Health
+    from penstock.agent.journal import Journal
+    from penstock.agent.state import StateDirectory
 
 
-class StateMetrics:
+class StateGauges:
     """The families of one agent's state."""
 
-    def __init__(self, place: StateDirectory, journal: Journal, condition: Condition) -> None:
+    def __init__(self, place: StateDirectory, journal: Journal, condition: Health) -> None:
         self._place = place
         self._journal = journal
         self._condition = condition

@@ -1,9 +1,17 @@
-"""Taking in what engines send."""
+"""Engine -> agent: check a message, commit it, acknowledge it."""
+
+from __future__ import annotations
 
 from penstock.agent.ingest.admission import Admission
-from penstock.agent.ingest.loss_detector import LossWatch
-from penstock.agent.ingest.rejections import Refusals
+from penstock.agent.ingest.loss_detector import LossDetector
+from penstock.agent.ingest.rejections import ContractViolations
 from penstock.agent.ingest.service import IngestService
-from penstock.agent.ingest.source_admission import Door
+from penstock.agent.ingest.source_admission import SourceAdmission
 
-__all__ = ["Admission", "Door", "IngestService", "LossWatch", "Refusals"]
+__all__ = [
+    "Admission",
+    "ContractViolations",
+    "IngestService",
+    "LossDetector",
+    "SourceAdmission",
+]

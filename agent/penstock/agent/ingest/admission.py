@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio.rate_limit import Bucket
+from penstock.agent.aio import TokenBucket
 from penstock.agent.errors import LimitError
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ class Admission:
         self._clock = clock
         self._resident = resident
         self._relieve = relieve
-        self._shared = Bucket(SHARED_BYTES_PER_SECOND, SHARED_BURST_BYTES, clock)
+        self._shared = TokenBucket(SHARED_BYTES_PER_SECOND, SHARED_BURST_BYTES, clock)
         # By engine and whether it is for its EngineCore.
-        self._own: dict[tuple[EngineKey, bool], Bucket] = {}
+        self._own: dict[tuple[EngineKey, bool], TokenBucket] = {}
         self._memory_at = clock() - _MEMORY_LOOK_SECONDS
         self._taken = 0
         self._short = ""
@@ -125,7 +125,7 @@ class Admission:
                     "sources",
                 )
 
-    def _own_bucket(self, key: EngineKey, *, core: bool) -> Bucket | None:
+    def _own_bucket(self, key: EngineKey, *, core: bool) -> TokenBucket | None:
         """Return what the engine has of its own; None while too many others use theirs."""
         bucket = self._own.get((key, core))
         if bucket is None:
@@ -134,7 +134,7 @@ class Admission:
                 self._own = {each: own for each, own in self._own.items() if not own.full}
             if len(self._own) >= _MAX_OWN:
                 return None
-            bucket = self._own[key, core] = Bucket(OWN_BYTES_PER_SECOND, OWN_BURST_BYTES, self._clock)
+            bucket = self._own[key, core] = TokenBucket(OWN_BYTES_PER_SECOND, OWN_BURST_BYTES, self._clock)
         return bucket
 
     def check_memory(self, size: int = 0) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import PenstockError
-from penstock.agent.journal.connection import MAX_INTEGER, describe
+from penstock.agent.journal import MAX_INTEGER, describe
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.events_pb2 import DeferralEnd, Event, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch, Drop
@@ -16,7 +16,7 @@ from penstock.proto.v1.ingest_pb2 import Batch, Drop
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.journal.journal import Journal
+    from penstock.agent.journal import Journal
     from penstock.agent.model import Source
 
 _log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ def loss_batch(
     return Batch(epoch=epoch, seq=seq, events=[*events, Event(time_unix_nano=now, source_lost=lost)])
 
 
-class LossWatch:
+class LossDetector:
     """Gives each source that is away *grace* seconds, then writes its loss into the log."""
 
     def __init__(self, journal: Journal, grace: float) -> None:

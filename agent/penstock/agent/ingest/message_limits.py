@@ -19,7 +19,7 @@ from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
-    from penstock.agent.batch.columns import Columns, Contents, Samples
+    from penstock.agent.batch import BatchColumns, SampleColumns, Samples
     from penstock.proto.v1.ingest_pb2 import Hello
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -72,7 +72,7 @@ def parse(body: bytes) -> Batch:
         raise ContractError("the message is not a penstock.v1.Batch") from error
 
 
-def check_batch(contents: Contents, body: bytes) -> None:
+def check_batch(contents: BatchColumns, body: bytes) -> None:
     """Check all but the Hello of what :func:`parse` returned for *body*.
 
     Raises:
@@ -96,7 +96,7 @@ def _check_unsequenced(batch: Batch) -> None:
         _check_snapshot(batch.snapshot)
 
 
-def _check_sequenced(contents: Contents, body: bytes) -> None:
+def _check_sequenced(contents: BatchColumns, body: bytes) -> None:
     batch = contents.batch
     if batch.HasField("hello") or batch.HasField("snapshot"):
         raise ContractError(f"batch {batch.seq} holds a hello or a snapshot; those are sent with seq 0")
@@ -119,7 +119,7 @@ def _check_sequenced(contents: Contents, body: bytes) -> None:
         _check_all_texts(contents, body)
 
 
-def _check_all_texts(contents: Contents, body: bytes) -> None:
+def _check_all_texts(contents: BatchColumns, body: bytes) -> None:
     batch = contents.batch
     if max(map(len, contents.strings), default=0) > MAX_NAME:
         _check_texts("strings", contents.strings, MAX_NAME)
@@ -133,7 +133,7 @@ def _check_all_texts(contents: Contents, body: bytes) -> None:
         _check_texts("counts", count)
 
 
-def _check_samples(name: str, samples: Samples, columns: Columns, contents: Contents) -> None:
+def _check_samples(name: str, samples: Samples, columns: SampleColumns, contents: BatchColumns) -> None:
     rows = len(columns)
     _at_most(name, rows, MAX_SAMPLES)
     known = len(contents.strings)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Refusals:
+class ContractViolations:
     """Messages that broke the contract, and streams of processes that another one keeps out, since the agent started."""
 
     count: int = 0

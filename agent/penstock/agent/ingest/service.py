@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import structlog
-from penstock.agent.aio.rate_limit import Bucket, Hand
-from penstock.agent.batch.columns import Contents
+from penstock.agent.aio import ByteSemaphore, TokenBucket
+from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import ContractError, FullError, GapError, HeldError, LimitError, PenstockError
 from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
-from penstock.agent.ingest.rejections import Refusals
-from penstock.agent.ingest.source_admission import Door
-from penstock.agent.ingest.stream import Ending, Stream
-from penstock.agent.journal.connection import describe
+from penstock.agent.ingest.rejections import ContractViolations
+from penstock.agent.ingest.source_admission import SourceAdmission
+from penstock.agent.ingest.stream import Ending, SourceStream
+from penstock.agent.journal import describe
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.server.status_codes import refuse
+from penstock.agent.server import refuse
 from penstock.proto.v1.ingest_pb2 import DESCRIPTOR, Ack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.sources.registry import Registry
+    from penstock.agent.journal import Journal
+    from penstock.agent.sources import Registry
     from penstock.proto.v1.ingest_pb2 import Hello
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
@@ -51,7 +51,7 @@ _REASONS: dict[type[PenstockError], str] = {
 }
 
 
-class Pauses(Protocol):
+class PauseSource(Protocol):
     """Which engines `agentctl pause` holds."""
 
     def is_paused(self, key: EngineKey) -> bool:
@@ -61,7 +61,7 @@ class Pauses(Protocol):
         """Call *callback* on the loop after every change; returns what ends that."""
 
 
-class Losses(Protocol):
+class LossWatcher(Protocol):
     """Who watches over sources that are away."""
 
     def connected(self, epoch: int) -> None:
@@ -94,11 +94,11 @@ class IngestService:
         self,
         journal: Journal,
         registry: Registry,
-        pauses: Pauses,
-        losses: Losses,
+        pauses: PauseSource,
+        losses: LossWatcher,
         observe_ack: Callable[[float], None],
         *,
-        door: Door | None = None,
+        door: SourceAdmission | None = None,
         count_refused: Callable[[str], None] = lambda _: None,
         count_broken: Callable[[], None] = lambda: None,
     ) -> None:
@@ -107,13 +107,13 @@ class IngestService:
         self._pauses = pauses
         self._losses = losses
         self._observe_ack = observe_ack
-        self.refused = Refusals()
-        self._door = door or Door()
+        self.refused = ContractViolations()
+        self._door = door or SourceAdmission()
         self._admission = self._door.admission
         self._count_refused = count_refused
         self._count_broken = count_broken
-        self._hand = Hand(IN_HAND_BYTES)
-        self._streams: dict[int, Stream] = {}
+        self._hand = ByteSemaphore(IN_HAND_BYTES)
+        self._streams: dict[int, SourceStream] = {}
         self._telling: set[asyncio.Task[None]] = set()
         # Streams whose Hello has not been taken yet.
         self._entering = 0
@@ -165,7 +165,7 @@ class IngestService:
         if stream.ending is Ending.DRAINING:
             await context.abort(grpc.StatusCode.UNAVAILABLE, stream.ending.value)
 
-    async def _enter(self, context: Context) -> Stream:
+    async def _enter(self, context: Context) -> SourceStream:
         """Take the Hello, take over from an older stream of the source, answer with the watermark."""
         if self._draining:
             await context.abort(grpc.StatusCode.UNAVAILABLE, Ending.DRAINING.value)
@@ -176,7 +176,7 @@ class IngestService:
         finally:
             self._entering -= 1
 
-    async def _greet(self, context: Context) -> Stream:
+    async def _greet(self, context: Context) -> SourceStream:
         async with asyncio.timeout(_PEER_DEADLINE):
             body = await context.read()
         if not isinstance(body, bytes):
@@ -185,7 +185,7 @@ class IngestService:
         batch = parse(body)
         if not batch.HasField("hello"):
             raise GapError("the stream does not begin with a Hello; send one with seq 0 first")
-        check_batch(Contents(batch, body), body)
+        check_batch(BatchColumns(batch, body), body)
         check_hello(batch.hello)
         source = Source.from_hello(batch.epoch, batch.hello)
         stream = self._admit(source, context, len(body))
@@ -218,8 +218,8 @@ class IngestService:
         )
         return stream
 
-    def _admit(self, source: Source, context: Context, size: int) -> Stream:
-        stream = Stream(source, context)
+    def _admit(self, source: Source, context: Context, size: int) -> SourceStream:
+        stream = SourceStream(source, context)
         live = self._registry.get(source.epoch)
         with describe(self._journal.path):
             stream.hold = self._door.admit(
@@ -242,7 +242,7 @@ class IngestService:
             # It is counted no more: the source begins a new epoch.
             _log.warning("a loss could not be written", epoch=source.epoch, error=str(error))
 
-    def _leave(self, stream: Stream) -> None:
+    def _leave(self, stream: SourceStream) -> None:
         self._door.leave(stream.hold, goodbye=stream.goodbye)
         epoch = stream.source.epoch
         if not (stream.goodbye or stream.refused or stream.ending):
@@ -257,8 +257,8 @@ class IngestService:
             self._losses.away(stream.source)
         _log.info("source disconnected", engine=str(stream.source.key), epoch=epoch, goodbye=stream.goodbye)
 
-    async def _serve(self, stream: Stream) -> None:
-        pace = Bucket(SOURCE_BYTES_PER_SECOND, SOURCE_BURST_BYTES)
+    async def _serve(self, stream: SourceStream) -> None:
+        pace = TokenBucket(SOURCE_BYTES_PER_SECOND, SOURCE_BURST_BYTES)
         while (body := await stream.next()) is not None:
             arrived = time.monotonic()
             async with self._hand.hold(len(body)):
@@ -269,11 +269,11 @@ class IngestService:
             if (pause := pace.owe(len(body))) > 0:
                 await asyncio.sleep(pause)
 
-    async def _take(self, stream: Stream, body: bytes) -> int | None:
+    async def _take(self, stream: SourceStream, body: bytes) -> int | None:
         """Take one message; returns the watermark once it is committed, None if it is none to be acknowledged."""
         self._admission.check_memory(len(body))
         batch = parse(body)
-        contents = Contents(batch, body)
+        contents = BatchColumns(batch, body)
         check_batch(contents, body)
         epoch = stream.source.epoch
         if batch.epoch != epoch:
@@ -289,7 +289,7 @@ class IngestService:
         stream.goodbye = stream.goodbye or batch.HasField("goodbye")
         return watermark
 
-    async def _acknowledge(self, stream: Stream, watermark: int) -> None:
+    async def _acknowledge(self, stream: SourceStream, watermark: int) -> None:
         async with asyncio.timeout(_PEER_DEADLINE), stream.turn:
             stream.paused = self._pauses.is_paused(stream.source.key)
             ack = Ack(epoch=stream.source.epoch, durable_watermark=watermark, paused=stream.paused)
@@ -302,7 +302,7 @@ class IngestService:
                 self._telling.add(telling)
                 telling.add_done_callback(self._telling.discard)
 
-    async def _tell_pause(self, stream: Stream) -> None:
+    async def _tell_pause(self, stream: SourceStream) -> None:
         """Acknowledge again what stands, for the sake of the pause."""
         try:
             await self._acknowledge(stream, self._journal.watermark(stream.source.epoch))

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import HeldError, LimitError
 from penstock.agent.ingest.admission import Admission
 from penstock.agent.model import AGENT_PROCESS, ENGINE_CORE
-from penstock.agent.sources.engine_owners import Holders
+from penstock.agent.sources import EngineOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.model import Source
-    from penstock.agent.sources.engine_owners import Hold
+    from penstock.agent.sources import Ownership
 
 
-class Door:
+class SourceAdmission:
     """Checks each source that has said hello.
 
     Args:
@@ -29,14 +29,16 @@ class Door:
     def __init__(
         self,
         stored: Callable[[int], Source | None] = lambda _: None,
-        holders: Holders | None = None,
+        holders: EngineOwners | None = None,
         admission: Admission | None = None,
     ) -> None:
         self._stored = stored
-        self._holders = holders or Holders()
+        self._holders = holders or EngineOwners()
         self.admission = admission or Admission()
 
-    def admit(self, source: Source, live: Source | None, size: int, oust: Callable[[], None]) -> Hold | None:
+    def admit(
+        self, source: Source, live: Source | None, size: int, oust: Callable[[], None]
+    ) -> Ownership | None:
         """Let *source* in, whose Hello came in a message of *size* bytes.
 
         Args:
@@ -66,7 +68,7 @@ class Door:
             raise
         return hold
 
-    def leave(self, hold: Hold | None, *, goodbye: bool = False) -> None:
+    def leave(self, hold: Ownership | None, *, goodbye: bool = False) -> None:
         """Note that the stream of a source has ended; *goodbye* if it said so."""
         if hold is not None:
             self._holders.leave(hold, goodbye=goodbye)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import grpc
     from penstock.agent.model import Source
-    from penstock.agent.sources.engine_owners import Hold
+    from penstock.agent.sources import Ownership
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -26,7 +26,7 @@ class Ending(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class SourceStream:
     """A stream whose Hello was taken.
 
     Attributes:
@@ -41,7 +41,7 @@ class Stream:
 
     source: Source
     context: Context
-    hold: Hold | None = None
+    hold: Ownership | None = None
     paused: bool = False
     ending: Ending | None = None
     goodbye: bool = False

@@ -32,7 +32,7 @@ def agent_source(agent_epoch: int, key: EngineKey) -> Source:
     )
 
 
-class OwnLog:
+class AgentLog:
     """Gives out the numbers of the agent's own batches, one at a time."""
 
     def __init__(self, journal: Journal) -> None:

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from penstock.agent.journal.compression import unpack
 from penstock.agent.journal.connection import unsigned
 from penstock.agent.model import LoggedBatch
-from penstock.agent.state.archive import DamagedError
+from penstock.agent.state import DamagedError
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -61,7 +61,7 @@ def parse(logged: LoggedBatch) -> Batch:
     return batch
 
 
-class Parser:
+class BatchParser:
     """Parses for one reader.
 
     Attributes:

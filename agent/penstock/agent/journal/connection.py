@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import StateError, UnwritableError
-from penstock.agent.state.archive import DamagedError, is_unwritable
+from penstock.agent.state import DamagedError, is_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.agent.state.disk_budget import Budget
+    from penstock.agent.state import Budget
 
 # The wire's times and counts are unsigned, SQLite's integers are not.
 MAX_INTEGER = (1 << 63) - 1

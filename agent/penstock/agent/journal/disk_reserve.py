@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 FILE = "reserve"
 
 
-class Reserve:
+class DiskReserve:
     """*size* bytes of disk at *path*. Nothing here raises: without it the agent only has less room."""
 
     def __init__(self, path: Path, size: int) -> None:

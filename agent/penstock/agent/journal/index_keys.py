@@ -15,7 +15,7 @@ from penstock.proto.v1.events_pb2 import Event
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.batch.columns import Contents
+    from penstock.agent.batch import BatchColumns
 
 _BODIES = Event.DESCRIPTOR.oneofs_by_name["body"].fields
 KIND_NUMBERS = {field.name: field.number for field in _BODIES}
@@ -34,7 +34,7 @@ class KindRow(NamedTuple):
     newest_unix_nano: int
 
 
-def kind_rows(contents: Contents) -> list[KindRow]:
+def kind_rows(contents: BatchColumns) -> list[KindRow]:
     """Return a row for each kind that is among the events."""
     return [
         KindRow(KIND_NUMBERS.get(kind, 0), min(group.newest, MAX_INTEGER))
@@ -61,7 +61,7 @@ def event_request_ids(event: Event) -> set[str]:
     return ids
 
 
-def request_ids(contents: Contents) -> set[str]:
+def request_ids(contents: BatchColumns) -> set[str]:
     """Return all ids of requests that a batch names: in its events and its samples."""
     ids: set[str] = set()
     for kind, group in contents.groups.items():
@@ -86,6 +86,6 @@ def request_key(request_id: str) -> int:
     return crc32(request_id.encode())
 
 
-def request_keys(contents: Contents) -> set[int]:
+def request_keys(contents: BatchColumns) -> set[int]:
     """Return the keys of all requests that a batch names: :func:`request_key` of each."""
     return set(map(crc32, map(str.encode, request_ids(contents))))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.journal.connection import unsigned
 from penstock.agent.journal.sources import source_from_blob
-from penstock.agent.state.archive import DamagedError
+from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
     import sqlite3

@@ -8,21 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch import BatchColumns
 from penstock.agent.journal import recovery, schema
-from penstock.agent.journal.agent_log import OwnLog
+from penstock.agent.journal.agent_log import AgentLog
 from penstock.agent.journal.connection import connect, describe, limit_to
 from penstock.agent.journal.disk_reserve import FILE as RESERVE_FILE
-from penstock.agent.journal.disk_reserve import Reserve
+from penstock.agent.journal.disk_reserve import DiskReserve
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.request_index import RequestIndex
 from penstock.agent.journal.retention import Retention, Usage
 from penstock.agent.journal.transaction import Appended, Transaction
-from penstock.agent.journal.wal_checkpointer import Checkpointer
+from penstock.agent.journal.wal_checkpointer import WalCheckpointer
 from penstock.agent.journal.writer import Writer
-from penstock.agent.state.archive import spoils_a_start, words_of
-from penstock.agent.state.database_files import Whereabouts
-from penstock.agent.state.disk_budget import DEFAULT_LIMIT
+from penstock.agent.state import DEFAULT_LIMIT, DatabaseFiles, spoils_a_start, words_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
-    OnCommit: TypeAlias = Callable[[int, Source, Contents], None]
+    OnCommit: TypeAlias = Callable[[int, Source, BatchColumns], None]
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +40,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(slots=True)
 class _Append:
     source: Source
-    contents: Contents
+    contents: BatchColumns
     body: bytes
     future: asyncio.Future[Appended]
     size: int
@@ -61,7 +59,7 @@ class _Open:
         return transaction.open_source(self.source, time.time_ns())
 
 
-def _call(callback: OnCommit, batch_id: int, source: Source, contents: Contents) -> None:
+def _call(callback: OnCommit, batch_id: int, source: Source, contents: BatchColumns) -> None:
     try:
         callback(batch_id, source, contents)
     except Exception:  # noqa: BLE001  (the batch is committed: its sender gets the acknowledgement in any case)
@@ -85,7 +83,7 @@ class Journal:
     def __init__(self, path: Path, opened: schema.Opened, claim: Callable[[], None] = lambda: None) -> None:
         self.path = path
         self.damage = ""
-        self.own = OwnLog(self)
+        self.own = AgentLog(self)
         database, budget = opened
         self._budget = budget
         # All that is read comes before the first thread begins.
@@ -97,11 +95,11 @@ class Journal:
         self._fold = database.execute("SELECT batch, body FROM folds WHERE name = 'metrics'").fetchone()
         requests = RequestIndex(database)
         self._retention = Retention(database, budget, requests)
-        reserve = Reserve(path.with_name(RESERVE_FILE), budget.reserve)
+        reserve = DiskReserve(path.with_name(RESERVE_FILE), budget.reserve)
         reserve.take()
-        self.whereabouts = Whereabouts(path, self._reopen, claim)
+        self.whereabouts = DatabaseFiles(path, self._reopen, claim)
         self._checkpointer = (
-            Checkpointer(path, lambda: self.whereabouts.restored) if budget.checkpoints_beside else None
+            WalCheckpointer(path, lambda: self.whereabouts.restored) if budget.checkpoints_beside else None
         )
         self._writer = Writer(
             database,
@@ -191,7 +189,7 @@ class Journal:
         return await command.future
 
     async def append(
-        self, source: Source, batch: Batch, body: bytes, contents: Contents | None = None
+        self, source: Source, batch: Batch, body: bytes, contents: BatchColumns | None = None
     ) -> int:
         """Append a batch; returns the source's watermark once it is committed.
 
@@ -207,7 +205,11 @@ class Journal:
         if source.epoch not in self._writer.watermarks:
             await self.open_source(source)
         command = _Append(
-            source, contents or Contents(batch), body, asyncio.get_running_loop().create_future(), len(body)
+            source,
+            contents or BatchColumns(batch),
+            body,
+            asyncio.get_running_loop().create_future(),
+            len(body),
         )
         self._writer.put(command)
         return (await command.future).watermark

@@ -6,11 +6,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.agent.batch.columns import Contents
+    from penstock.agent.batch import BatchColumns
     from penstock.proto.v1.events_pb2 import Event
 
 
-class Waits:
+class OpenDeferrals:
     """Follows the events of a transaction, in the order of the log. Pure.
 
     What is in the table for anything of ``ended`` or ``closed`` goes first, then :meth:`begun` is written.
@@ -26,7 +26,7 @@ class Waits:
         self.closed: list[tuple[int, str]] = []
         self._begun: dict[tuple[int, str], dict[int, tuple[Event, int]]] = {}
 
-    def follow(self, epoch: int, batch_id: int, contents: Contents) -> None:
+    def follow(self, epoch: int, batch_id: int, contents: BatchColumns) -> None:
         """Take the events of one batch."""
         groups = contents.groups
         # Where each ended last in this batch.

@@ -15,7 +15,7 @@ STEP_SECONDS = 2.0
 """Of a step of a question. Bytes alone bound no time: what is done with an entry of 30 bytes takes as long as with one of a kilobyte."""
 
 
-class Allowance:
+class ReadBudget:
     """Bytes of batches, and time; the batch that goes beyond them is read, none after it.
 
     Args:

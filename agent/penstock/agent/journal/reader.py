@@ -10,16 +10,15 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
-from penstock.agent.batch.columns import Contents
-from penstock.agent.batch.rows import with_kinds
+from penstock.agent.batch import BatchColumns, with_kinds
 from penstock.agent.errors import ImpossibleError
-from penstock.agent.journal.batch_parser import BATCH_COLUMNS, Parser, event_of, logged_of
+from penstock.agent.journal.batch_parser import BATCH_COLUMNS, BatchParser, event_of, logged_of
 from penstock.agent.journal.connection import MAX_INTEGER, connect_reader, describe, signed, unsigned, whole
 from penstock.agent.journal.index_keys import KIND_NUMBERS, event_request_ids, request_ids, request_key
 from penstock.agent.journal.lookup import Lookup
-from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
+from penstock.agent.journal.read_budget import STEP_SECONDS, ReadBudget
 from penstock.agent.journal.sources import source_from_blob
-from penstock.agent.state.archive import DamagedError, is_damage, words_of
+from penstock.agent.state import DamagedError, is_damage, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from penstock.agent.model import LoggedBatch, Source
-    from penstock.agent.state.database_files import Whereabouts
+    from penstock.agent.state import DatabaseFiles
     from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -73,14 +72,14 @@ class Reader:
         self,
         path: Path,
         stopped: Callable[[], bool] = lambda: False,
-        whereabouts: Whereabouts | None = None,
+        whereabouts: DatabaseFiles | None = None,
         damaged: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._path = path
         self._stopped = stopped
         self._whereabouts = whereabouts
         self._damaged = damaged
-        self._parser = Parser()
+        self._parser = BatchParser()
         self._open()
 
     def _open(self) -> None:
@@ -217,7 +216,7 @@ class Reader:
         return reversed(self._lookup.batches(request_key(request_id), before))
 
     def request_batches(
-        self, request_id: str, before: int = _NO_BATCH, allowance: Allowance | None = None
+        self, request_id: str, before: int = _NO_BATCH, allowance: ReadBudget | None = None
     ) -> list[LoggedBatch]:
         """Return the batches that name the request by any of its ids (own, remote, the client's), ascending.
 
@@ -227,10 +226,10 @@ class Reader:
         return list(self.request_batches_newest_first(request_id, before, allowance))[::-1]
 
     def request_batches_newest_first(
-        self, request_id: str, before: int = _NO_BATCH, allowance: Allowance | None = None
+        self, request_id: str, before: int = _NO_BATCH, allowance: ReadBudget | None = None
     ) -> Iterator[LoggedBatch]:
         """Yield what :meth:`request_batches` returns, one in memory at a time."""
-        allowance = allowance or Allowance()
+        allowance = allowance or ReadBudget()
         text = request_id.encode()
         for number in self.request_batch_ids(request_id, before):
             if allowance.ends:
@@ -250,11 +249,11 @@ class Reader:
         The newest batches are looked through, 64 MiB of them or two seconds; no further than it takes.
         """
         found: set[str] = set()
-        text, allowance = prefix.encode(), Allowance(_LOOKED_THROUGH_BYTES, STEP_SECONDS)
+        text, allowance = prefix.encode(), ReadBudget(_LOOKED_THROUGH_BYTES, STEP_SECONDS)
         for logged in self._batches(f"{_BATCH} ORDER BY id DESC"):
             if text in logged.body or not logged.body:
                 found.update(
-                    name for name in request_ids(Contents(self.parse(logged))) if name.startswith(prefix)
+                    name for name in request_ids(BatchColumns(self.parse(logged))) if name.startswith(prefix)
                 )
             allowance.take(len(logged.body))
             if allowance.ends or len(found) >= limit:
@@ -268,7 +267,7 @@ class Reader:
         request_id: str = "",
         since_unix_nano: int = 0,
         limit: int = 100,
-        allowance: Allowance | None = None,
+        allowance: ReadBudget | None = None,
     ) -> Iterator[tuple[LoggedBatch, int]]:
         """Yield events, newest first: the batch and the index of the event in it.
 
@@ -287,7 +286,7 @@ class Reader:
         """
         numbers = frozenset([KIND_NUMBERS[kind] for kind in kinds] or [0, *KIND_NUMBERS.values()])
         since_unix_nano = min(since_unix_nano, MAX_INTEGER)
-        allowance = allowance or Allowance()
+        allowance = allowance or ReadBudget()
         if request_id:
             batches = self.request_batches_newest_first(request_id, allowance=allowance)
         else:
@@ -300,7 +299,7 @@ class Reader:
         yield from islice(found, limit)
 
     def _of_kinds(
-        self, kinds: frozenset[int], since_unix_nano: int, limit: int, allowance: Allowance
+        self, kinds: frozenset[int], since_unix_nano: int, limit: int, allowance: ReadBudget
     ) -> Iterator[LoggedBatch]:
         """Yield the batches that hold events of *kinds*, newest first."""
         # The first batch that can hold one: an event is never received before it happens, but clocks step.

@@ -10,7 +10,7 @@ import structlog
 from penstock.agent.journal import disk_reserve
 from penstock.agent.journal.salvage import Salvage
 from penstock.agent.journal.schema import FILE
-from penstock.agent.state.archive import is_unwritable, set_aside, size_of, spoils_a_start
+from penstock.agent.state import is_unwritable, set_aside, size_of, spoils_a_start
 
 if TYPE_CHECKING:
     from pathlib import Path

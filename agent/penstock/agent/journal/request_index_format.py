@@ -33,7 +33,7 @@ _LEAST_BITS = 3
 _SET = ord("1")
 
 
-class Run(NamedTuple):
+class IndexRun(NamedTuple):
     """The keys of the batches *first* to *last*; each bucket with its number."""
 
     first: int
@@ -78,7 +78,7 @@ def places(stored: bytes, key: int, end: int | None = None) -> Iterator[int]:
         at = stored.find(wanted, at + 1, end)
 
 
-def make_run(rows: Sequence[tuple[int, bytes]]) -> Run:
+def make_run(rows: Sequence[tuple[int, bytes]]) -> IndexRun:
     """Return the run of *rows*: batches, ascending, the last at most 65,535 above the first, with their packed keys."""
     first, last = rows[0][0], rows[-1][0]
     packed = b"".join(stored for _, stored in rows)
@@ -102,7 +102,7 @@ def make_run(rows: Sequence[tuple[int, bytes]]) -> Run:
         for number, held in enumerate(keys)
         if held
     ]
-    return Run(first, last, passing, buckets)
+    return IndexRun(first, last, passing, buckets)
 
 
 def bucket_of(key: int) -> int:

@@ -13,7 +13,7 @@ from penstock.agent.journal.index_keys import KIND_NUMBERS
 
 if TYPE_CHECKING:
     from penstock.agent.journal.request_index import RequestIndex
-    from penstock.agent.state.disk_budget import Budget
+    from penstock.agent.state import Budget
 
 _log = structlog.get_logger(__name__)
 

@@ -14,14 +14,14 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch import BatchColumns
 from penstock.agent.journal.batch_parser import BATCH_COLUMNS, logged_of, parse
 from penstock.agent.journal.connection import connect, connect_reader, unsigned
 from penstock.agent.journal.index_keys import kind_rows, request_keys
 from penstock.agent.journal.request_index_format import pack_keys
 from penstock.agent.journal.schema import migrate
 from penstock.agent.journal.sources import source_from_blob
-from penstock.agent.state.archive import DamagedError
+from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -128,14 +128,14 @@ class Salvage:
                 new.execute("BEGIN")
         return oldest, newest
 
-    def _proven(self, row: Sequence[Any]) -> Contents | None:
+    def _proven(self, row: Sequence[Any]) -> BatchColumns | None:
         """Return what a batch holds; None if it is not as it was stored, or its source is not known."""
         number, epoch, _, received, *_ = row
         if epoch not in self._epochs or number <= 0 or not _is_count(received):
             return None
         with suppress(*_DAMAGE, IndexError):
             logged = logged_of(row)
-            contents = Contents(parse(logged), logged.body)
+            contents = BatchColumns(parse(logged), logged.body)
             # Of a batch without a checksum, as older agents wrote them, this may be what fails.
             kind_rows(contents), request_keys(contents)
             return contents
@@ -254,7 +254,7 @@ def _beyond(database: sqlite3.Connection, query: str, damaged: int) -> int | Non
     return good
 
 
-def _put(new: sqlite3.Connection, row: Sequence[Any], contents: Contents) -> None:
+def _put(new: sqlite3.Connection, row: Sequence[Any], contents: BatchColumns) -> None:
     number = row[0]
     new.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", row)
     kinds = [(kind, number, newest) for kind, newest in kind_rows(contents)]

@@ -14,8 +14,7 @@ from penstock.agent.journal.connection import connect, describe, limit_to
 from penstock.agent.journal.index_keys import request_key
 from penstock.agent.journal.integrity_check import check_version, prove
 from penstock.agent.journal.request_index_format import pack_keys
-from penstock.agent.state.archive import archive, size_of, spoils_a_start, trim
-from penstock.agent.state.disk_budget import MIN_LIMIT, Budget
+from penstock.agent.state import MIN_LIMIT, Budget, archive, size_of, spoils_a_start, trim
 
 if TYPE_CHECKING:
     from pathlib import Path

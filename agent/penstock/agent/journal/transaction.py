@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import GapError
 from penstock.agent.journal.compression import pack
 from penstock.agent.journal.connection import signed
 from penstock.agent.journal.index_keys import kind_rows, request_keys
-from penstock.agent.journal.open_deferrals import Waits
+from penstock.agent.journal.open_deferrals import OpenDeferrals
 from penstock.agent.journal.request_index_format import pack_keys
 from penstock.agent.journal.sources import source_to_blob
 from penstock.agent.model import AGENT_PROCESS
@@ -47,7 +47,7 @@ class Transaction:
         self._batches: dict[int, int] = {}
         self._kinds: list[tuple[int, int, int]] = []
         self._requests: list[tuple[int, bytes]] = []
-        self._waits = Waits()
+        self._waits = OpenDeferrals()
         self.opened = 0
         self.keys = 0
         self.last = 0
@@ -77,7 +77,7 @@ class Transaction:
         return self._committed[epoch]
 
     def append(
-        self, source: Source, batch: Batch, body: bytes, now: int, contents: Contents | None = None
+        self, source: Source, batch: Batch, body: bytes, now: int, contents: BatchColumns | None = None
     ) -> Appended:
         """Append *batch* and all that the tables derive from it; *contents* is what was read of it already.
 
@@ -98,7 +98,7 @@ class Transaction:
             (signed(source.epoch), batch.seq, now, *pack(body)),
         ).lastrowid
         assert batch_id is not None  # noqa: S101  (an INSERT has one)
-        contents = contents or Contents(batch)
+        contents = contents or BatchColumns(batch)
         self._kinds += [(row.kind, batch_id, row.newest_unix_nano) for row in kind_rows(contents)]
         if keys := request_keys(contents):
             self._requests.append((batch_id, pack_keys(keys)))

@@ -27,7 +27,7 @@ _SECONDS = 0.5
 _PATIENCE_SECONDS = 0.25
 
 
-class Checkpointer:
+class WalCheckpointer:
     """A thread that makes a checkpoint twice a second while something is written.
 
     An error of the disk is no matter of its own: the writer meets it, too, and deals with it.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import structlog
 from penstock.agent.errors import FullError, PenstockError, StateError
 from penstock.agent.journal.transaction import Transaction
-from penstock.agent.state.archive import is_damage
+from penstock.agent.state import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.journal.disk_reserve import Reserve
+    from penstock.agent.journal.disk_reserve import DiskReserve
     from penstock.agent.journal.request_index import RequestIndex
     from penstock.agent.journal.retention import Retention
 
@@ -77,7 +77,7 @@ class Writer:
         *,
         retention: Retention,
         requests: RequestIndex,
-        reserve: Reserve,
+        reserve: DiskReserve,
         group_bytes: int,
         damaged: Callable[[str], None],
         settle: Callable[[sqlite3.Connection], sqlite3.Connection] = lambda database: database,

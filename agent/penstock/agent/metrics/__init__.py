@@ -1,8 +1,28 @@
-"""Metrics: the catalogue, the fold over the log, the live gauges and the exposition."""
+"""Journal and snapshots -> Prometheus."""
 
+from __future__ import annotations
+
+from penstock.agent.metrics import catalogue
 from penstock.agent.metrics.agent_metrics import AgentMetrics
-from penstock.agent.metrics.aggregator import Fold
+from penstock.agent.metrics.aggregator import Aggregator, EngineRows
+from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.metrics.exemplars import Exemplars
-from penstock.agent.metrics.gatherer import Exposition
+from penstock.agent.metrics.family import Family, Sample
+from penstock.agent.metrics.gatherer import Gatherer
+from penstock.agent.metrics.model import NANO, Metric
+from penstock.agent.metrics.series import Row
 
-__all__ = ["AgentMetrics", "Exemplars", "Exposition", "Fold"]
+__all__ = [
+    "NANO",
+    "AgentMetrics",
+    "Aggregator",
+    "AggregatorCheckpoint",
+    "EngineRows",
+    "Exemplars",
+    "Family",
+    "Gatherer",
+    "Metric",
+    "Row",
+    "Sample",
+    "catalogue",
+]

@@ -15,7 +15,7 @@ from penstock.agent.metrics.family import Distribution, Family, Sample
 from penstock.agent.metrics.model import NANO
 from penstock.agent.metrics.process import process_use
 from penstock.agent.metrics.series import Row, Series
-from penstock.agent.traces.export.status import ExportStatus
+from penstock.agent.traces.export import ExportStatus
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Latency:
 _REASONS = ("engines", "held", "invalid", "journal", "memory", "out_of_order", "silent", "sources", "streams")
 
 
-class Refusals:
+class RefusalCounter:
     """Messages and streams that were not taken, by reason; the reasons are words of ours.
 
     All of them are there from the start: a series that begins with its first refusal shows no increase.
@@ -122,7 +122,7 @@ class AgentMetrics:
         self.commit = Latency(c.COMMIT_DURATION)
         self.ack = Latency(c.ACK_DURATION)
         self.export = Latency(c.EXPORT_DURATION)
-        self.refused = Refusals()
+        self.refused = RefusalCounter()
         self.broken_streams = 0
         self._state_created = state_created_unix_nano / NANO
         self._process = process

@@ -16,15 +16,15 @@ from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.bulk_updates import ended_bulks, probe_bulks, transfer_bulks
 from penstock.agent.metrics.ended_deferrals import EndedByLoss
 from penstock.agent.metrics.event_updates import COUNTED, UNKNOWN, event_updates
-from penstock.agent.metrics.series import CAP, TOTAL, Room, Row, Series
+from penstock.agent.metrics.series import CAP, TOTAL, Row, Series, SeriesBudget
 from penstock.agent.model import AGENT_PROCESS, EngineKey
-from penstock.agent.sources.accounting import Account, Accounts
+from penstock.agent.sources import Account, Accounts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.agent.batch.columns import Contents, Group
-    from penstock.agent.metrics.bulk_updates import Bulk
+    from penstock.agent.batch import BatchColumns, EventGroup
+    from penstock.agent.metrics.bulk_updates import BulkUpdate
     from penstock.agent.metrics.model import Metric
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
@@ -48,10 +48,10 @@ class EngineRows(NamedTuple):
     rows: dict[Metric, list[Row]]
 
 
-class _Engine:
+class _EngineSeries:
     """The state of one engine."""
 
-    def __init__(self, cap: int, room: Room) -> None:
+    def __init__(self, cap: int, room: SeriesBudget) -> None:
         self.time = 0
         self._room = room
         self.series: dict[Metric, Series] = {}
@@ -66,7 +66,7 @@ class _Engine:
     def add(self, metric: Metric, labels: tuple[str, ...], value: int, time: int) -> None:
         self.of(metric).add(labels, value, time)
 
-    def add_known(self, bulks: Collection[Bulk]) -> bool:
+    def add_known(self, bulks: Collection[BulkUpdate]) -> bool:
         """Add *bulks* if all their label sets have a series already; False if nothing was added."""
         if not all(self._has(bulk.metric, bulk.labels) for bulk in bulks):
             return False
@@ -77,7 +77,7 @@ class _Engine:
         series = self.series.get(metric)
         return series is not None and series.has(labels)
 
-    def add_bulks(self, bulks: Iterable[Bulk]) -> None:
+    def add_bulks(self, bulks: Iterable[BulkUpdate]) -> None:
         for metric, labels, amount, values, time in bulks:
             if values:
                 self.of(metric).observe(labels, values, time)
@@ -100,7 +100,7 @@ class _Engine:
         return rows
 
 
-class Fold:
+class Aggregator:
     """The counters and histograms of all engines. Thread-safe.
 
     Args:
@@ -114,13 +114,13 @@ class Fold:
     def __init__(self, cap: int = CAP, total: int = TOTAL) -> None:
         self._cap = cap
         self._total = total
-        self._room = Room(total)
+        self._room = SeriesBudget(total)
         self._lock = threading.Lock()
-        self._engines: dict[EngineKey, _Engine] = {}
+        self._engines: dict[EngineKey, _EngineSeries] = {}
         self._accounts = Accounts()
         self._ended = EndedByLoss()
 
-    def apply(self, source: Source, contents: Contents) -> None:
+    def apply(self, source: Source, contents: BatchColumns) -> None:
         """Count a committed batch: in the order of the log, once each. It has passed the limits of the ingest.
 
         Raises:
@@ -141,7 +141,7 @@ class Fold:
                     # The agent's own words about an engine that was forgotten do not bring it back, but entries that a
                     # damaged state has lost are counted, whatever else it has lost.
                     return
-                engine = self._engines[source.key] = _Engine(self._cap, self._room)
+                engine = self._engines[source.key] = _EngineSeries(self._cap, self._room)
             _apply_events(engine, contents, ended, troubles)
             _apply_samples(engine, contents, troubles)
             _apply_losses(engine, batch)
@@ -149,7 +149,7 @@ class Fold:
             kinds = sorted({kind for kind, _ in troubles})
             raise UncountableError(f"{len(troubles)} of its entries: {', '.join(kinds)}") from troubles[0][1]
 
-    def _forget(self, key: EngineKey, contents: Contents) -> None:
+    def _forget(self, key: EngineKey, contents: BatchColumns) -> None:
         for _, event in contents.in_order((_FORGOTTEN,)):
             engine = self._engines.get(key)
             if engine is None:
@@ -207,7 +207,7 @@ class Fold:
                 raise StateError(
                     f"the saved metrics have version {version}, this agent writes {self.VERSION}; replay the log instead"
                 )
-            room = Room(self._total)
+            room = SeriesBudget(self._total)
             engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
             # An older agent wrote none.
             accounts = Accounts.load(state.get("accounts", ()))
@@ -218,8 +218,8 @@ class Fold:
             self._engines, self._accounts, self._room = engines, accounts, room
             self._ended = ended
 
-    def _load_engine(self, row: dict[str, Any], room: Room) -> _Engine:
-        engine = _Engine(self._cap, room)
+    def _load_engine(self, row: dict[str, Any], room: SeriesBudget) -> _EngineSeries:
+        engine = _EngineSeries(self._cap, room)
         engine.time = row["time"]
         for name, series in row["series"].items():
             metric = c.BY_NAME.get(name)
@@ -228,7 +228,7 @@ class Fold:
         return engine
 
 
-def _engine_text(key: EngineKey, engine: _Engine) -> str:
+def _engine_text(key: EngineKey, engine: _EngineSeries) -> str:
     """Return an engine as JSON, encoded in small pieces: the encoder lets no other thread run while it works."""
     series = [
         f"{_json(metric.name)}:{_json(series.dump())}" for metric, series in _sorted_series(engine.series)
@@ -246,7 +246,10 @@ def _sorted_series(series: dict[Metric, Series]) -> list[tuple[Metric, Series]]:
 
 
 def _apply_events(
-    engine: _Engine, contents: Contents, seconds: Collection[int], troubles: list[tuple[str, Exception]]
+    engine: _EngineSeries,
+    contents: BatchColumns,
+    seconds: Collection[int],
+    troubles: list[tuple[str, Exception]],
 ) -> None:
     """Count the events; *seconds* are the places of second ends of deferrals, which are entries and no ends."""
     groups = contents.groups
@@ -269,7 +272,7 @@ def _apply_events(
         engine.add(c.EVENTS, (kind or UNKNOWN,), len(group), engine.time)
 
 
-def _add_ended(engine: _Engine, group: Group) -> bool:
+def _add_ended(engine: _EngineSeries, group: EventGroup) -> bool:
     """Count ended waits all at once; False if they have to be counted one by one, in their order."""
     try:
         return engine.add_known(tuple(ended_bulks(group)))
@@ -277,7 +280,9 @@ def _add_ended(engine: _Engine, group: Group) -> bool:
         return False
 
 
-def _apply_samples(engine: _Engine, contents: Contents, troubles: list[tuple[str, Exception]]) -> None:
+def _apply_samples(
+    engine: _EngineSeries, contents: BatchColumns, troubles: list[tuple[str, Exception]]
+) -> None:
     for kind, columns, bulks in (
         ("transfer_sample", contents.transfers, transfer_bulks),
         ("probe_sample", contents.probes, probe_bulks),
@@ -292,7 +297,7 @@ def _apply_samples(engine: _Engine, contents: Contents, troubles: list[tuple[str
                 troubles.append((kind, error))
 
 
-def _apply_losses(engine: _Engine, batch: Batch) -> None:
+def _apply_losses(engine: _EngineSeries, batch: Batch) -> None:
     for drops, fallback in ((batch.drops, UNKNOWN), (batch.tombstone.lost, "tombstone")):
         for drop in drops:
             engine.add(c.EVENTS_DROPPED, (drop.reason or fallback,), drop.count, engine.time)

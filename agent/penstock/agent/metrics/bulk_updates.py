@@ -18,13 +18,13 @@ from penstock.proto.v1.common_pb2 import TRANSFER_RESULT_OK, ProbeResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from penstock.agent.batch.columns import Columns, Contents, Group
+    from penstock.agent.batch import BatchColumns, EventGroup, SampleColumns
     from penstock.agent.metrics.model import Metric
 
 _Key = TypeVar("_Key")
 
 
-class Bulk(NamedTuple):
+class BulkUpdate(NamedTuple):
     """What many entries do to one series.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Transfers(NamedTuple):
 _KEY = ("channel", "connector", "direction", "peer", "result")
 
 
-def _durations(columns: Columns) -> list[int]:
+def _durations(columns: SampleColumns) -> list[int]:
     """Return the durations; 0, not known, for those that lead below 1970."""
     durations, ends = columns["duration_nano"], columns["end_time_unix_nano"]
     if max(durations) <= min(ends):
@@ -60,7 +60,7 @@ def _durations(columns: Columns) -> list[int]:
     return [duration if duration <= end else 0 for duration, end in zip(durations, ends, strict=True)]
 
 
-def _by_key(contents: Contents) -> dict[tuple[int, ...], _Transfers]:
+def _by_key(contents: BatchColumns) -> dict[tuple[int, ...], _Transfers]:
     """Return the transfers of each combination of channel, connector, direction, peer and result."""
     columns = contents.transfers
     durations, sizes = _durations(columns), columns["bytes"]
@@ -89,7 +89,7 @@ def _by_key(contents: Contents) -> dict[tuple[int, ...], _Transfers]:
     }
 
 
-def transfer_bulks(contents: Contents) -> Iterator[Bulk]:
+def transfer_bulks(contents: BatchColumns) -> Iterator[BulkUpdate]:
     """Yield what the transfers do, of which there are some; they have passed the limits of the ingest."""
     text = contents.strings
     time = max(contents.transfers["end_time_unix_nano"])
@@ -99,27 +99,27 @@ def transfer_bulks(contents: Contents) -> Iterator[Bulk]:
         count_key, duration_key, size_key = transfer_key(
             channel, text[connector], direction, text[peer], result
         )
-        yield Bulk(c.TRANSFERS, count_key, group.rows, [], time)
+        yield BulkUpdate(c.TRANSFERS, count_key, group.rows, [], time)
         if result == TRANSFER_RESULT_OK:
             by_duration[duration_key] += group.durations
             by_size[size_key] += group.sizes
     for metric, by_labels in ((c.TRANSFER_DURATION, by_duration), (c.TRANSFER_SIZE, by_size)):
         for labels, values in by_labels.items():
             if values:
-                yield Bulk(metric, labels, 0, values, time)
+                yield BulkUpdate(metric, labels, 0, values, time)
 
 
-def probe_bulks(contents: Contents) -> Iterator[Bulk]:
+def probe_bulks(contents: BatchColumns) -> Iterator[BulkUpdate]:
     """Yield what the probes do, of which there are some; they have passed the limits of the ingest."""
     columns, text = contents.probes, contents.strings
     time = max(columns["end_time_unix_nano"])
     counts = Counter(zip(columns["connector"], columns["peer"], columns["result"], strict=True))
     for (connector, peer, result), count in counts.items():
         labels = (text[connector], text[peer] or UNKNOWN, label(ProbeResult, result))
-        yield Bulk(c.CACHE_PROBES, labels, count, [], time)
+        yield BulkUpdate(c.CACHE_PROBES, labels, count, [], time)
 
 
-def ended_bulks(group: Group) -> Iterator[Bulk]:
+def ended_bulks(group: EventGroup) -> Iterator[BulkUpdate]:
     """Yield what the events ``deferral_end`` of a batch do: every request that waits has one."""
     reasons, times = group.column("reason"), group.times
     keys = list(zip(reasons, group.column("ending"), group.column("peer.address"), strict=True))
@@ -127,12 +127,12 @@ def ended_bulks(group: Group) -> Iterator[Bulk]:
     for key, count in Counter(keys).items():
         reason, ending, peer = key
         labels = (REASONS.get(reason, UNKNOWN), ENDINGS.get(ending, UNKNOWN), peer or UNKNOWN)
-        yield Bulk(c.DEFERRALS, labels, count, [], newest[key])
+        yield BulkUpdate(c.DEFERRALS, labels, count, [], newest[key])
     for reason, rows in _by_reason(reasons, group.column("start_time_unix_nano"), times).items():
         # A clock that was set back makes no time negative.
         waits = [end - start if end > start else 0 for start, end in rows]
         newest_end = max(map(itemgetter(1), rows))
-        yield Bulk(c.DEFERRED_TIME, (REASONS.get(reason, UNKNOWN),), 0, waits, newest_end)
+        yield BulkUpdate(c.DEFERRED_TIME, (REASONS.get(reason, UNKNOWN),), 0, waits, newest_end)
 
 
 def _newest(keys: Sequence[_Key], times: Sequence[int]) -> dict[_Key, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.agent.metrics.model import NANO, Kind, Metric
+from penstock.agent.metrics.model import NANO, Metric, MetricKind
 
 _MICRO = NANO // 10**6
 
@@ -36,14 +36,14 @@ _CONNECTOR_PEER = frozenset({"connector", "peer"})
 
 TRANSFERS: Final = Metric(
     "penstock_transfers_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Completed transfers, one per transfer handle and rank.",
     ("channel", "connector", "direction", "peer", "result"),
     free=_CONNECTOR_PEER,
 )
 TRANSFER_DURATION: Final = Metric(
     "penstock_transfer_duration_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time from posting a transfer to its completion; transfers with result ok only.",
     ("channel", "peer"),
     free=_PEER,
@@ -53,7 +53,7 @@ TRANSFER_DURATION: Final = Metric(
 )
 TRANSFER_SIZE: Final = Metric(
     "penstock_transfer_size_bytes",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Bytes moved by a transfer; transfers with result ok only.",
     ("channel", "direction"),
     buckets=_SIZE,
@@ -61,7 +61,7 @@ TRANSFER_SIZE: Final = Metric(
 )
 HANDSHAKE_DURATION: Final = Metric(
     "penstock_handshake_duration_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time a handshake with a peer took, failed ones included: all hold the one handshake thread.",
     ("peer",),
     free=_PEER,
@@ -71,7 +71,7 @@ HANDSHAKE_DURATION: Final = Metric(
 )
 HANDSHAKE_QUEUE: Final = Metric(
     "penstock_handshake_queue_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time a handshake waited for the handshake thread before it began.",
     ("peer",),
     free=_PEER,
@@ -82,7 +82,7 @@ HANDSHAKE_QUEUE: Final = Metric(
 
 COLLATERAL_DELAY: Final = Metric(
     "penstock_collateral_delay_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time transfers were held up by the trouble of another peer, such as its slow handshakes; one that was given up meanwhile counts, too.",
     ("channel", "caused_by_peer"),
     free=frozenset({"caused_by_peer"}),
@@ -94,7 +94,7 @@ COLLATERAL_DELAY: Final = Metric(
 
 TRANSFER_FAILURES: Final = Metric(
     "penstock_transfer_failures_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Attempts that went wrong, as seen by each rank; rehearsal is true if a FaultDrill caused it.",
     ("channel", "connector", "mode", "error_type", "peer", "rehearsal"),
     free=_CONNECTOR_PEER,
@@ -102,7 +102,7 @@ TRANSFER_FAILURES: Final = Metric(
 )
 LATE_READS: Final = Metric(
     "penstock_late_reads_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Reads of blocks whose lease had expired: the reader may have got another request's data.",
     ("peer",),
     free=_PEER,
@@ -110,7 +110,7 @@ LATE_READS: Final = Metric(
 )
 LOAD_OUTCOMES: Final = Metric(
     "penstock_load_outcomes_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "What was finally done about a failed load, one per request and cause.",
     ("channel", "outcome", "decided_by", "mode", "peer", "rehearsal"),
     free=_PEER,
@@ -118,7 +118,7 @@ LOAD_OUTCOMES: Final = Metric(
 )
 RECOMPUTED_TOKENS: Final = Metric(
     "penstock_recomputed_tokens_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Prompt tokens computed again because their load failed (outcome recomputed).",
     ("channel", "mode", "peer", "rehearsal"),
     free=_PEER,
@@ -129,7 +129,7 @@ RECOMPUTED_TOKENS: Final = Metric(
 
 DEFERRALS: Final = Metric(
     "penstock_deferrals_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Deferrals that ended; engine_lost if their source ended first.",
     ("reason", "ending", "peer"),
     free=_PEER,
@@ -137,7 +137,7 @@ DEFERRALS: Final = Metric(
 )
 DEFERRED_TIME: Final = Metric(
     "penstock_request_deferred_time_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time from the start of a deferral to its end.",
     ("reason",),
     buckets=_DEFERRED,
@@ -149,34 +149,34 @@ DEFERRED_TIME: Final = Metric(
 
 CACHE_PROBES: Final = Metric(
     "penstock_cache_probes_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Questions to a remote cache whether it holds an item.",
     ("connector", "peer", "result"),
     free=_CONNECTOR_PEER,
 )
 EPLB_REBALANCES: Final = Metric(
     "penstock_eplb_rebalances_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Rebalances of experts, one per rank that took part.",
     ("trigger", "result"),
 )
 EPLB_REBALANCE_DURATION: Final = Metric(
     "penstock_eplb_rebalance_duration_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time a rebalance took on a rank, all layers.",
     buckets=(*_DURATION, *_seconds(60, 120)),
     scale=NANO,
 )
 EPLB_PAUSE: Final = Metric(
     "penstock_eplb_pause_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time the forward pass was held up by a rebalance on a rank.",
     buckets=_DURATION,
     scale=NANO,
 )
 EPLB_BALANCEDNESS: Final = Metric(
     "penstock_eplb_balancedness_ratio",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Mean load of the ranks divided by the highest, before and after a rebalance; 1 is perfect.",
     ("when",),
     buckets=_RATIO,
@@ -184,20 +184,20 @@ EPLB_BALANCEDNESS: Final = Metric(
 )
 EPLB_EXPERTS: Final = Metric(
     "penstock_eplb_experts_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Experts that a rebalance left unchanged or received, by where they came from (unchanged, local, remote).",
     ("source",),
 )
 POLICY_UPDATES: Final = Metric(
     "penstock_policy_updates_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Policies that took effect or were refused (accepted, rejected), by what changed them; order: a drill or quarantine order refused.",
     ("result", "source"),
     free=frozenset({"source"}),
 )
 QUARANTINES: Final = Metric(
     "penstock_quarantines_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Times a peer was put into quarantine; rehearsal is true if a FaultDrill brought it there.",
     ("peer", "reason", "rehearsal"),
     free=frozenset({"peer", "reason"}),
@@ -207,20 +207,20 @@ QUARANTINES: Final = Metric(
 
 EVENTS: Final = Metric(
     "penstock_events_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Entries committed to the log: events by kind, transfer_sample and probe_sample.",
     ("kind",),
 )
 EVENTS_DROPPED: Final = Metric(
     "penstock_events_dropped_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Entries that the engine lost before the agent had them; agent_state_lost: that the agent lost after it had them.",
     ("reason",),
     free=frozenset({"reason"}),
 )
 GUARD_ERRORS: Final = Metric(
     "penstock_guard_errors_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Errors of Penstock's own code inside the engine, contained there.",
     ("hook", "error_class"),
     free=frozenset({"hook", "error_class"}),
@@ -230,13 +230,13 @@ GUARD_ERRORS: Final = Metric(
 
 LABEL_SETS_FOLDED: Final = Metric(
     "penstock_label_sets_folded_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Updates that went to __other__ because the metric had reached its cap of label sets.",
     ("metric",),
 )
 LABEL_SETS_EVICTED: Final = Metric(
     "penstock_label_sets_evicted_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Label sets that gave way to new ones after 15 idle minutes; one that returns resumes.",
     ("metric",),
 )
@@ -245,91 +245,91 @@ LABEL_SETS_EVICTED: Final = Metric(
 
 TRANSFERS_IN_FLIGHT: Final = Metric(
     "penstock_transfers_in_flight",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Transfers that have begun and not ended, over all ranks.",
     ("channel", "peer"),
     free=_PEER,
 )
 OLDEST_TRANSFER: Final = Metric(
     "penstock_oldest_transfer_start_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Start of the oldest transfer in flight.",
     ("channel", "peer"),
     free=_PEER,
 )
 DEFERRED_REQUESTS: Final = Metric(
     "penstock_deferred_requests",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Requests that the scheduler passes over now.",
     ("reason", "peer"),
     free=_PEER,
 )
 OLDEST_DEFERRAL: Final = Metric(
     "penstock_oldest_deferral_start_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Start of the oldest deferral that has not ended.",
     ("reason", "peer"),
     free=_PEER,
 )
 SEND_LEASES: Final = Metric(
     "penstock_send_leases",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Finished requests whose blocks wait for their reader; the highest of the ranks.",
 )
 SEND_LEASE_BLOCKS: Final = Metric(
     "penstock_send_lease_blocks",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Blocks that wait for their reader; the highest of the ranks.",
 )
 POLICY_INFO: Final = Metric(
     "penstock_policy_info",
-    Kind.INFO,
+    MetricKind.INFO,
     "Hash of the policy in force; none where vLLM's own configuration holds.",
     ("hash",),
 )
 POLICY_ACTION: Final = Metric(
     "penstock_policy_action",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 for what is done now about a failed load of the channel, 0 for the alternatives.",
     ("channel", "action"),
 )
 POLICY_IN_SYNC: Final = Metric(
     "penstock_policy_in_sync",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 if the policy in force is the one that the agent wants; 0 also while a pause holds it back.",
 )
 POLICY_LAST_CHANGE: Final = Metric(
     "penstock_policy_last_change_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "When the policy in force last changed.",
 )
 POLICY_EXPIRY: Final = Metric(
     "penstock_policy_expiry_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "When the policy in force moves on by itself; absent if it does not.",
 )
 PEER_QUARANTINE: Final = Metric(
     "penstock_peer_quarantine_state",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 for the quarantine state of the peer (closed, open, half_open), 0 for the others.",
     ("peer", "state"),
     free=_PEER,
 )
 UPSTREAM_INVALID_PEERS: Final = Metric(
     "penstock_upstream_invalid_peers",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Peers in vLLM's own list of invalid remote engines.",
 )
 PEER_INFO: Final = Metric(
     "penstock_peer_info",
-    Kind.INFO,
+    MetricKind.INFO,
     "The connector's own id of the engine behind a peer.",
     ("peer", "peer_engine_id"),
     free=_PEER,
 )
 PEER_CLOCK_OFFSET: Final = Metric(
     "penstock_peer_clock_offset_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "The peer's monotonic clock minus the engine's, by which vLLM ends leases: between machines, the difference of their "
     "boot times; 0 where the handshake was too slow to tell.",
     ("peer",),
@@ -337,7 +337,7 @@ PEER_CLOCK_OFFSET: Final = Metric(
 )
 ENGINE_INFO: Final = Metric(
     "penstock_engine_info",
-    Kind.INFO,
+    MetricKind.INFO,
     "What the engine is; role_guessed is true if PENSTOCK_LABELS does not give the role.",
     (
         "model",
@@ -358,47 +358,47 @@ ENGINE_INFO: Final = Metric(
 )
 ENGINE_COMPATIBILITY: Final = Metric(
     "penstock_engine_compatibility_info",
-    Kind.INFO,
+    MetricKind.INFO,
     "The connector's compatibility hash: one row without a factor, and one for each factor that goes into it.",
     ("hash", "factor", "value"),
     free=frozenset({"factor", "value"}),
 )
 ENGINE_START: Final = Metric(
     "penstock_engine_start_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "When the engine process started.",
 )
 ENGINE_PAUSED: Final = Metric(
     "penstock_engine_paused",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 while agentctl pause holds: every hook is passive.",
 )
 HOOK_INSTALLED: Final = Metric(
     "penstock_hook_installed",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 if the hook is in place on every rank, 0 with the reason if it is not.",
     ("component", "hook", "reason"),
     free=frozenset({"hook", "reason"}),
 )
 ENGINE_CONNECTED: Final = Metric(
     "penstock_engine_connected",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 if the engine is connected to the agent, 0 while it is away; it goes after --retire-after.",
 )
 
 PENDING_ENTRIES: Final = Metric(
     "penstock_pending_entries",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Entries that wait in the engine for the agent, those included that were given up and are not told yet.",
 )
 UNACKNOWLEDGED_BYTES: Final = Metric(
     "penstock_unacknowledged_bytes",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Batches that wait in the engine for their acknowledgement; each process keeps at most 32 MiB.",
 )
 UNACCOUNTED_ENTRIES: Final = Metric(
     "penstock_unaccounted_entries",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Entries that the engine's processes emitted and that are neither stored, nor counted as dropped, nor pending; "
     "entries stored more often than emitted count too. 0 unless something is broken.",
 )
@@ -407,25 +407,25 @@ UNACCOUNTED_ENTRIES: Final = Metric(
 
 ENGINES_EXPECTED: Final = Metric(
     "penstock_engines_expected",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Engines that should be connected: as configured, else all that have been seen.",
     per_engine=False,
 )
 ENGINES_CONNECTED: Final = Metric(
     "penstock_engines_connected",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Engines that are connected.",
     per_engine=False,
 )
 STATE_CREATED: Final = Metric(
     "penstock_state_created_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "When counting began; a new value is a genuine reset of all counters.",
     per_engine=False,
 )
 COMMIT_DURATION: Final = Metric(
     "penstock_agent_commit_duration_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time a commit to the journal took.",
     per_engine=False,
     buckets=_AGENT,
@@ -433,7 +433,7 @@ COMMIT_DURATION: Final = Metric(
 )
 ACK_DURATION: Final = Metric(
     "penstock_agent_ack_duration_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time from the arrival of a batch to its acknowledgement.",
     per_engine=False,
     buckets=_AGENT,
@@ -441,7 +441,7 @@ ACK_DURATION: Final = Metric(
 )
 EXPORT_DURATION: Final = Metric(
     "penstock_agent_export_duration_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "Time an export of spans took, failed ones included.",
     per_engine=False,
     buckets=_AGENT,
@@ -449,38 +449,38 @@ EXPORT_DURATION: Final = Metric(
 )
 COMMIT_QUEUE: Final = Metric(
     "penstock_agent_commit_queue_batches",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Batches that wait for their commit.",
     per_engine=False,
 )
 EXPORT_BACKLOG: Final = Metric(
     "penstock_agent_export_backlog_batches",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Batches of the log that the trace export has not passed yet.",
     per_engine=False,
 )
 POLICY_FILES_VALID: Final = Metric(
     "penstock_agent_policy_files_valid",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 if the present content of the policy files is in force, 0 if it is refused and the last good one stays.",
     per_engine=False,
 )
 POLICY_FILES_LOADS: Final = Metric(
     "penstock_agent_policy_files_loads_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Contents of the policy files that were applied or refused.",
     ("result",),
     per_engine=False,
 )
 POLICY_FILES_SUCCESS: Final = Metric(
     "penstock_agent_policy_files_last_success_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "When a content of the policy files was last applied.",
     per_engine=False,
 )
 REFUSED_MESSAGES: Final = Metric(
     "penstock_agent_refused_messages_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Messages and streams of engines that were not taken: invalid, out_of_order, journal (full), memory, streams, "
     "engines, sources (too many new ones), silent, held (another process speaks for that engine).",
     ("reason",),
@@ -488,21 +488,21 @@ REFUSED_MESSAGES: Final = Metric(
 )
 BROKEN_STREAMS: Final = Metric(
     "penstock_agent_broken_streams_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Engines' streams that broke off: their process or connection ended, or gRPC itself refused a message (above 2 MiB), "
     "which it does not tell the agent apart from that.",
     per_engine=False,
 )
 SPANS: Final = Metric(
     "penstock_agent_spans_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Spans that the backend took, those that it refused and that were given up, those left out by the sampling.",
     ("result",),
     per_engine=False,
 )
 GIVEN_UP: Final = Metric(
     "penstock_agent_unfinished_requests_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Requests whose spans were exported before their end, because they were too old, too many or too large together: "
     "age, count, memory.",
     ("reason",),
@@ -510,7 +510,7 @@ GIVEN_UP: Final = Metric(
 )
 POISONED: Final = Metric(
     "penstock_agent_poisoned_batches_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Committed batches of which something could not be taken up, by an error of the agent; they stay in the log. part is "
     "metrics or traces.",
     ("part",),
@@ -518,89 +518,89 @@ POISONED: Final = Metric(
 )
 OLDEST_UNEXPORTED: Final = Metric(
     "penstock_agent_oldest_unexported_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "When the oldest batch with spans that are not delivered was received; absent if there is none.",
     per_engine=False,
 )
 AGENT_START: Final = Metric(
     "penstock_agent_start_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "When the agent started.",
     per_engine=False,
 )
 AGENT_CPU: Final = Metric(
     "penstock_agent_cpu_seconds_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Processor time of the agent.",
     per_engine=False,
 )
 AGENT_MEMORY: Final = Metric(
     "penstock_agent_resident_memory_bytes",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Memory that the agent holds.",
     per_engine=False,
 )
 AGENT_FDS: Final = Metric(
     "penstock_agent_open_fds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "File descriptors that the agent holds.",
     per_engine=False,
 )
 BUILD: Final = Metric(
     "penstock_agent_build_info",
-    Kind.INFO,
+    MetricKind.INFO,
     "What the agent is made of.",
     ("version", "python_version", "grpc_version", "sqlite_version"),
     per_engine=False,
 )
 DEGRADED: Final = Metric(
     "penstock_agent_degraded",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 for each reason why the agent goes on without all that it promises; /readyz says it in sentences.",
     ("reason",),
     per_engine=False,
 )
 SET_ASIDE: Final = Metric(
     "penstock_agent_databases_set_aside",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Databases that the agent set aside, damaged or not its own; they stay in the state directory until you move them.",
     ("database",),
     per_engine=False,
 )
 RESTORED: Final = Metric(
     "penstock_agent_databases_restored_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Databases that were removed or replaced while the agent ran and that it restored.",
     ("database",),
     per_engine=False,
 )
 LOST_BATCHES: Final = Metric(
     "penstock_agent_lost_batches_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Acknowledged batches that went from the log with a damaged journal; the rest of it was kept.",
     per_engine=False,
 )
 STATE_BYTES: Final = Metric(
     "penstock_agent_state_bytes",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Bytes of all files of the state directory.",
     per_engine=False,
 )
 STATE_LIMIT: Final = Metric(
     "penstock_agent_state_limit_bytes",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Bytes that the state directory may have.",
     per_engine=False,
 )
 LOG_OLDEST: Final = Metric(
     "penstock_agent_log_oldest_timestamp_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "When the oldest batch that is still in the log was received.",
     per_engine=False,
 )
 PRUNED: Final = Metric(
     "penstock_agent_pruned_batches_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Batches that were deleted to stay within the limit; those with exported=false had traces to deliver. "
     "All are in the counters.",
     ("exported",),
@@ -608,20 +608,20 @@ PRUNED: Final = Metric(
 )
 AUDIT_TRIMMED: Final = Metric(
     "penstock_agent_audit_trimmed_entries_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Oldest entries of the policies' audit log that were deleted to stay within its limit; the log says so, too.",
     per_engine=False,
 )
 COLLECTOR_SUCCESS: Final = Metric(
     "penstock_agent_collector_success",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 if this part of the exposition worked, 0 if it failed and its metrics are missing.",
     ("collector",),
     per_engine=False,
 )
 LABEL_SETS_HIDDEN: Final = Metric(
     "penstock_agent_label_sets_hidden",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Label sets of gauges beyond the cap, folded into __other__ or left out of this scrape.",
     ("metric",),
     per_engine=False,

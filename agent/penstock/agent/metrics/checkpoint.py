@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
-from penstock.agent.batch.columns import Contents
+from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import StateError
-from penstock.agent.journal.batch_parser import parse
-from penstock.agent.state.archive import DamagedError
+from penstock.agent.journal import parse
+from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from penstock.agent.journal.journal import Journal
+    from penstock.agent.journal import Journal
     from penstock.agent.model import LoggedBatch, Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -33,10 +33,10 @@ REPLAY_BYTES = 4 << 20
 MAX_WAITING = 1_024
 
 
-class Fold(Protocol):
+class Checkpointed(Protocol):
     """The part of the metrics' fold that is used here."""
 
-    def apply(self, source: Source, contents: Contents) -> None:
+    def apply(self, source: Source, contents: BatchColumns) -> None:
         """Take the next batch of the log."""
 
     def dump(self) -> bytes:
@@ -46,7 +46,7 @@ class Fold(Protocol):
         """Take over a state; StateError if it cannot."""
 
 
-class FoldKeeper:
+class AggregatorCheckpoint:
     """Applies each batch of the log to *fold* exactly once, over all lives of the agent.
 
     Attributes:
@@ -55,7 +55,7 @@ class FoldKeeper:
 
     """
 
-    def __init__(self, journal: Journal, fold: Fold) -> None:
+    def __init__(self, journal: Journal, fold: Checkpointed) -> None:
         self._journal = journal
         self._fold = fold
         self._saved = 0
@@ -109,13 +109,13 @@ class FoldKeeper:
         if source is None:
             self._leave_out(row, "its source is not known")
             return
-        self._apply(row.id, source, Contents(batch, row.body))
+        self._apply(row.id, source, BatchColumns(batch, row.body))
 
     def _leave_out(self, row: LoggedBatch, error: str) -> None:
         self.poisoned += 1
         _log.error("a batch cannot be read and is not counted", batch=row.id, epoch=row.epoch, error=error)
 
-    def _committed(self, batch_id: int, source: Source, contents: Contents) -> None:
+    def _committed(self, batch_id: int, source: Source, contents: BatchColumns) -> None:
         if self._dump is None:
             self._apply(batch_id, source, contents)
             return
@@ -125,7 +125,7 @@ class FoldKeeper:
         if len(self._waiting) >= MAX_WAITING:
             self._take_dump()
 
-    def _apply(self, batch_id: int, source: Source, contents: Contents) -> None:
+    def _apply(self, batch_id: int, source: Source, contents: BatchColumns) -> None:
         # First, so that a batch that the fold cannot take is not tried for ever.
         self.at = batch_id
         batch = contents.batch
@@ -165,7 +165,7 @@ class FoldKeeper:
             self._dump = None
             waiting, self._waiting = self._waiting, []
             for batch_id, source, batch in waiting:
-                self._apply(batch_id, source, Contents(batch))
+                self._apply(batch_id, source, BatchColumns(batch))
 
     async def _save_beside(self, pool: ThreadPoolExecutor) -> None:
         if self.at > self._saved:

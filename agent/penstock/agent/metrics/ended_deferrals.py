@@ -9,7 +9,7 @@ from penstock.agent.model import AGENT_PROCESS
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.agent.batch.columns import Contents
+    from penstock.agent.batch import BatchColumns
     from penstock.agent.model import Source
     from penstock.proto.v1.events_pb2 import Event
 
@@ -32,7 +32,7 @@ class EndedByLoss:
         """Return the state for JSON."""
         return [list(end) for end in self._ends]
 
-    def seconds(self, source: Source, contents: Contents) -> Collection[int]:
+    def seconds(self, source: Source, contents: BatchColumns) -> Collection[int]:
         """Return the places of *source*'s events that end what has ended, and forget that; remember what the agent ends."""
         if source.process == AGENT_PROCESS:
             self._remember(contents)
@@ -48,7 +48,7 @@ class EndedByLoss:
                 found.add(place)
         return found
 
-    def _remember(self, contents: Contents) -> None:
+    def _remember(self, contents: BatchColumns) -> None:
         lost = [event.source_lost.epoch for _, event in contents.in_order(("source_lost",))]
         # The agent writes the loss of one source in one batch.
         if len(lost) != 1:

@@ -15,14 +15,14 @@ from penstock.proto.v1 import policy_pb2 as policy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.metrics.gauge_set import Sheet
+    from penstock.agent.metrics.gauge_set import GaugeSet
     from penstock.agent.model import EngineKey, Source
     from penstock.proto.v1.snapshot_pb2 import EngineFacts, Snapshot
 
 _ACTIONS = tuple(words(policy.FailureAction))
 
 
-def add_facts(sheet: Sheet, key: EngineKey, source: Source, snapshot: Snapshot, engines: int) -> None:
+def add_facts(sheet: GaugeSet, key: EngineKey, source: Source, snapshot: Snapshot, engines: int) -> None:
     """Put what the engine is, one of so many *engines* of its server at least; only EngineCore tells."""
     if key.engine:
         sheet.merge(MAX, c.ENGINE_PAUSED, key, snapshot.paused)
@@ -61,7 +61,7 @@ def _info(source: Source, facts: EngineFacts, engines: int) -> tuple[str, ...]:
     return tuple(values[name] for name in c.ENGINE_INFO.labels)
 
 
-def add_hooks(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
+def add_hooks(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
     """Put the hooks of one source; a reason is there only where a hook is not."""
     for hook in snapshot.hooks:
         component = label(common.Component, hook.component)
@@ -69,7 +69,7 @@ def add_hooks(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
 
 
 def add_policy(
-    sheet: Sheet, key: EngineKey, snapshot: Snapshot, wanted: Callable[[EngineKey], str | None] | None
+    sheet: GaugeSet, key: EngineKey, snapshot: Snapshot, wanted: Callable[[EngineKey], str | None] | None
 ) -> None:
     """Put the policy in force; only EngineCore tells. What several under one name say is not made one."""
     if not snapshot.HasField("policy"):

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.agent.batch.balancedness import balancedness
+from penstock.agent.batch import balancedness
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.model import NANO
 from penstock.proto.names import label, labels
@@ -34,7 +34,7 @@ from penstock.proto.v1 import events_pb2 as events
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from penstock.agent.batch.samples import TransferSample
+    from penstock.agent.batch import TransferSample
     from penstock.agent.metrics.model import Metric
 
 UNKNOWN = "unknown"

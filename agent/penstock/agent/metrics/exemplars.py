@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.agent.batch.samples import ProbeSample, TransferSample
+from penstock.agent.batch import ProbeSample, TransferSample
 from penstock.agent.metrics.event_updates import event_updates, transfer_updates
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.metrics.model import Kind
+from penstock.agent.metrics.model import MetricKind
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.utils import floatToGoString
@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.metrics.family import Distribution, Family, Mark, Sample
+    from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
     from penstock.agent.metrics.model import Metric
 
 PLAIN: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -66,12 +66,12 @@ class _Writer:
         """Add one metric."""
         metric = family.metric
         name = metric.family if self._openmetrics else metric.name
-        kind = "gauge" if metric.kind is Kind.INFO and not self._openmetrics else metric.kind.value
+        kind = "gauge" if metric.kind is MetricKind.INFO and not self._openmetrics else metric.kind.value
         documentation = metric.help.replace("\\", r"\\").replace("\n", r"\n")
         if self._openmetrics:
             documentation = documentation.replace('"', r"\"")
         self._lines.append(f"# HELP {name} {documentation}\n# TYPE {name} {kind}\n")
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             self._distributions(metric, family.distributions)
         else:
             self._samples(metric, family.samples)
@@ -118,7 +118,7 @@ class _Writer:
             values.append(text)
         return tuple(values)
 
-    def _mark(self, mark: Mark | None) -> str:
+    def _mark(self, mark: ExemplarPoint | None) -> str:
         if mark is None or not self._openmetrics:
             return ""
         labels = f'{{span_id="{_escape(mark.span_id)}",trace_id="{_escape(mark.trace_id)}"}}'

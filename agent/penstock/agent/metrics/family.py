@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from penstock.agent.metrics.model import Metric
 
 
-class Mark(NamedTuple):
+class ExemplarPoint(NamedTuple):
     """An exemplar in base units; ``labels`` are its trace_id and span_id."""
 
     trace_id: str
@@ -28,7 +28,7 @@ class Sample(NamedTuple):
 
     labels: tuple[str, ...]
     value: float
-    mark: Mark | None = None
+    mark: ExemplarPoint | None = None
 
 
 class Distribution(NamedTuple):
@@ -44,7 +44,7 @@ class Distribution(NamedTuple):
     labels: tuple[str, ...]
     total: float
     counts: tuple[int, ...]
-    marks: dict[int, Mark]
+    marks: dict[int, ExemplarPoint]
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.exposition import negotiate, write
-from penstock.agent.metrics.family import Distribution, Family, Mark, Sample
-from penstock.agent.metrics.gauge_set import Sheet
-from penstock.agent.metrics.model import NANO, Kind
+from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
+from penstock.agent.metrics.gauge_set import GaugeSet
+from penstock.agent.metrics.model import NANO, MetricKind
 from penstock.agent.metrics.snapshot_gauges import add_snapshots, by_engine
 from penstock.agent.model import ENGINE_CORE
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.agent.metrics.agent_metrics import AgentMetrics
-    from penstock.agent.metrics.aggregator import Fold
+    from penstock.agent.metrics.aggregator import Aggregator
     from penstock.agent.metrics.exemplars import Exemplar, Exemplars
     from penstock.agent.metrics.model import Metric
     from penstock.agent.metrics.series import Row
     from penstock.agent.metrics.snapshot_gauges import Wanted
     from penstock.agent.model import EngineKey
-    from penstock.agent.sources.registry import LiveSource
+    from penstock.agent.sources import LiveSource
 
 _ORDER = {metric: index for index, metric in enumerate(c.METRICS)}
 
 log = structlog.get_logger(__name__)
 
 
-class Exposition:
+class Gatherer:
     """Renders the metrics. Thread-safe, so that a long scrape can run beside the event loop.
 
     Args:
@@ -41,7 +41,7 @@ class Exposition:
 
     def __init__(
         self,
-        fold: Fold,
+        fold: Aggregator,
         sources: Callable[[], Sequence[LiveSource]],
         exemplars: Exemplars,
         agent: AgentMetrics,
@@ -82,7 +82,7 @@ class Exposition:
         for engine in self._fold.engines():
             for metric, rows in engine.rows.items():
                 family = families.setdefault(metric, Family(metric))
-                if metric.kind is Kind.HISTOGRAM:
+                if metric.kind is MetricKind.HISTOGRAM:
                     family.distributions += self._distributions(engine.key, metric, rows)
                 else:
                     family.samples += self._counters(engine.key, metric, rows)
@@ -114,7 +114,7 @@ class Exposition:
     def _snapshots(self) -> list[Family]:
         """Return the gauges of connected engines, and which engines those are."""
         sources = self._sources()
-        sheet = Sheet()
+        sheet = GaugeSet()
         add_snapshots(sheet, sources, self._wanted)
         connected = self._connected(sources)
         for key, value in connected.items():
@@ -139,7 +139,7 @@ class Exposition:
         return connected
 
 
-def _mark(exemplar: Exemplar, metric: Metric) -> Mark:
-    return Mark(
+def _mark(exemplar: Exemplar, metric: Metric) -> ExemplarPoint:
+    return ExemplarPoint(
         exemplar.trace_id, exemplar.span_id, exemplar.value / metric.scale, exemplar.time_unix_nano / NANO
     )

@@ -26,7 +26,7 @@ def add(left: float, right: float) -> float:
     return left + right
 
 
-class Sheet:
+class GaugeSet:
     """The gauges of one scrape.
 
     A metric of an engine shows at most *cap* label sets, the first in order. The rest is merged into

@@ -16,7 +16,7 @@ OTHER: Final = "__other__"
 """What stands for the values of a label beyond the cap."""
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """The types of OpenMetrics that we use; an ``info`` is a gauge in text format 0.0.4."""
 
     COUNTER = "counter"
@@ -43,7 +43,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     free: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ class Metric:
     @property
     def samples(self) -> tuple[str, ...]:
         """The names under which Prometheus stores it."""
-        if self.kind is Kind.HISTOGRAM:
+        if self.kind is MetricKind.HISTOGRAM:
             return (f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum")
         return (self.name,)
 

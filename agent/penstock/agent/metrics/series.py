@@ -32,7 +32,7 @@ _PARKED_PER_LIVE = 4
 _PEER_LABELS = frozenset({"peer", "caused_by_peer"})
 
 
-class Room:
+class SeriesBudget:
     """How many label sets there may still be, over many series; below 0 by what was reserved."""
 
     def __init__(self, left: int = TOTAL) -> None:
@@ -40,7 +40,7 @@ class Room:
 
 
 @dataclass(slots=True)
-class Point:
+class SeriesPoint:
     """One series.
 
     Attributes:
@@ -56,7 +56,7 @@ class Point:
 
 
 class Row(NamedTuple):
-    """A copy of one series; ``counts`` and ``touched`` as in `Point`."""
+    """A copy of one series; ``counts`` and ``touched`` as in `SeriesPoint`."""
 
     labels: tuple[str, ...]
     total: int
@@ -74,15 +74,15 @@ class Series:
     so there are at most as many of those as enums have combinations.
     """
 
-    def __init__(self, metric: Metric, cap: int = CAP, room: Room | None = None) -> None:
+    def __init__(self, metric: Metric, cap: int = CAP, room: SeriesBudget | None = None) -> None:
         self.metric = metric
-        self._room = room or Room()
+        self._room = room or SeriesBudget()
         self.folded = 0
         self.evicted = 0
         self._cap = cap
-        self._live: dict[tuple[str, ...], Point] = {}
-        self._other: dict[tuple[str, ...], Point] = {}
-        self._parked: dict[tuple[str, ...], Point] = {}
+        self._live: dict[tuple[str, ...], SeriesPoint] = {}
+        self._other: dict[tuple[str, ...], SeriesPoint] = {}
+        self._parked: dict[tuple[str, ...], SeriesPoint] = {}
         # Nothing can be idle before this time: keeps a flood of new label sets from scanning each time.
         self._none_idle_before = 0
         self._peers = tuple(index for index, name in enumerate(metric.labels) if name in _PEER_LABELS)
@@ -139,14 +139,14 @@ class Series:
     def _is_about(self, labels: tuple[str, ...], peer: str) -> bool:
         return any(labels[index] == peer for index in self._peers)
 
-    def _point(self, labels: tuple[str, ...], time: int) -> Point:
+    def _point(self, labels: tuple[str, ...], time: int) -> SeriesPoint:
         point = self._live.get(labels)
         if point is None:
             point = self._admit(labels, time)
         point.touched = max(point.touched, time)
         return point
 
-    def _admit(self, labels: tuple[str, ...], time: int) -> Point:
+    def _admit(self, labels: tuple[str, ...], time: int) -> SeriesPoint:
         if len(self._live) >= self._cap:
             self._park_idle(time)
         series = self._live
@@ -171,9 +171,9 @@ class Series:
             or labels in self._parked
         )
 
-    def _new(self, time: int) -> Point:
+    def _new(self, time: int) -> SeriesPoint:
         self._room.left -= 1
-        return Point(time, 0, [0] * (len(self.metric.buckets) + 1) if self.metric.buckets else [])
+        return SeriesPoint(time, 0, [0] * (len(self.metric.buckets) + 1) if self.metric.buckets else [])
 
     def _park_idle(self, time: int) -> None:
         if time < self._none_idle_before:
@@ -199,7 +199,9 @@ class Series:
         }
 
     @classmethod
-    def load(cls, metric: Metric, state: dict[str, Any], cap: int = CAP, room: Room | None = None) -> Series:
+    def load(
+        cls, metric: Metric, state: dict[str, Any], cap: int = CAP, room: SeriesBudget | None = None
+    ) -> Series:
         """Return the series that :meth:`dump` described.
 
         Raises:
@@ -216,17 +218,17 @@ class Series:
         return series
 
 
-def _dump(series: dict[tuple[str, ...], Point]) -> list[list[Any]]:
+def _dump(series: dict[tuple[str, ...], SeriesPoint]) -> list[list[Any]]:
     return [[labels, point.touched, point.total, point.counts] for labels, point in series.items()]
 
 
-def _load(metric: Metric, rows: Iterable[Sequence[Any]]) -> dict[tuple[str, ...], Point]:
+def _load(metric: Metric, rows: Iterable[Sequence[Any]]) -> dict[tuple[str, ...], SeriesPoint]:
     buckets = len(metric.buckets) + 1 if metric.buckets else 0
     series = {}
     for labels, touched, total, counts in rows:
         if len(labels) != len(metric.labels) or len(counts) != buckets:
             raise ValueError(f"{metric.name} has other labels or buckets now")
-        series[tuple(labels)] = Point(touched, total, list(counts))
+        series[tuple(labels)] = SeriesPoint(touched, total, list(counts))
     return series
 
 

@@ -27,9 +27,9 @@ from penstock.proto.v1 import events_pb2 as events
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.agent.metrics.gauge_set import Sheet
+    from penstock.agent.metrics.gauge_set import GaugeSet
     from penstock.agent.model import EngineKey
-    from penstock.agent.sources.registry import LiveSource
+    from penstock.agent.sources import LiveSource
     from penstock.proto.v1.snapshot_pb2 import PeerStatus, Snapshot
 
     Wanted = Callable[[EngineKey], str | None]
@@ -43,7 +43,7 @@ def by_engine(sources: Iterable[LiveSource]) -> dict[EngineKey, list[LiveSource]
     return dict(sorted(engines.items()))
 
 
-def add_snapshots(sheet: Sheet, sources: Iterable[LiveSource], wanted: Wanted | None) -> None:
+def add_snapshots(sheet: GaugeSet, sources: Iterable[LiveSource], wanted: Wanted | None) -> None:
     """Put the gauges of all connected sources into *sheet*.
 
     Args:
@@ -69,7 +69,7 @@ def add_snapshots(sheet: Sheet, sources: Iterable[LiveSource], wanted: Wanted | 
             _add_emitter(sheet, key, live)
 
 
-def _add_flows(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
+def _add_flows(sheet: GaugeSet, key: EngineKey, snapshot: Snapshot) -> None:
     for flow in snapshot.in_flight:
         labels = (label(common.Channel, flow.channel), peer_of(flow.peer))
         sheet.merge(add, c.TRANSFERS_IN_FLIGHT, key, flow.count, *labels)
@@ -85,7 +85,7 @@ def _add_flows(sheet: Sheet, key: EngineKey, snapshot: Snapshot) -> None:
         sheet.merge(MAX, c.SEND_LEASE_BLOCKS, key, snapshot.leases.blocks)
 
 
-def _add_emitter(sheet: Sheet, key: EngineKey, live: LiveSource) -> None:
+def _add_emitter(sheet: GaugeSet, key: EngineKey, live: LiveSource) -> None:
     if not live.connected or live.snapshot is None or not live.snapshot.HasField("emitter"):
         return
     emitter = live.snapshot.emitter
@@ -102,7 +102,7 @@ _STATES = (
 )
 
 
-def _add_peers(sheet: Sheet, key: EngineKey, snapshots: Sequence[Snapshot]) -> None:
+def _add_peers(sheet: GaugeSet, key: EngineKey, snapshots: Sequence[Snapshot]) -> None:
     invalid: set[str] = set()
     for snapshot in snapshots:
         for status in snapshot.peers:
@@ -113,7 +113,7 @@ def _add_peers(sheet: Sheet, key: EngineKey, snapshots: Sequence[Snapshot]) -> N
         sheet.set(c.UPSTREAM_INVALID_PEERS, key, len(invalid))
 
 
-def _add_peer(sheet: Sheet, key: EngineKey, status: PeerStatus) -> None:
+def _add_peer(sheet: GaugeSet, key: EngineKey, status: PeerStatus) -> None:
     peer = peer_of(status.peer)
     if status.peer.engine_id:
         sheet.set(c.PEER_INFO, key, 1, peer, status.peer.engine_id)

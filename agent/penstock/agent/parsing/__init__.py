@@ -1,1 +1,38 @@
 """Text that people write: YAML with line numbers, durations, label selectors. Pure."""
+
+from __future__ import annotations
+
+from penstock.agent.parsing import label_selector
+from penstock.agent.parsing.drill_modes import DRILL_MODES, SLOW
+from penstock.agent.parsing.durations import DURATION_PATTERN, format_duration, parse_duration
+from penstock.agent.parsing.label_selector import (
+    MAX_GLOB,
+    MAX_GLOBS,
+    Requirement,
+    Selection,
+    Target,
+    format_labels,
+    no_engine,
+    parse_key,
+    parse_labels,
+    select,
+)
+
+__all__ = [
+    "DRILL_MODES",
+    "DURATION_PATTERN",
+    "MAX_GLOB",
+    "MAX_GLOBS",
+    "SLOW",
+    "Requirement",
+    "Selection",
+    "Target",
+    "format_duration",
+    "format_labels",
+    "label_selector",
+    "no_engine",
+    "parse_duration",
+    "parse_key",
+    "parse_labels",
+    "select",
+]

@@ -12,7 +12,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse  #
 from penstock.agent.errors import StateError
 from penstock.agent.server.addresses import Address, TcpAddress, UnixAddress
 from penstock.agent.server.request_decoding import DecodeInterceptor
-from penstock.agent.state.file_lock import Lock
+from penstock.agent.state import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

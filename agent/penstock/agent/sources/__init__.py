@@ -1,1 +1,17 @@
 """Who emits: live sources, their last snapshots, and the account of their entries. Pure."""
+
+from __future__ import annotations
+
+from penstock.agent.sources.accounting import Account, Accounts
+from penstock.agent.sources.engine_owners import EngineOwners, Ownership
+from penstock.agent.sources.registry import EngineView, LiveSource, Registry
+
+__all__ = [
+    "Account",
+    "Accounts",
+    "EngineOwners",
+    "EngineView",
+    "LiveSource",
+    "Ownership",
+    "Registry",
+]

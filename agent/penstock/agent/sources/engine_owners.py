@@ -28,7 +28,7 @@ _GRACE = 10.0
 
 
 @dataclass(eq=False, slots=True)
-class Hold:
+class Ownership:
     """One stream that speaks for an engine.
 
     Attributes:
@@ -43,17 +43,17 @@ class Hold:
 
 
 @dataclass(slots=True)
-class _Engine:
+class _Owned:
     """The holder's credential (empty while none is connected), the earlier holder's and its deadline, all streams."""
 
     holder: bytes = b""
     earlier: bytes = b""
     until: float = 0.0
     goodbye: bool = False
-    holds: set[Hold] = field(default_factory=set)
+    holds: set[Ownership] = field(default_factory=set)
 
 
-class Holders:
+class EngineOwners:
     """Decides which streams may speak for an engine.
 
     Args:
@@ -65,7 +65,7 @@ class Holders:
     def __init__(self, grace: float = _GRACE, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace = grace
         self._clock = clock
-        self._engines: dict[EngineKey, _Engine] = {}
+        self._engines: dict[EngineKey, _Owned] = {}
 
     def restore(self, key: EngineKey, credential: bytes, seconds: float) -> None:
         """Let the process that held *key* in an earlier life of the agent take it back within *seconds*."""
@@ -73,7 +73,7 @@ class Holders:
             engine = self._engine(key)
             engine.earlier, engine.until = credential, self._clock() + seconds
 
-    def enter(self, key: EngineKey, credential: bytes, oust: Callable[[], None]) -> Hold:
+    def enter(self, key: EngineKey, credential: bytes, oust: Callable[[], None]) -> Ownership:
         """Take a stream in.
 
         Raises:
@@ -95,11 +95,11 @@ class Holders:
                 hold.oust()
         if credential:
             engine.holder, engine.goodbye = credential, False
-        hold = Hold(key, credential, oust)
+        hold = Ownership(key, credential, oust)
         engine.holds.add(hold)
         return hold
 
-    def leave(self, hold: Hold, *, goodbye: bool = False) -> None:
+    def leave(self, hold: Ownership, *, goodbye: bool = False) -> None:
         """Note that a stream has ended; after a *goodbye* its process does not come back. Idempotent."""
         engine = self._engines.get(hold.key)
         if engine is None or hold not in engine.holds:
@@ -116,12 +116,12 @@ class Holders:
             engine.earlier, engine.until = hold.credential, now + self._grace
         engine.holder = b""
 
-    def _engine(self, key: EngineKey) -> _Engine:
+    def _engine(self, key: EngineKey) -> _Owned:
         engine = self._engines.get(key)
         if engine is None:
             if len(self._engines) >= _MAX_ENGINES:
                 self._forget()
-            engine = self._engines[key] = _Engine()
+            engine = self._engines[key] = _Owned()
         return engine
 
     def _forget(self) -> None:

@@ -50,7 +50,7 @@ def write_copy(database: sqlite3.Connection, path: Path) -> None:
         os.close(handle)
 
 
-class Whereabouts:
+class DatabaseFiles:
     """Where the files of an open database are. Any thread may look, one at a time may settle.
 
     Args:

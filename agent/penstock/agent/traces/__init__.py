@@ -1,1 +1,1 @@
-"""Traces: the log folded into spans, their export, and the answers about one request."""
+"""Journal -> spans -> OTLP, and the answers about one request; four rooms below."""

@@ -19,7 +19,7 @@ def entries_in(counts: Mapping[tuple[str, str], int]) -> int:
     return sum(count for (_, kind), count in counts.items() if kind not in NO_ENTRIES)
 
 
-class Tally:
+class DropCounter:
     """Thread-safe counts of (word, word) that are taken out as they are reported.
 
     At most *limit* different keys are held between two reports; what comes on top

@@ -16,7 +16,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.core.drop_counter import DropCounter
 from penstock.instrumentation.core.settings import guard_raises
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Guard:
 
     __slots__ = ("_guards", "_hook")
 
-    def __init__(self, guards: Guards, hook: str) -> None:
+    def __init__(self, guards: GuardRegistry, hook: str) -> None:
         self._guards = guards
         self._hook = hook
 
@@ -50,7 +50,7 @@ class Guard:
         return not self._guards.raising
 
 
-class Guards:
+class GuardRegistry:
     """All guards of the process and what they contained.
 
     Attributes:
@@ -60,7 +60,7 @@ class Guards:
 
     def __init__(self, *, raising: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.raising = raising
-        self.counts = Tally()
+        self.counts = DropCounter()
         self._clock = clock
         self._guards: dict[str, Guard] = {}
         self._quiet_until: dict[str, float] = {}
@@ -96,4 +96,4 @@ class Guards:
         self._unlogged.clear()
 
 
-guard = Guards(raising=guard_raises(os.environ))
+guard = GuardRegistry(raising=guard_raises(os.environ))

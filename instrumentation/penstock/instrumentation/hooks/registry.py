@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -51,7 +51,7 @@ class Hook(Protocol):
 
 
 class Need(Protocol):
-    """Something that a hook needs of the host: :class:`Requirement`, :class:`Extension` or :class:`State`."""
+    """Something that a hook needs of the host: :class:`Requirement`, :class:`Extension` or :class:`InstanceState`."""
 
     def unmet(self) -> str:
         """Return why it is not met, in a few words; empty if it is."""
@@ -126,7 +126,7 @@ class Extension:
 
 
 @dataclass(frozen=True)
-class State:
+class InstanceState:
     """Attributes that objects of a class have from their constructor on.
 
     Read off the constructors' code, because a class does not know its objects' attributes.

@@ -24,7 +24,7 @@ GROUP: Final = "vllm.general_plugins"
 _PLUGIN: Final = "penstock"
 
 
-class Verdict(enum.Enum):
+class HookStatus(enum.Enum):
     """What becomes of a hook."""
 
     FITS = "fits"
@@ -34,7 +34,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Answer:
+class HookReport:
     """One hook, held against one class of vLLM's.
 
     Attributes:
@@ -48,13 +48,13 @@ class Answer:
 
     hook: str
     component: int
-    verdict: Verdict
+    verdict: HookStatus
     reason: str = ""
     host: str = ""
 
 
 @dataclass(frozen=True)
-class Finding:
+class Surrounding:
     """A line about the surroundings; *wrong* if Penstock would not come to work."""
 
     text: str
@@ -73,41 +73,41 @@ class Report:
     """
 
     versions: Mapping[str, str]
-    answers: Sequence[Answer]
-    findings: Sequence[Finding]
+    answers: Sequence[HookReport]
+    findings: Sequence[Surrounding]
 
     @property
     def wrong(self) -> bool:
         """Whether something that would be shown is not."""
-        return any(answer.verdict is Verdict.LEFT_OUT for answer in self.answers) or any(
+        return any(answer.verdict is HookStatus.LEFT_OUT for answer in self.answers) or any(
             finding.wrong for finding in self.findings
         )
 
 
-def surroundings(environ: Mapping[str, str], plugins: Iterable[str]) -> list[Finding]:
+def surroundings(environ: Mapping[str, str], plugins: Iterable[str]) -> list[Surrounding]:
     """Tell whether vLLM would load the plugin, one of *plugins* by name, and whether that would do anything."""
     found = [_plugin(environ.get("VLLM_PLUGINS"), plugins)]
     try:
         parsed = settings.parse(environ)
     except settings.SettingsError as error:
-        return [*found, Finding(f"Penstock stays off: {error}", wrong=True)]
+        return [*found, Surrounding(f"Penstock stays off: {error}", wrong=True)]
     if parsed is None:
         text = "PENSTOCK_ENDPOINT is not set here: an engine without it is left alone"
     else:
         text = f"entries go to {parsed.endpoint}"
-    return [*found, Finding(text)]
+    return [*found, Surrounding(text)]
 
 
-def _plugin(allowed: str | None, plugins: Iterable[str]) -> Finding:
+def _plugin(allowed: str | None, plugins: Iterable[str]) -> Surrounding:
     if _PLUGIN not in plugins:
         text = f"vLLM will not find the plugin: no entry point {_PLUGIN!r} in {GROUP}; install the package penstock"
-        return Finding(f"{text} into this Python, a path alone is not enough", wrong=True)
+        return Surrounding(f"{text} into this Python, a path alone is not enough", wrong=True)
     if allowed is not None and _PLUGIN not in allowed.split(","):
-        return Finding(
+        return Surrounding(
             f"vLLM will not load the plugin: VLLM_PLUGINS={allowed!r} leaves it out; add {_PLUGIN}",
             wrong=True,
         )
-    return Finding("vLLM will load the plugin")
+    return Surrounding("vLLM will load the plugin")
 
 
 def as_text(report: Report) -> str:
@@ -126,7 +126,7 @@ def as_text(report: Report) -> str:
     lines = [", ".join(f"{name} {number or 'not installed'}" for name, number in report.versions.items())]
     lines += ["  ".join((*map(str.ljust, row, widths), row[-1])).rstrip() for row in rows]
     lines += [finding.text for finding in report.findings]
-    left_out = {each.hook for each in report.answers if each.verdict is Verdict.LEFT_OUT}
+    left_out = {each.hook for each in report.answers if each.verdict is HookStatus.LEFT_OUT}
     if left_out:
         lines.append(
             f"not fit for this vLLM: {', '.join(sorted(left_out))}; engines start without, what these show is missing"

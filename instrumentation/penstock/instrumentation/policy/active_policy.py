@@ -12,21 +12,19 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
-from penstock.instrumentation.resilience.policy import NO_POLICY
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.resilience import NO_ORDERS, NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Orders, Policy
 
-    Follower = Callable[[Policy, Directives], None]
+    Follower = Callable[[Policy, Orders], None]
 
 
-class PolicyHolder:
+class ActivePolicy:
     """One immutable policy and the directives beside it, swapped as a whole.
 
     Attributes:
@@ -41,7 +39,7 @@ class PolicyHolder:
         self._lock = threading.RLock()
         self._followers: list[Follower] = []
         self.current: Policy = NO_POLICY
-        self.directives: Directives = NO_DIRECTIVES
+        self.directives: Orders = NO_ORDERS
 
     def step(self) -> AbstractContextManager[bool]:
         """Return the lock to hold during a step; it may be entered again by the thread that holds it."""
@@ -58,7 +56,7 @@ class PolicyHolder:
         with self._lock:
             self._followers = [each for each in self._followers if each != follower]
 
-    def swap(self, policy: Policy, timeout: float, directives: Directives | None = None) -> bool:
+    def swap(self, policy: Policy, timeout: float, directives: Orders | None = None) -> bool:
         """Put *policy* in force between two steps; directives stay as they are unless they are given.
 
         Returns False, with nothing changed, if no step ended within *timeout* seconds.
@@ -80,7 +78,7 @@ class PolicyHolder:
         self._lock = threading.RLock()
         self._followers = []
         self.current = NO_POLICY
-        self.directives = NO_DIRECTIVES
+        self.directives = NO_ORDERS
 
     def _tell(self, follower: Follower) -> None:
         with guard("policy.follower"):

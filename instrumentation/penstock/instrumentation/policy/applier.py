@@ -12,17 +12,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.policy.policy_schedule import Schedule
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
-from penstock.instrumentation.resilience.policy import NO_POLICY
+from penstock.instrumentation.core import COMPONENT_SCHEDULER, guard
+from penstock.instrumentation.policy.policy_schedule import PolicySchedule
+from penstock.instrumentation.resilience import NO_ORDERS, NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Orders, Policy
     from penstock.instrumentation.runtime import Runtime
     from penstock.proto.v1.policy_pb2 import Push, Report
 
@@ -42,8 +39,8 @@ logger = logging.getLogger("penstock")
 class _Target:
     """What is to be in force: what the last push said, and the last good of what was refused of it."""
 
-    schedule: Schedule
-    directives: Directives = NO_DIRECTIVES
+    schedule: PolicySchedule
+    directives: Orders = NO_ORDERS
     paused: bool = False
 
 
@@ -75,7 +72,7 @@ class _Taken:
     told: bool = False
 
 
-class PolicyDesk:
+class PolicyApplier:
     """Takes pushes, lets their schedules run down, and is the only writer of the policy holder. For one thread.
 
     Attributes:
@@ -107,7 +104,7 @@ class PolicyDesk:
         self._fields = frozenset(fields)
         self._faults_allowed = faults_allowed
         self._clock = clock
-        self._target = _Target(Schedule((), clock()))
+        self._target = _Target(PolicySchedule((), clock()))
         self._accepted: Policy = NO_POLICY
         self._paused = False
         self._open: _Taken | None = None
@@ -158,7 +155,7 @@ class PolicyDesk:
             self._runtime.pause("policy", paused=True)
         schedule, field, error = self._target.schedule, "", ""
         try:
-            schedule = Schedule(decode(push, self._fields), now)
+            schedule = PolicySchedule(decode(push, self._fields), now)
         except RefusedError as refused:
             field, error = refused.field, str(refused)
         except Exception as bug:  # noqa: BLE001  (a bug of ours in reading it is answered too, not looped over)
@@ -196,7 +193,7 @@ class PolicyDesk:
             self.last_error = ""
         return _report(moved={"hash": due.hash})
 
-    def _directives_of(self, push: Push) -> tuple[Directives, Mapping[str, str]]:
+    def _directives_of(self, push: Push) -> tuple[Orders, Mapping[str, str]]:
         from penstock.instrumentation.policy.decode_orders import decode_directives  # noqa: PLC0415  (protobuf)
 
         try:
@@ -230,7 +227,7 @@ class PolicyDesk:
         target = self._target
         accepted = target.schedule.at(self._clock()).policy
         previous = self._runtime.policy.current
-        policy, directives = (NO_POLICY, NO_DIRECTIVES) if target.paused else (accepted, target.directives)
+        policy, directives = (NO_POLICY, NO_ORDERS) if target.paused else (accepted, target.directives)
         if not self._swap(policy, directives):
             return False
         if target.paused != self._paused:
@@ -242,7 +239,7 @@ class PolicyDesk:
             self._note(current.hash, previous.hash, cause, received_ns)
         return True
 
-    def _swap(self, policy: Policy, directives: Directives) -> bool:
+    def _swap(self, policy: Policy, directives: Orders) -> bool:
         holder = self._runtime.policy
         changed = policy != holder.current
         if not changed and directives == holder.directives:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.policy.applier import PolicyDesk
-from penstock.instrumentation.resilience.policy import NO_POLICY
-from penstock.instrumentation.transport.background_thread import Message, Service, Tag
-from penstock.instrumentation.transport.backoff import Backoff
+from penstock.instrumentation.policy.applier import PolicyApplier
+from penstock.instrumentation.resilience import NO_POLICY
+from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from queue import SimpleQueue
 
-    from penstock.instrumentation.core.settings import Settings
+    from penstock.instrumentation.core import Settings
     from penstock.instrumentation.runtime import Runtime
     from penstock.instrumentation.transport.grpc_stream import Ended, Stream
     from penstock.proto.v1.policy_pb2 import Push, Report
@@ -36,7 +35,7 @@ name back at once would only make it do the same."""
 _NEVER: Final = float("inf")
 
 
-class PolicyClient(Service):
+class PolicyClient(BackgroundThread):
     """Owns the Watch stream; what is pushed is the desk's business."""
 
     def __init__(
@@ -60,7 +59,7 @@ class PolicyClient(Service):
         super().__init__("penstock-policy")
         self._runtime = runtime
         self._settings = settings
-        self._desk = PolicyDesk(runtime, fields, faults_allowed=settings.allow_faults, clock=clock)
+        self._desk = PolicyApplier(runtime, fields, faults_allowed=settings.allow_faults, clock=clock)
         self._open_stream = connect or _connect
         self._ended: Ended | None = None
         self._refused_link = ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 from penstock.instrumentation.policy.policy_schedule import Entry
-from penstock.instrumentation.resilience.policy import (
+from penstock.instrumentation.resilience import (
     Action,
     Deferral,
     EcLoadFailure,

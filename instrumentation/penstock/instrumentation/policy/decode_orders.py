@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.instrumentation.policy.decode import unknown_fields
-from penstock.instrumentation.resilience.circuit_breaker import State
-from penstock.instrumentation.resilience.fault_drills import MAX_ACTIVE, Drill, Drills
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES, Directives
-from penstock.instrumentation.resilience.quarantine import Order
+from penstock.instrumentation.resilience import (
+    MAX_ACTIVE,
+    NO_ORDERS,
+    BreakerState,
+    Drill,
+    Drills,
+    Orders,
+    QuarantineOrder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,7 +30,7 @@ M = TypeVar("M", "policy_pb2.QuarantineOrder", "policy_pb2.FaultDrill")
 T = TypeVar("T")
 
 
-def decode_directives(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple[Directives, dict[str, str]]:
+def decode_directives(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple[Orders, dict[str, str]]:
     """Return the directives of *push*, received at *now_ns*, and by id why orders in it are left out.
 
     Args:
@@ -36,7 +41,7 @@ def decode_directives(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple
     """
     refused: dict[str, str] = {}
     if not (push.quarantines or push.drills):
-        return NO_DIRECTIVES, refused
+        return NO_ORDERS, refused
     orders = _each(push.quarantines, _order, ORDERS_MAX, "quarantine orders", refused)
     allowed = Drills(allowed=faults_allowed)
 
@@ -46,7 +51,7 @@ def decode_directives(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple
         return drill
 
     drills = _each(push.drills, drill_of, MAX_ACTIVE, "fault drills", refused)
-    return Directives(orders, drills, now_ns) if orders or drills else NO_DIRECTIVES, refused
+    return Orders(orders, drills, now_ns) if orders or drills else NO_ORDERS, refused
 
 
 def _each(
@@ -75,14 +80,14 @@ def _wrong(message: policy_pb2.QuarantineOrder | policy_pb2.FaultDrill) -> str:
     return f"field {path} is not known to this engine; upgrade it or leave the field out" if path else ""
 
 
-def _order(order: policy_pb2.QuarantineOrder) -> Order:
+def _order(order: policy_pb2.QuarantineOrder) -> QuarantineOrder:
     if not order.peer:
         raise ValueError("it names no peer; use host:port")
     state = int(order.state)
-    if state not in (State.OPEN, State.CLOSED):
+    if state not in (BreakerState.OPEN, BreakerState.CLOSED):
         raise ValueError(f"its state for {order.peer} is {state}; use open or closed")
     ttl = order.valid_for.ToNanoseconds() if order.HasField("valid_for") else None
-    return Order(order.id, order.peer, state == State.OPEN, ttl)
+    return QuarantineOrder(order.id, order.peer, state == BreakerState.OPEN, ttl)
 
 
 def _drill(drill: policy_pb2.FaultDrill) -> Drill:

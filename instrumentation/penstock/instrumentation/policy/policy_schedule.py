@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.resilience.policy import NO_POLICY
+from penstock.instrumentation.resilience import NO_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,28 +22,28 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScheduleStep:
     """One entry on the monotonic clock; *ends* is None for the last."""
 
     policy: Policy
     ends: float | None
 
 
-class Schedule:
+class PolicySchedule:
     """Policies one after the other, from the moment they were received. Immutable."""
 
     def __init__(self, entries: Sequence[Entry], now: float) -> None:
         """Anchor *entries* at *now*; no entries means vLLM's own configuration for good."""
-        steps: list[Step] = []
+        steps: list[ScheduleStep] = []
         end: float | None = now
         for entry in entries:
             end = None if entry.valid_for is None or end is None else end + entry.valid_for
-            steps.append(Step(entry.policy, end))
-        self._steps = tuple(steps) or (Step(NO_POLICY, None),)
+            steps.append(ScheduleStep(entry.policy, end))
+        self._steps = tuple(steps) or (ScheduleStep(NO_POLICY, None),)
 
-    def at(self, now: float) -> Step:
+    def at(self, now: float) -> ScheduleStep:
         """Return the step that holds at *now*."""
         for step in self._steps:
             if step.ends is None or now < step.ends:
                 return step
-        return Step(NO_POLICY, None)
+        return ScheduleStep(NO_POLICY, None)

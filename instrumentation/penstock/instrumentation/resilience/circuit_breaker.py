@@ -34,7 +34,7 @@ _INNOCENT_MODES: Final = frozenset(
 _INNOCENT_ERROR_TYPES: Final = frozenset({constants.ERROR_TYPE_EVICTED})
 
 
-class State(IntEnum):
+class BreakerState(IntEnum):
     """``QuarantineState`` of the wire: every load passes, none passes, one probe passes."""
 
     CLOSED = 1
@@ -82,7 +82,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class PeerFailure:
     """A failed attempt: its ``FailureMode`` and ``ErrorType`` (:mod:`penstock.instrumentation.core.constants`).
 
     A wait for a start that another peer's trouble held up is collateral.
@@ -123,7 +123,7 @@ class _Counted:
     deadline: bool
 
 
-class Circuit:
+class CircuitBreaker:
     """One peer's breaker. It belongs to one thread.
 
     - closed → open after ``failures`` in ``window``, or one incompatible handshake.
@@ -150,7 +150,7 @@ class Circuit:
     )
 
     def __init__(self) -> None:
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.reason = ""
         self.rehearsal = False
         self.engine_id = ""
@@ -167,7 +167,7 @@ class Circuit:
 
     def until(self, rules: Rules) -> int | None:
         """When the next probe is let through; None for never and for a closed circuit."""
-        if self.state is State.CLOSED or self.permanent:
+        if self.state is BreakerState.CLOSED or self.permanent:
             return None
         return self.began + rules.duration_ns
 
@@ -184,35 +184,37 @@ class Circuit:
 
     def ask(self, rules: Rules, now: int, numbers: Iterator[int]) -> Admit:
         """Decide about one request; *numbers* gives a probe its number."""
-        if self.state is State.CLOSED:
+        if self.state is BreakerState.CLOSED:
             return Admit(remote=True)
         until = self.until(rules)
         if until is None or now < until:
-            return Admit(remote=False, reason="probing" if self.state is State.HALF_OPEN else self.reason)
-        self.reason = "probe_timeout" if self.state is State.HALF_OPEN else "expired"
-        self.state = State.HALF_OPEN
+            return Admit(
+                remote=False, reason="probing" if self.state is BreakerState.HALF_OPEN else self.reason
+            )
+        self.reason = "probe_timeout" if self.state is BreakerState.HALF_OPEN else "expired"
+        self.state = BreakerState.HALF_OPEN
         self.began = now
         self.probe = next(numbers)
         return Admit(remote=True, probe=self.probe, reason="probe")
 
     def succeeded(self, probe: int) -> None:
         """Take in a good transfer."""
-        if self.state is State.CLOSED:
+        if self.state is BreakerState.CLOSED:
             self._counted = deque(each for each in self._counted if not each.deadline)
         elif self._decides(probe):
             self.close("probe_ok")
 
-    def failed(self, failure: Failure, engine_id: str, probe: int, rules: Rules, now: int) -> str:
+    def failed(self, failure: PeerFailure, engine_id: str, probe: int, rules: Rules, now: int) -> str:
         """Take in a failed one; return the reason to open the circuit now, or an empty string."""
         if failure.conclusive and engine_id in {"", self.engine_id}:
-            known = self.state is State.OPEN and self.reason == "incompatible"
+            known = self.state is BreakerState.OPEN and self.reason == "incompatible"
             return "" if known else "incompatible"
         if self._decides(probe):
             if failure.counts:
                 return "probe_failed"
             self.began = now - rules.duration_ns  # it told nothing: the next request probes
             return ""
-        if self.state is not State.CLOSED or not failure.counts:
+        if self.state is not BreakerState.CLOSED or not failure.counts:
             return ""
         self._counted.append(
             _Counted(now, failure.rehearsal, deadline=failure.mode == constants.FAILURE_MODE_TIMEOUT)
@@ -224,17 +226,17 @@ class Circuit:
     def open(self, reason: str, now: int, *, rehearsal: bool) -> None:
         """Let no load pass from now on; *rehearsal* if the last failure was one, or one that counted."""
         self.rehearsal = rehearsal or (reason == "failures" and any(each.rehearsal for each in self._counted))
-        self.state = State.OPEN
+        self.state = BreakerState.OPEN
         self.reason = reason
         self.began = now
         self._incompatible_id = self.engine_id if reason == "incompatible" else ""
 
     def close(self, reason: str) -> None:
         """Let every load pass; what has been counted is forgotten."""
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.reason = reason
         self._incompatible_id = ""
         self._counted.clear()
 
     def _decides(self, probe: int) -> bool:
-        return self.state is State.HALF_OPEN and probe != 0 and probe == self.probe
+        return self.state is BreakerState.HALF_OPEN and probe != 0 and probe == self.probe

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SECOND: Final = 1_000_000_000
 
 
-class Wait(StrEnum):
+class WaitKind(StrEnum):
     """What a request waits for, by the name of the policy's field that bounds it."""
 
     START = "maxStartWait"
@@ -26,14 +26,14 @@ class Wait(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DeadlineLimits:
     """The two deadlines in force, in nanoseconds; None waits as long as vLLM itself does."""
 
     max_start_wait_ns: int | None = None
     max_transfer_wait_ns: int | None = None
 
     @classmethod
-    def from_policy(cls, deferral: Deferral | None) -> Limits:
+    def from_policy(cls, deferral: Deferral | None) -> DeadlineLimits:
         """Take the limits of a policy; without one there are none."""
         if deferral is None:
             return cls()
@@ -43,9 +43,9 @@ class Limits:
             None if transfer is None else round(transfer * _SECOND),
         )
 
-    def of(self, wait: Wait) -> int | None:
+    def of(self, wait: WaitKind) -> int | None:
         """Return the limit of one kind of wait."""
-        return self.max_start_wait_ns if wait is Wait.START else self.max_transfer_wait_ns
+        return self.max_start_wait_ns if wait is WaitKind.START else self.max_transfer_wait_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,20 @@ class Overdue:
     """A request that is over a deadline: waited *waited_ns* where *limit_ns* are allowed."""
 
     request_id: str
-    wait: Wait
+    wait: WaitKind
     waited_ns: int
     limit_ns: int
 
 
-def exceeded(limits: Limits, start: int, transfer: int, end: int) -> tuple[Wait, int, int] | None:
+def exceeded(limits: DeadlineLimits, start: int, transfer: int, end: int) -> tuple[WaitKind, int, int] | None:
     """Return the deadline that a wait which has ended was over, with how long it took and was allowed; None for neither.
 
     Times in nanoseconds of any one clock; *transfer* is when the transfer started, 0 if it never did.
     """
-    for wait, waited in ((Wait.START, (transfer or end) - start), (Wait.TRANSFER, end - (transfer or end))):
+    for wait, waited in (
+        (WaitKind.START, (transfer or end) - start),
+        (WaitKind.TRANSFER, end - (transfer or end)),
+    ):
         limit = limits.of(wait)
         if limit is not None and waited > limit:
             return wait, waited, limit
@@ -81,10 +84,10 @@ class Deadlines:
     __slots__ = ("_latest", "_since", "_tables")
 
     def __init__(self) -> None:
-        self._since: dict[Wait, dict[str, int]] = {wait: {} for wait in Wait}
+        self._since: dict[WaitKind, dict[str, int]] = {wait: {} for wait in WaitKind}
         # Looked at in every step.
         self._tables = tuple(self._since.values())
-        self._latest = dict.fromkeys(Wait, 0)
+        self._latest = dict.fromkeys(WaitKind, 0)
 
     def __len__(self) -> int:
         starts, transfers = self._tables
@@ -93,29 +96,29 @@ class Deadlines:
     def begin(self, request_id: str, now: int) -> None:
         """Note that a request waits for its transfer to start; a repeated poll of the same wait changes nothing."""
         if not any(request_id in waiting for waiting in self._tables):
-            self._append(Wait.START, request_id, now)
+            self._append(WaitKind.START, request_id, now)
 
     def started(self, request_id: str, now: int) -> None:
         """Note that the transfer of a waiting request has started; of a request that does not wait, nothing.
 
         A start that is reported behind a later one counts from the later one.
         """
-        if self._since[Wait.START].pop(request_id, None) is not None:
-            self._append(Wait.TRANSFER, request_id, now)
+        if self._since[WaitKind.START].pop(request_id, None) is not None:
+            self._append(WaitKind.TRANSFER, request_id, now)
 
     def end(self, request_id: str) -> None:
         """Note that a request no longer waits, for whatever reason."""
         for waiting in self._tables:
             waiting.pop(request_id, None)
 
-    def take_overdue(self, limits: Limits, now: int) -> list[Overdue]:
+    def take_overdue(self, limits: DeadlineLimits, now: int) -> list[Overdue]:
         """Return the requests that have waited for longer than *limits* allow; each is told once and then forgotten."""
-        overdue = [*self._scan(Wait.START, limits, now), *self._scan(Wait.TRANSFER, limits, now)]
+        overdue = [*self._scan(WaitKind.START, limits, now), *self._scan(WaitKind.TRANSFER, limits, now)]
         for each in overdue:
             del self._since[each.wait][each.request_id]
         return overdue
 
-    def next_due(self, limits: Limits) -> int | None:
+    def next_due(self, limits: DeadlineLimits) -> int | None:
         """Return the time after which :meth:`take_overdue` has something to tell, if nothing changes until then."""
         due = []
         for wait, waiting in self._since.items():
@@ -124,11 +127,11 @@ class Deadlines:
                 due.append(next(iter(waiting.values())) + limit)
         return min(due, default=None)
 
-    def _append(self, wait: Wait, request_id: str, now: int) -> None:
+    def _append(self, wait: WaitKind, request_id: str, now: int) -> None:
         self._latest[wait] = max(self._latest[wait], now)
         self._since[wait][request_id] = self._latest[wait]
 
-    def _scan(self, wait: Wait, limits: Limits, now: int) -> Iterator[Overdue]:
+    def _scan(self, wait: WaitKind, limits: DeadlineLimits, now: int) -> Iterator[Overdue]:
         limit = limits.of(wait)
         if limit is None:
             return

@@ -24,7 +24,7 @@ class Settled(NamedTuple):
     first: bool
 
 
-class Ledger:
+class DecisionLog:
     """Decisions by request and attempt, those asked for longest ago forgotten first.
 
     One per channel; belongs to one thread. *forgotten* counts what the bound cost.

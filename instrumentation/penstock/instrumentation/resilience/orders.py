@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience.fault_drills import Drill
-    from penstock.instrumentation.resilience.quarantine import Order
+    from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 
 
 @dataclass(frozen=True, slots=True)
-class Directives:
+class Orders:
     """The full state of the feed; the times in it count from *received_ns* (monotonic nanoseconds)."""
 
-    orders: tuple[Order, ...] = ()
+    orders: tuple[QuarantineOrder, ...] = ()
     drills: tuple[Drill, ...] = ()
     received_ns: int = 0
 
@@ -28,4 +28,4 @@ class Directives:
         )
 
 
-NO_DIRECTIVES: Final = Directives()
+NO_ORDERS: Final = Orders()

@@ -11,7 +11,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.resilience.circuit_breaker import Admit, Circuit, Failure, Rules, State
+from penstock.instrumentation.resilience.circuit_breaker import (
+    Admit,
+    BreakerState,
+    CircuitBreaker,
+    PeerFailure,
+    Rules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,7 +29,7 @@ _NOBODY = frozenset({"", "unknown", "host", "disk"})
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class QuarantineOrder:
     """An operator's word about a peer: *quarantined* or kept out of quarantine, for *ttl_ns* or until withdrawn."""
 
     id: str
@@ -42,7 +48,7 @@ class Status:
 
     peer: str
     engine_id: str
-    state: State
+    state: BreakerState
     reason: str
     until_ns: int | None
     rehearsal: bool
@@ -53,7 +59,7 @@ class Change:
     """A peer's standing changed from *previous* to ``status.state`` (the event ``quarantine_changed``)."""
 
     status: Status
-    previous: State
+    previous: BreakerState
 
 
 class Quarantine:
@@ -78,9 +84,9 @@ class Quarantine:
         self._idle_ns = idle_ns
         self._max_peers = max_peers
         self._rules: Rules | None = None
-        self._peers: OrderedDict[str, Circuit] = OrderedDict()  # least recently heard of first
-        self._dormant: OrderedDict[str, Circuit] = OrderedDict()  # incompatible and idle
-        self._orders: dict[str, tuple[Order, int | None]] = {}  # by peer, in force
+        self._peers: OrderedDict[str, CircuitBreaker] = OrderedDict()  # least recently heard of first
+        self._dormant: OrderedDict[str, CircuitBreaker] = OrderedDict()  # incompatible and idle
+        self._orders: dict[str, tuple[QuarantineOrder, int | None]] = {}  # by peer, in force
         self._order_ends: dict[str, int | None] = {}  # by id, of the last push
         self._listed: dict[str, Status] = {}  # all that are not closed
         self._probe_numbers = itertools.count(1)
@@ -112,7 +118,9 @@ class Quarantine:
         self._publish(peer)
         return answer
 
-    def report(self, peer: str, engine_id: str, failure: Failure | None, now: int, *, probe: int = 0) -> None:
+    def report(
+        self, peer: str, engine_id: str, failure: PeerFailure | None, now: int, *, probe: int = 0
+    ) -> None:
         """Take in how one load from *peer* ended: well (None) or by *failure*.
 
         *probe* is the number its :class:`Admit` gave. Reports about a peer that an order keeps out of quarantine,
@@ -143,7 +151,7 @@ class Quarantine:
             self._publish(peer)
         self._release_beyond_cap()
 
-    def set_orders(self, orders: Iterable[Order], now: int) -> None:
+    def set_orders(self, orders: Iterable[QuarantineOrder], now: int) -> None:
         """Put *orders*, the full state of the feed, in the place of the present ones; the last about a peer wins.
 
         An order whose id is known keeps its end: a repeated push does not prolong it. One that lifts also closes
@@ -158,7 +166,7 @@ class Quarantine:
             raise ValueError(f"{len(wanted)} quarantine orders at once; use at most {self._max_peers}")
         self.advance(now)
         ends: dict[str, int | None] = {}
-        in_force: dict[str, tuple[Order, int | None]] = {}
+        in_force: dict[str, tuple[QuarantineOrder, int | None]] = {}
         for order in wanted:
             end = None if order.ttl_ns is None else now + order.ttl_ns
             ends[order.id] = end = self._order_ends.get(order.id, end)
@@ -190,13 +198,15 @@ class Quarantine:
         self._due = min(dues)
         self._release_beyond_cap()
 
-    def _touch(self, peer: str, engine_id: str, now: int, *, asked: bool) -> Circuit:
+    def _touch(self, peer: str, engine_id: str, now: int, *, asked: bool) -> CircuitBreaker:
         circuit = self._peers.get(peer)
         is_new = circuit is None
         if circuit is None:
             if len(self._peers) >= self._max_peers:
                 self._forget_oldest()
-            circuit = self._peers[peer] = self._dormant.pop(peer) if peer in self._dormant else Circuit()
+            circuit = self._peers[peer] = (
+                self._dormant.pop(peer) if peer in self._dormant else CircuitBreaker()
+            )
         self._peers.move_to_end(peer)
         circuit.seen = max(circuit.seen, now)
         circuit.meet(engine_id, asked=asked)
@@ -233,7 +243,7 @@ class Quarantine:
         automatic = [
             peer
             for peer in cut_off
-            if self._peers[peer].state is not State.CLOSED and peer not in self._orders
+            if self._peers[peer].state is not BreakerState.CLOSED and peer not in self._orders
         ]
         automatic.sort(key=lambda peer: (self._peers[peer].permanent, self._peers[peer].began))
         excess = len(cut_off) - self._rules.max_peers_percent * len(self._peers) // 100
@@ -242,10 +252,10 @@ class Quarantine:
             self._publish(peer)
 
     def _status(self, peer: str) -> Status:
-        circuit = self._peers.get(peer) or self._dormant.get(peer) or Circuit()
+        circuit = self._peers.get(peer) or self._dormant.get(peer) or CircuitBreaker()
         if peer in self._orders:
             order, end = self._orders[peer]
-            state = State.OPEN if order.quarantined else State.CLOSED
+            state = BreakerState.OPEN if order.quarantined else BreakerState.CLOSED
             return Status(peer, circuit.engine_id, state, "operator", end, rehearsal=False)
         until = circuit.until(self._rules) if self._rules else None
         return Status(peer, circuit.engine_id, circuit.state, circuit.reason, until, circuit.rehearsal)
@@ -253,7 +263,7 @@ class Quarantine:
     def _publish(self, peer: str, closed_by: str = "") -> None:
         """Bring the listing up to date and tell of a change; *closed_by* is why, where the circuit itself does not know."""
         before, after = self._listed.get(peer), self._status(peer)
-        if after.state is State.CLOSED:
+        if after.state is BreakerState.CLOSED:
             if before is None:
                 return
             del self._listed[peer]
@@ -264,4 +274,4 @@ class Quarantine:
             return
         else:
             self._listed[peer] = after
-        self._on_change(Change(after, previous=before.state if before else State.CLOSED))
+        self._on_change(Change(after, previous=before.state if before else BreakerState.CLOSED))

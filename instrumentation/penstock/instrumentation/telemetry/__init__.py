@@ -1,1 +1,12 @@
 """The way of an entry: emit, queue, batch, outbox, stream."""
+
+from __future__ import annotations
+
+from penstock.instrumentation.telemetry.emitter import CAPACITY, Emitter
+from penstock.instrumentation.telemetry.snapshots import Snapshots
+
+__all__ = [
+    "CAPACITY",
+    "Emitter",
+    "Snapshots",
+]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.core.drop_counter import OTHER
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import OTHER, guard
 from penstock.instrumentation.telemetry.emitter import QUEUE_FULL
 from penstock.instrumentation.telemetry.outbox import Sealed
 
@@ -29,7 +28,7 @@ BATCH_ENTRIES: Final = 512
 NEVER: Final = float("inf")
 
 
-class Collector:
+class Batcher:
     """Takes entries from the emitter's queues; the only one who does.
 
     Attributes:

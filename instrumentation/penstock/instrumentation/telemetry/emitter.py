@@ -16,7 +16,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.core import DropCounter
 from penstock.instrumentation.telemetry.records import KIND_PROBE, KIND_TRANSFER
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Emitter:
     def __init__(self, ring: Callable[[], None], capacity: int = CAPACITY) -> None:
         self._ring = ring
         self._capacity = capacity
-        self.drops = Tally()
+        self.drops = DropCounter()
         self.events: deque[EventRecord] = deque()
         self.transfers: deque[TransferRecord] = deque()
         self.probes: deque[ProbeRecord] = deque()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.instrumentation.core.drop_counter import Tally
+from penstock.instrumentation.core import DropCounter
 from penstock.instrumentation.telemetry.outbox import Sealed
 from penstock.instrumentation.telemetry.records import (
     KIND_PROBE,
@@ -54,7 +54,7 @@ def seal(
     events: Sequence[EventRecord],
     transfers: Sequence[TransferRecord],
     probes: Sequence[ProbeRecord],
-    drops: Tally,
+    drops: DropCounter,
 ) -> list[Sealed]:
     """Return the entries as batches, in their order; what cannot be encoded is added to *drops*."""
     sealed: list[Sealed] = []
@@ -94,13 +94,13 @@ def _seal(
     events: Sequence[EventRecord],
     transfers: Sequence[TransferRecord],
     probes: Sequence[ProbeRecord],
-    drops: Tally,
+    drops: DropCounter,
     sealed: list[Sealed],
 ) -> None:
     batch, samples = Batch(), Batch()
     held: dict[str, int] = {}
     sampled: dict[str, int] = {}
-    refused = Tally()
+    refused = DropCounter()
     parts = _Parts()
     for record in events:
         event = _event(record, parts, refused)
@@ -140,7 +140,7 @@ def _second_half(entries: Sequence[Any]) -> Sequence[Any]:
     return entries[(len(entries) + 1) // 2 :]
 
 
-def _account(kind: str, given: int, encoded: int, held: dict[str, int], drops: Tally) -> None:
+def _account(kind: str, given: int, encoded: int, held: dict[str, int], drops: DropCounter) -> None:
     if encoded:
         held[kind] = encoded
     if encoded < given:
@@ -156,7 +156,7 @@ class _Parts:
         self.count = 0
 
 
-def _event(record: EventRecord, parts: _Parts, drops: Tally) -> Event | None:
+def _event(record: EventRecord, parts: _Parts, drops: DropCounter) -> Event | None:
     time_ns, kind, fields, component, rank, request_id, rehearsal = record
     if kind not in _KINDS:
         drops.add(ENCODE_ERROR, UNKNOWN_KIND)

@@ -12,16 +12,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core.drop_counter import entries_in
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.registry import registry
-from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Collector, overflowed
+from penstock.instrumentation.core import entries_in, guard
+from penstock.instrumentation.hooks import registry
+from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Batcher, overflowed
 from penstock.instrumentation.telemetry.outbox import Outbox, Sealed, Watermark
-from penstock.instrumentation.transport.background_thread import Message, Service, Tag
-from penstock.instrumentation.transport.backoff import Backoff
+from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.core.settings import Settings
+    from penstock.instrumentation.core import Settings
     from penstock.instrumentation.runtime import Runtime
     from penstock.instrumentation.telemetry.outbox import Counts
     from penstock.instrumentation.transport.grpc_stream import Ended, Stream
@@ -47,7 +45,7 @@ PATIENCE: Final = 10.0
 logger = logging.getLogger("penstock")
 
 
-class Exporter(Service):
+class Exporter(BackgroundThread):
     """Sends what the emitter holds; owns the stream, the outbox and their clocks."""
 
     def __init__(self, runtime: Runtime, settings: Settings) -> None:
@@ -55,7 +53,7 @@ class Exporter(Service):
         self._runtime = runtime
         self._settings = settings
         self._emitter = runtime.emitter
-        self._collector = Collector(runtime.emitter, self.ring)
+        self._collector = Batcher(runtime.emitter, self.ring)
         self._outbox = Outbox()
         self._backoff = Backoff()
         self._stream: Stream[Ack] | None = None

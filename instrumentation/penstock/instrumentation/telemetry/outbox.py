@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from penstock.instrumentation.core.drop_counter import OTHER, entries_in
+from penstock.instrumentation.core import OTHER, entries_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 
 if TYPE_CHECKING:
     from penstock.instrumentation.transport.grpc_stream import Stream
@@ -54,7 +54,7 @@ _WAKE = Message(Tag.WAKE)
 _RESUME = Message(Tag.RESUME)
 
 
-class Service:
+class BackgroundThread:
     """Base of the two threads. Its public methods may be called from any thread and do not raise."""
 
     def __init__(self, name: str) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.core.constants import ROLES
+from penstock.instrumentation.core import ROLES
 from penstock.proto import SCHEMA_VERSION, __version__
 from penstock.proto.v1.common_pb2 import EngineKey
 from penstock.proto.v1.ingest_pb2 import Hello
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.core.identity import Identity
-    from penstock.instrumentation.core.settings import Settings
+    from penstock.instrumentation.core import Identity, Settings
 
 
 def engine_key(identity: Identity, settings: Settings) -> EngineKey:

@@ -1,1 +1,1 @@
-"""The hooks into vLLM. Nothing outside this package may import vllm, torch, zmq or numpy."""
+"""The hooks into vLLM; laid out as vLLM lays out what they hook."""

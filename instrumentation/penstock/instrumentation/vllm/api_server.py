@@ -11,12 +11,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import Requirement, registry
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import Patch, Requirement, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.naming import engine_identity
-from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook
+from penstock.instrumentation.vllm.recovery import ClientErrorHook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.hooks.registry import registry
+from penstock.instrumentation.hooks import registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.api_server import TraceContextHook
-from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
-from penstock.instrumentation.vllm.eplb.hook import EplbHook
+from penstock.instrumentation.vllm.ec import EcConnectorHook
+from penstock.instrumentation.vllm.eplb import EplbHook
 from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
-from penstock.instrumentation.vllm.scheduler.hook import SchedulerClassHook
+from penstock.instrumentation.vllm.scheduler import SchedulerClassHook
 from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.hooks.registry import Hook
+    from penstock.instrumentation.hooks import Hook
 
 # vLLM inspects a model's class in a process of its own, which serves nothing and ends at once.
 _INSPECTION: Final = "vllm.model_executor.models.registry"

@@ -12,14 +12,12 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks.registry import misfit
-from penstock.instrumentation.hooks.report import Answer, Verdict
+from penstock.instrumentation.hooks import HookReport, HookStatus, misfit
 from penstock.instrumentation.vllm.install import hooks
-from penstock.instrumentation.vllm.kv.base.hook import KvWorkerHook
-from penstock.instrumentation.vllm.kv.base.mooncake import MooncakeHook
-from penstock.instrumentation.vllm.kv.nixl.hook import NixlHook
-from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook
-from penstock.instrumentation.vllm.scheduler.hook import SchedulerHook
+from penstock.instrumentation.vllm.kv.base import KvWorkerHook, MooncakeHook
+from penstock.instrumentation.vllm.kv.nixl import NixlHook
+from penstock.instrumentation.vllm.recovery import ClientErrorHook
+from penstock.instrumentation.vllm.scheduler import SchedulerHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -42,7 +40,7 @@ MOONCAKE_WORKER: Final = (
 )
 
 
-def survey(disabled: Collection[str] = ()) -> list[Answer]:
+def survey(disabled: Collection[str] = ()) -> list[HookReport]:
     """Return what becomes of each hook here; *disabled* are the names of those that are switched off."""
     return [
         *(_answer(each.name, each.component, functools.partial(misfit, each), disabled) for each in hooks()),
@@ -96,17 +94,17 @@ def _mooncake() -> str:
 
 def _answer(
     name: str, component: int, look: Callable[[], str], disabled: Collection[str], host: str = ""
-) -> Answer:
+) -> HookReport:
     host = host.rpartition(".")[2]
     if name in disabled:
-        return Answer(name, component, Verdict.OFF, "disabled by PENSTOCK_HOOKS_DISABLED", host)
+        return HookReport(name, component, HookStatus.OFF, "disabled by PENSTOCK_HOOKS_DISABLED", host)
     try:
         reason = look()
     except _NotUsedError as error:
-        return Answer(name, component, Verdict.NOT_USED, str(error), host)
+        return HookReport(name, component, HookStatus.NOT_USED, str(error), host)
     except (ImportError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
-    return Answer(name, component, Verdict.LEFT_OUT if reason else Verdict.FITS, reason, host)
+    return HookReport(name, component, HookStatus.LEFT_OUT if reason else HookStatus.FITS, reason, host)
 
 
 def _load(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
 from penstock.agent.policy.distribution.answer_log import AnswerLog
-from penstock.agent.policy.distribution.subscriber import Subscriber, Wanted
+from penstock.agent.policy.distribution.subscriber import DesiredState, Subscriber
 from penstock.proto.v1.policy_pb2 import PolicyAck
 from structlog.testing import capture_logs
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def _acknowledged(engine: str, policy: str) -> Subscriber:
     subscriber = Subscriber(Target(EngineKey("", engine), "tiny", {}), 1, frozenset(), "")
-    subscriber.want(Wanted((policy,)), 1.0)
+    subscriber.want(DesiredState((policy,)), 1.0)
     assert subscriber.acknowledged(PolicyAck(nonce=subscriber.pushed(1.0), hash=policy), 2.0)
     return subscriber
 
@@ -46,7 +46,7 @@ async def test_engines_that_come_to_the_same_share_a_line() -> None:
 async def test_a_pause_is_no_policy_in_force() -> None:
     """The line says what the engine has acknowledged."""
     log, subscriber = AnswerLog(), Subscriber(Target(EngineKey("", "0"), "tiny", {}), 1, frozenset(), "")
-    subscriber.want(Wanted(("a",), paused=True), 1.0)
+    subscriber.want(DesiredState(("a",), paused=True), 1.0)
     assert subscriber.acknowledged(PolicyAck(nonce=subscriber.pushed(1.0), hash="a", paused=True), 2.0)
     with capture_logs() as lines:
         log.note(subscriber)

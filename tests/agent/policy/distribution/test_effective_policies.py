@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
-from penstock.agent.policy.distribution.effective_policies import Schedules
+from penstock.agent.policy.distribution.effective_policies import EffectivePolicies
 from penstock.agent.policy.distribution.push_encoding import schedule_of
 from penstock.agent.policy.manifest.manifest import Manifest
 from penstock.agent.policy.manifest.merge import effective
@@ -65,7 +65,7 @@ MANIFESTS = st.lists(
 def test_kept_schedules_are_those_worked_out_anew(steps):
     """Whatever changes, and also where the clock is set back."""
     store, now = _Store(), START
-    schedules = Schedules(store)
+    schedules = EffectivePolicies(store)
     for step in steps:
         if isinstance(step, int):
             now += timedelta(minutes=step)
@@ -87,7 +87,7 @@ def test_engines_that_the_same_policies_select_share_a_schedule():
     """Whatever their labels are; those of another selection, or of another generation, do not."""
     store = _Store()
     store.replace([manifest("a", 1, 1, 5, "decode")])
-    schedules = Schedules(store)
+    schedules = EffectivePolicies(store)
     one, two = (Target(EngineKey("", key), "tiny", {"role": "decode", "n": key}) for key in "12")
     other = Target(EngineKey("", "3"), "tiny", {"role": "prefill"})
     shared = schedules.of(one, START)
@@ -104,7 +104,7 @@ def test_a_push_and_a_schedule_one_behind_the_other_are_one_push():
     """So the part that many engines share is written once."""
     store = _Store()
     store.replace([manifest("a", 1, 1, 5, "decode")])
-    schedule = Schedules(store).of(TARGETS[0], START)
+    schedule = EffectivePolicies(store).of(TARGETS[0], START)
     own = Push(nonce=7, paused=True)
     both = Push.FromString(own.SerializeToString() + schedule.encoded(START))
     assert (both.nonce, both.paused) == (7, True)

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from penstock.agent.model import EngineKey, digest
 from penstock.agent.parsing.label_selector import Selection, Target
-from penstock.agent.policy.distribution.rollout import Known, rollout
+from penstock.agent.policy.distribution.rollout import KnownEngine, rollout
 from penstock.proto.v1.policy_pb2 import FAILURE_ACTION_FAIL, OrderRefusal, PolicyAck, Report, Subscribe
 from structlog.testing import capture_logs
 
@@ -469,7 +469,7 @@ async def test_closing_ends_all_streams(served: FeedServer) -> None:
 
 
 async def _states(
-    served: FeedServer, known: list[Known], seconds: float
+    served: FeedServer, known: list[KnownEngine], seconds: float
 ) -> list[tuple[dict[str, str], bool]]:
     steps = rollout(served.feed, lambda: known, Selection(), within=seconds, clock=time.time)
     return [
@@ -478,8 +478,8 @@ async def _states(
     ]
 
 
-def _known(engine: str, *, connected: bool) -> Known:
-    return Known(Target(EngineKey("", engine), "tiny", {}), connected)
+def _known(engine: str, *, connected: bool) -> KnownEngine:
+    return KnownEngine(Target(EngineKey("", engine), "tiny", {}), connected)
 
 
 async def test_a_rollout_ends_when_all_that_are_there_have_answered(served: FeedServer) -> None:

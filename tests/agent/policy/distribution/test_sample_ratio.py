@@ -10,7 +10,7 @@ from penstock.agent.policy.distribution.feed import PolicyFeed
 from penstock.agent.policy.distribution.sample_ratio import SampleRatios
 from penstock.agent.policy.manifest.manifest import parse_manifest
 from penstock.agent.policy.orders.kill_switch import Pauses
-from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 
@@ -40,7 +40,7 @@ async def test_the_ratio_is_that_of_the_policies_in_force(database):
     """1 without a policy; a change holds within a second; another role's policy does not count."""
     now = [1_800_000_000.0]
     store, pauses = PolicyStore(database), Pauses(database)
-    ratios = SampleRatios(store, PolicyFeed(store, pauses, OrderBook(database)), clock=lambda: now[0])
+    ratios = SampleRatios(store, PolicyFeed(store, pauses, OrderStore(database)), clock=lambda: now[0])
     assert ratios(SOURCE) == 1.0
     await store.apply(manifest("prefill", 0.1), author="test")
     await store.apply(manifest("decode", 0.25), author="test")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
-from penstock.agent.policy.distribution.subscriber import Subscriber, Wanted
+from penstock.agent.policy.distribution.subscriber import DesiredState, Subscriber
 from penstock.proto.v1.policy_pb2 import PolicyAck, PolicyMoved, Subscribe
 
 PATIENCE = 10.0
@@ -26,10 +26,10 @@ def test_a_paused_engine_has_a_policy_and_none_in_force() -> None:
     subscriber = Subscriber.from_subscribe(hello, Target(EngineKey("", "0"), "tiny", {}))
     assert (subscriber.paused, subscriber.hash_taken, subscriber.hash_in_force) == (True, "a", "")
     for wanted, held_back in (
-        (Wanted(("a",), paused=True), True),
-        (Wanted(("",), paused=True, quarantines=("q",)), True),
-        (Wanted(("",), paused=True), False),
-        (Wanted(("a",)), False),
+        (DesiredState(("a",), paused=True), True),
+        (DesiredState(("",), paused=True, quarantines=("q",)), True),
+        (DesiredState(("",), paused=True), False),
+        (DesiredState(("a",)), False),
     ):
         subscriber.want(wanted, 1.0)
         ack = PolicyAck(nonce=subscriber.pushed(1.0), hash=wanted.hash, paused=wanted.paused)
@@ -42,9 +42,9 @@ def test_a_paused_engine_has_a_policy_and_none_in_force() -> None:
 def test_a_change_counts_from_when_it_was_wanted() -> None:
     """Not from its push, which may have had to wait for the answer to the one before."""
     subscriber = _subscriber()
-    assert subscriber.want(Wanted(("a",)), 1.0)
+    assert subscriber.want(DesiredState(("a",)), 1.0)
     first = subscriber.pushed(2.0)
-    assert subscriber.want(Wanted(("b",)), 3.0)
+    assert subscriber.want(DesiredState(("b",)), 3.0)
     assert not subscriber.due(4.0, PATIENCE)
     assert _ack(subscriber, first, 5.0) == 4.0
     assert subscriber.due(5.0, PATIENCE)
@@ -54,9 +54,9 @@ def test_a_change_counts_from_when_it_was_wanted() -> None:
 def test_a_push_that_is_sent_again_counts_from_the_change() -> None:
     """Nobody answered the first one."""
     subscriber = _subscriber()
-    subscriber.want(Wanted(("a",)), 1.0)
+    subscriber.want(DesiredState(("a",)), 1.0)
     subscriber.pushed(1.0)
-    assert not subscriber.want(Wanted(("a",)), 5.0)
+    assert not subscriber.want(DesiredState(("a",)), 5.0)
     assert subscriber.due(1.0 + PATIENCE, PATIENCE)
     assert _ack(subscriber, subscriber.pushed(11.0), 12.0) == 11.0
 
@@ -64,7 +64,7 @@ def test_a_push_that_is_sent_again_counts_from_the_change() -> None:
 def test_what_is_said_again_counts_from_its_push() -> None:
     """The engine had it and moved away from it by its own clock; nothing has changed for a long time."""
     subscriber = _subscriber()
-    subscriber.want(Wanted(("a", "b"), (1000.0,)), 1.0)
+    subscriber.want(DesiredState(("a", "b"), (1000.0,)), 1.0)
     assert _ack(subscriber, subscriber.pushed(1.0), 2.0) == 1.0
     subscriber.moved(PolicyMoved(hash="b"), 490.0)
     assert subscriber.due(490.0 + PATIENCE, PATIENCE)

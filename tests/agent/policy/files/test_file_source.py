@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from penstock.agent.policy.files.directory_state import Look
+from penstock.agent.policy.files.directory_state import DirectoryState
 from penstock.agent.policy.files.file_source import LOOK_SECONDS, SETTLE_SECONDS, FileSource
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
@@ -372,10 +372,10 @@ def test_a_filesystem_that_hangs_does_not_hold_up_the_end(
     """The loop, and with it the process, ends while a look is still under way."""
     looking, answered = threading.Event(), threading.Event()
 
-    def hang(_: Path) -> Look:
+    def hang(_: Path) -> DirectoryState:
         looking.set()
         answered.wait()
-        return Look()
+        return DirectoryState()
 
     monkeypatch.setattr("penstock.agent.policy.files.file_source.look", hang)
     monkeypatch.setattr("penstock.agent.policy.files.file_source.START_SECONDS", 0.0)

@@ -11,7 +11,7 @@ from penstock.agent.errors import FullError, NotFoundError, StateError
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
 from penstock.agent.policy.orders import orders
-from penstock.agent.policy.orders.order_store import OrderBook
+from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 
@@ -25,10 +25,10 @@ _TARGET = Target(EngineKey("", "0"), "tiny", {})
 
 
 @contextmanager
-def _book(directory: Path, now: list[float]) -> Iterator[tuple[OrderBook, PolicyDatabase]]:
+def _book(directory: Path, now: list[float]) -> Iterator[tuple[OrderStore, PolicyDatabase]]:
     database = PolicyDatabase.open(directory)
     try:
-        yield OrderBook(database, clock=lambda: now[0]), database
+        yield OrderStore(database, clock=lambda: now[0]), database
     finally:
         database.close()
 

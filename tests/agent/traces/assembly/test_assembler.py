@@ -12,7 +12,7 @@ from penstock.agent.traces.assembly import assembler as assemble
 from penstock.agent.traces.assembly import segments
 from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.late_lookup import recall
-from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.spans import ids, semconv, standalone_spans
 from penstock.agent.traces.spans.model import SampleEntry
 from penstock.proto.v1 import common_pb2
@@ -41,7 +41,7 @@ from tests.support.agent.stories import (
     source,
 )
 
-GRACE = Limits().grace_nano
+GRACE = AssemblyLimits().grace_nano
 STORIES = [*prefill_story(), *failed_story(), (PREFILL_CORE, closed("other-eeeeeeee"))]
 
 
@@ -49,10 +49,10 @@ class Fold:
     """An assembler over a log in memory, whose recall looks into that log."""
 
     def __init__(
-        self, log: Log, ratio: float = 1.0, limits: Limits | None = None, delivered: int = 0
+        self, log: Log, ratio: float = 1.0, limits: AssemblyLimits | None = None, delivered: int = 0
     ) -> None:
         self.log = log
-        self.limits = limits or Limits()
+        self.limits = limits or AssemblyLimits()
         self.ratio = ratio
         self.assembler = Assembler(
             self.source,
@@ -209,7 +209,7 @@ def late_lease(fold_ratio: float = 1.0, *, remembered: bool = True, expired: boo
     log.add(PREFILL_CORE, closed(PREFILL, kv_role=common_pb2.ROLE_PREFILL, **closing))
     log.add(PREFILL_CORE, closed("other-eeeeeeee"), after=60 * SECOND)
     log.add(PREFILL_CORE, lease(expired=expired), after=60 * SECOND)
-    limits = Limits() if remembered else Limits(max_remembered=0)
+    limits = AssemblyLimits() if remembered else AssemblyLimits(max_remembered=0)
     fold = Fold(log, fold_ratio, limits).walk().rest()
     return [span for span in fold.spans if span.request_id == PREFILL]
 
@@ -310,7 +310,7 @@ def test_too_many_requests_give_up_the_oldest():
     log = Log()
     for number in range(5):
         log.add(DECODE_CORE, deferral_start(f"r{number}-aaaaaaaa"))
-    fold = Fold(log, limits=Limits(max_pending=3)).walk().rest()
+    fold = Fold(log, limits=AssemblyLimits(max_pending=3)).walk().rest()
     requests = [span for span in fold.spans if span.name == semconv.REQUEST]
     assert [span.request_id for span in requests] == ["r0-aaaaaaaa", "r1-aaaaaaaa"]
     assert all(span.attributes[semconv.UNFINISHED] is True for span in requests)
@@ -331,7 +331,7 @@ def entries_of(items):
 @settings(max_examples=80, deadline=None)
 def test_a_bound_on_the_memory_loses_no_entry(log, most, data):
     """Whatever it is, and over a restart: each entry is told, in order, and what waits stays within it."""
-    limits = Limits(max_bytes=most)
+    limits = AssemblyLimits(max_bytes=most)
     cut = data.draw(st.integers(0, len(log.batches)))
     whole = Fold(log).walk().rest()
     before = Fold(log, limits=limits)
@@ -356,7 +356,7 @@ def test_large_requests_are_given_up_for_the_memory():
     log = Log()
     for number in range(8):
         log.add(DECODE_CORE, deferral_start(f"r{number}-aaaaaaaa", remote_request_id="x" * 4000))
-    fold = Fold(log, limits=Limits(max_bytes=120_000)).walk()
+    fold = Fold(log, limits=AssemblyLimits(max_bytes=120_000)).walk()
     requests = [span.request_id for span in fold.spans if span.name == semconv.REQUEST]
     assert requests == [f"r{number}-aaaaaaaa" for number in range(len(requests))]
     assert 1 <= len(requests) <= 4
@@ -371,7 +371,7 @@ def test_what_is_remembered_is_bounded_by_its_bytes():
     log = Log()
     for number in range(50):
         log.add(DECODE_CORE, closed(f"r{number}-{'x' * 4000}"), after=2 * GRACE)
-    fold = Fold(log, limits=Limits(max_remembered_bytes=200_000)).walk().rest()
+    fold = Fold(log, limits=AssemblyLimits(max_remembered_bytes=200_000)).walk().rest()
     remembered = fold.assembler._remembered
     assert 0 < remembered.bytes <= 200_000
     assert 2 <= len(remembered) < 10
@@ -408,7 +408,7 @@ def test_an_old_request_is_given_up():
     """An unfinished request does not hold the cursor for ever, and its end is told when it comes."""
     log = Log()
     log.add(DECODE_CORE, deferral_start(DECODE, remote_request_id=PREFILL))
-    log.add(PREFILL_CORE, closed("other-eeeeeeee"), after=Limits().max_age_nano)
+    log.add(PREFILL_CORE, closed("other-eeeeeeee"), after=AssemblyLimits().max_age_nano)
     log.add(DECODE_CORE, closed_decode(), after=10 * GRACE)
     spans = [span for span in Fold(log).walk().rest().spans if span.name == semconv.REQUEST]
     _, unfinished, finished = spans
@@ -423,7 +423,7 @@ def test_a_flood_of_entries_of_one_request_is_bounded():
     log = Log()
     log.add(DECODE_WORKER, *(sample(DECODE, rank=rank) for rank in range(20)))
     log.add(DECODE_CORE, closed_decode())
-    spans = {span.name: span for span in Fold(log, limits=Limits(max_entries=16)).walk().rest().spans}
+    spans = {span.name: span for span in Fold(log, limits=AssemblyLimits(max_entries=16)).walk().rest().spans}
     assert spans[semconv.KV_LOAD].attributes[semconv.TRANSFERS] == 16
     assert spans[semconv.REQUEST].attributes[semconv.ENTRIES_DROPPED] == 4
 

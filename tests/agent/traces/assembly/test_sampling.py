@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
-from penstock.agent.traces.assembly.sampling import Verdict, decide, in_ratio
+from penstock.agent.traces.assembly.sampling import SamplingDecision, decide, in_ratio
 from penstock.agent.traces.spans.ids import TraceContext
 
 LOW = "0" * 32
@@ -21,16 +21,16 @@ def caller(*, sampled: bool) -> TraceContext:
 @pytest.mark.parametrize(
     ("trace_id", "context", "ratio", "notable", "expected"),
     [
-        (LOW, None, 1.0, False, Verdict(keep=True)),
-        (HIGH, None, 1.0, False, Verdict(keep=True)),
-        (LOW, None, 0.0, False, Verdict(keep=False)),
-        (HIGH, None, 0.5, False, Verdict(keep=False)),
-        (HIGH, None, 0.5, True, Verdict(keep=True, forced=True)),
-        (LOW, None, 0.5, True, Verdict(keep=True)),
-        (LOW, caller(sampled=True), 0.5, False, Verdict(keep=True)),
-        (HIGH, caller(sampled=True), 0.5, False, Verdict(keep=False)),
-        (LOW, caller(sampled=False), 1.0, False, Verdict(keep=False)),
-        (LOW, caller(sampled=False), 1.0, True, Verdict(keep=True, forced=True)),
+        (LOW, None, 1.0, False, SamplingDecision(keep=True)),
+        (HIGH, None, 1.0, False, SamplingDecision(keep=True)),
+        (LOW, None, 0.0, False, SamplingDecision(keep=False)),
+        (HIGH, None, 0.5, False, SamplingDecision(keep=False)),
+        (HIGH, None, 0.5, True, SamplingDecision(keep=True, forced=True)),
+        (LOW, None, 0.5, True, SamplingDecision(keep=True)),
+        (LOW, caller(sampled=True), 0.5, False, SamplingDecision(keep=True)),
+        (HIGH, caller(sampled=True), 0.5, False, SamplingDecision(keep=False)),
+        (LOW, caller(sampled=False), 1.0, False, SamplingDecision(keep=False)),
+        (LOW, caller(sampled=False), 1.0, True, SamplingDecision(keep=True, forced=True)),
     ],
 )
 def test_decide(trace_id, context, ratio, notable, expected):

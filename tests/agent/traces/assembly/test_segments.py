@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.query import trace
 from penstock.agent.traces.spans import semconv
 from penstock.instrumentation.telemetry.batcher import ROUND
@@ -37,7 +37,7 @@ from tests.support.agent.stories import (
     sample,
 )
 
-LIMITS = Limits()
+LIMITS = AssemblyLimits()
 GRACE = LIMITS.grace_nano
 OTHER = "other-eeeeeeee"
 

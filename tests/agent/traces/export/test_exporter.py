@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from penstock.agent.errors import ConfigError
-from penstock.agent.traces.assembly.model import Limits
+from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.export.exporter import CURSOR, TraceExporter
 from penstock.agent.traces.export.otlp_config import ExportSettings
 from penstock.agent.traces.export.suspect_spans import STRIKES
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Long enough for two commits on a busy machine: what a story tells is to be one request.
-LIMITS = Limits(grace_nano=250 * MS)
+LIMITS = AssemblyLimits(grace_nano=250 * MS)
 # Request, lease; request, load, deferral, handshake.
 GOOD_SPANS = 6
 STOP_SECONDS = 5.0

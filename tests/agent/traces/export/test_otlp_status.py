@@ -8,7 +8,7 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.traces.export.otlp_status import ExportError, Fate, of_grpc, of_http
+from penstock.agent.traces.export.otlp_status import ExportError, ExportStatusCode, of_grpc, of_http
 
 NOW = 1_750_000_000.0
 
@@ -28,9 +28,9 @@ def test_grpc_codes(code):
     """The specification's retryable ones and the configuration's are waited out, one is about the data."""
     doubtful = {"UNKNOWN", "ALREADY_EXISTS", "FAILED_PRECONDITION", "INTERNAL"}
     expected = (
-        Fate.REFUSED
+        ExportStatusCode.REFUSED
         if code.name == "INVALID_ARGUMENT"
-        else Fate.DOUBTFUL if code.name in doubtful else Fate.RETRY
+        else ExportStatusCode.DOUBTFUL if code.name in doubtful else ExportStatusCode.RETRY
     )  # fmt: skip
     assert of_grpc(code, "why") == ExportError(f"{code.name}: why", expected)
 
@@ -48,7 +48,7 @@ def test_grpc_codes(code):
 )
 def test_a_message_that_is_too_large_is_refused(code, details):
     """It is never waited out, whatever code the backend's library has for it."""
-    assert of_grpc(grpc.StatusCode[code], details).fate is Fate.REFUSED
+    assert of_grpc(grpc.StatusCode[code], details).fate is ExportStatusCode.REFUSED
 
 
 def test_a_message_that_is_too_large_over_http():
@@ -56,15 +56,17 @@ def test_a_message_that_is_too_large_over_http():
     text = b"grpc: received message after decompression larger than max (15728641 vs. 15728640)"
     error = of_http(429, {}, text, 0)
     assert error is not None
-    assert error.fate is Fate.REFUSED
+    assert error.fate is ExportStatusCode.REFUSED
 
 
 def test_grpc_details():
     """A RetryInfo says how long; a backend that is full and does not say is waited for, too."""
     exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
     for busy in ("data refused due to high memory usage", "the rate exceeds the maximum"):
-        assert of_grpc(exhausted, busy).fate is Fate.RETRY
-    assert of_grpc(exhausted, "", trailers(7)) == ExportError("RESOURCE_EXHAUSTED: ", Fate.RETRY, 7)
+        assert of_grpc(exhausted, busy).fate is ExportStatusCode.RETRY
+    assert of_grpc(exhausted, "", trailers(7)) == ExportError(
+        "RESOURCE_EXHAUSTED: ", ExportStatusCode.RETRY, 7
+    )
     assert of_grpc(exhausted, "", trailers(86_400)).wait == 300
     assert of_grpc(exhausted, "", trailers(-5)).wait == 0
     assert of_grpc(grpc.StatusCode.UNAVAILABLE, "", trailers(2)).wait == 2
@@ -74,10 +76,10 @@ def test_grpc_details():
 @pytest.mark.parametrize(
     ("status", "fate"),
     [
-        (400, Fate.REFUSED), (413, Fate.REFUSED), (422, Fate.REFUSED),
-        (401, Fate.RETRY), (403, Fate.RETRY), (404, Fate.RETRY), (429, Fate.RETRY), (301, Fate.RETRY),
-        (502, Fate.RETRY), (503, Fate.RETRY), (504, Fate.RETRY), (100, Fate.RETRY),
-        (500, Fate.DOUBTFUL), (501, Fate.DOUBTFUL), (418, Fate.DOUBTFUL),
+        (400, ExportStatusCode.REFUSED), (413, ExportStatusCode.REFUSED), (422, ExportStatusCode.REFUSED),
+        (401, ExportStatusCode.RETRY), (403, ExportStatusCode.RETRY), (404, ExportStatusCode.RETRY), (429, ExportStatusCode.RETRY), (301, ExportStatusCode.RETRY),
+        (502, ExportStatusCode.RETRY), (503, ExportStatusCode.RETRY), (504, ExportStatusCode.RETRY), (100, ExportStatusCode.RETRY),
+        (500, ExportStatusCode.DOUBTFUL), (501, ExportStatusCode.DOUBTFUL), (418, ExportStatusCode.DOUBTFUL),
     ],
 )  # fmt: skip
 def test_http_statuses(status, fate):
@@ -106,9 +108,11 @@ def test_a_protobuf_answer_tells_its_message():
     """A google.rpc.Status, as the specification says."""
     body = Status(message="span without a name").SerializeToString()
     headers = {"Content-Type": "application/x-protobuf"}
-    assert of_http(400, headers, body, NOW) == ExportError("HTTP 400: span without a name", Fate.REFUSED)
+    assert of_http(400, headers, body, NOW) == ExportError(
+        "HTTP 400: span without a name", ExportStatusCode.REFUSED
+    )
     assert of_http(400, headers, b"\xff\xff", NOW) == ExportError(
-        "HTTP 400: an answer that cannot be read", Fate.REFUSED
+        "HTTP 400: an answer that cannot be read", ExportStatusCode.REFUSED
     )
 
 

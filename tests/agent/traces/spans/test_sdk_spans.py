@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.traces.spans.model import Link, Span
+from penstock.agent.traces.spans.model import Span, SpanLink
 from penstock.agent.traces.spans.sdk_spans import SpanConverter, resource_attributes, service_name
 
 from tests.support.agent.batches import TIME
@@ -24,7 +24,7 @@ SPAN = Span(
     attributes={"penstock.peer": "10.0.0.7:5600", "penstock.ranks": (0, 1)},
     client=True,
     error="handshake refused",
-    links=(Link("1" * 32, "2" * 16, "penstock.request"),),
+    links=(SpanLink("1" * 32, "2" * 16, "penstock.request"),),
     tracestate="vendor=1",
     remote_parent=True,
 )

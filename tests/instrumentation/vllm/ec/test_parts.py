@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.hooks.registry import HookRegistry
 from penstock.instrumentation.resilience.fault_drills import Drill
-from penstock.instrumentation.resilience.orders import Directives
+from penstock.instrumentation.resilience.orders import Orders
 from penstock.instrumentation.resilience.policy import NO_POLICY, Action, EcLoadFailure
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.ec_media import LocalMedia
 from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcTransfer
-from penstock.instrumentation.vllm.recovery.freed_blocks import Ghost
-from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, Holder, spread
+from penstock.instrumentation.vllm.recovery.freed_blocks import FreedBlocks
+from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, BlockHolder, spread
 from penstock.instrumentation.vllm.scheduler import engine_source
 
 from tests.support.ec.fake_ec import TOY_PEER, ToyEcEngine, ToyLoader, expected, image_request
@@ -46,7 +46,7 @@ tables = st.lists(st.lists(st.integers(0, 9), max_size=5, unique=True), min_size
 @given(tables, st.dictionaries(st.integers(0, 4), st.integers(0, 12), max_size=3), st.sampled_from([1, 2, 4]))
 def test_spread_from_requests(blocks: list[list[int]], begins: dict[int, int], size: int) -> None:
     """All behind a request's first bad token is tainted, the block that holds it as a whole, and nothing that nobody reaches."""
-    holders = [Holder(str(index), (table,)) for index, table in enumerate(blocks)]
+    holders = [BlockHolder(str(index), (table,)) for index, table in enumerate(blocks)]
     seeds = {str(index): token for index, token in begins.items() if index < len(blocks)}
     taint = spread(holders, set(), [size], seeds)
     (tainted,) = taint.blocks
@@ -72,9 +72,9 @@ def test_a_ghost_has_only_what_is_still_there() -> None:
         return SimpleNamespace(block_id=number, block_hash=content, is_null=null)
 
     blocks = [block(1, "a"), block(2, "b"), block(3, None), block(0, "n", null=True)]
-    ghost = Ghost("r", [blocks])
+    ghost = FreedBlocks("r", [blocks])
     blocks[1].block_hash = "reused"
-    assert ghost.holder("g") == Holder("g", ([1, NO_BLOCK, NO_BLOCK, NO_BLOCK],))
+    assert ghost.holder("g") == BlockHolder("g", ([1, NO_BLOCK, NO_BLOCK, NO_BLOCK],))
 
 
 def test_the_hook() -> None:
@@ -152,7 +152,7 @@ def test_drills_travel_to_the_workers(make_ec_scheduler: MakeScheduler, recorder
     """The step after a change carries the drills in force; what is to be loaded, and whether it is guarded, every step that loads."""
     scheduler = make_ec_scheduler()
     drill = Drill("d", c.CHANNEL_EC, c.FAILURE_MODE_LOAD, 1.0, 60_000_000_000)
-    runtime.policy.swap(NO_POLICY, 1.0, Directives(drills=(drill,), received_ns=time.monotonic_ns()))
+    runtime.policy.swap(NO_POLICY, 1.0, Orders(drills=(drill,), received_ns=time.monotonic_ns()))
     scheduler.ec_connector.store |= {"a"}
     scheduler.add_request(image_request("r", {10: ("a", 40)}, tokens=80))
     metadata = scheduler.schedule().ec_connector_metadata

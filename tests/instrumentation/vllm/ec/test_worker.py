@@ -13,7 +13,7 @@ from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.hook import EcConnectorHook
-from penstock.instrumentation.vllm.ec.placeholders import Shapes
+from penstock.instrumentation.vllm.ec.placeholders import Placeholders
 from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure, failed_items
 
 from tests.support.engine import schedulers
@@ -262,7 +262,7 @@ def test_widths(
     others: dict[int, bool],
 ) -> None:
     """As measured; else the embedding's, with DeepStack's layers beside it; where they are not known any multiple passes."""
-    shapes = Shapes(_Model(vision), measured)
+    shapes = Placeholders(_Model(vision), measured)
     assert (shapes.width(modality), shapes.dtype(modality)) == (width, torch.float16)
     for each, passes in {width: True, **others}.items():
         assert (shapes.fault(torch.zeros((ROWS, each)), ROWS, modality) == "") is passes, each

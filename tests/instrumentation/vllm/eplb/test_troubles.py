@@ -13,7 +13,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.hooks.registry import registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.eplb.hook import EplbHook
-from penstock.instrumentation.vllm.eplb.rebalance import Rebalance, Who
+from penstock.instrumentation.vllm.eplb.rebalance import Rebalance, RebalanceSite
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # vLLM's and its dependencies' own
@@ -110,7 +110,7 @@ def test_a_group_that_breaks_outside_a_transfer(make_state: Callable[..., Any], 
 
 def test_a_rebalance_that_failed_tells_no_balance_after_it() -> None:
     """The new map's balance is what it would have brought; the present one it was."""
-    told = Rebalance(Who(0, "Gloo", "moe"), c.EPLB_TRIGGER_INTERVAL, False, 3, 2)
+    told = Rebalance(RebalanceSite(0, "Gloo", "moe"), c.EPLB_TRIGGER_INTERVAL, False, 3, 2)
     told.balance(0.87, 0.96)
     whole = told.fields(failed=False, reason="", layers=[])
     assert (whole["balancedness_before"], whole["balancedness_after"]) == (0.87, 0.96)

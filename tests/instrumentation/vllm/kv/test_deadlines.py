@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience.fault_drills import Drill
-from penstock.instrumentation.resilience.orders import Directives
+from penstock.instrumentation.resilience.orders import Orders
 from penstock.instrumentation.resilience.policy import (
     NO_POLICY,
     Action,
@@ -20,7 +20,7 @@ from penstock.instrumentation.resilience.policy import (
 )
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv import deadlines
-from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders
+from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata
 from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
 
 from tests.support.engine.parked import fail_loads, finish_loads, park, serve, stop_reasons
@@ -173,8 +173,8 @@ def test_only_who_waits_for_too_long(make_scheduler: MakeScheduler, clock: Manua
 
 def test_drills_travel_once() -> None:
     """The workers are told of the drills in the step after a change, and of their end; a MultiConnector's children too."""
-    orders = WorkerOrders()
-    orders.follow(NO_POLICY, Directives())
+    orders = StepMetadata()
+    orders.follow(NO_POLICY, Orders())
 
     def attached() -> Any:
         metadata = SimpleNamespace(metadata=(SimpleNamespace(),))
@@ -186,33 +186,33 @@ def test_drills_travel_once() -> None:
 
     assert attached() is None
     drill = Drill("d", c.CHANNEL_KV, c.FAILURE_MODE_SETUP, 1.0, 1 << 62)
-    orders.follow(NO_POLICY, Directives(drills=(drill,), received_ns=0))
+    orders.follow(NO_POLICY, Orders(drills=(drill,), received_ns=0))
     (sent,) = attached()
     assert (sent.id, sent.valid_for_ns < drill.valid_for_ns) == ("d", True)
     assert attached() is None
-    orders.follow(NO_POLICY, Directives())
+    orders.follow(NO_POLICY, Orders())
     assert attached() == ()
     assert attached() is None
 
 
 def test_what_workers_do_of_a_policy_travels_once() -> None:
     """A changed telemetry section goes with the next step, and so does its end; another change of the policy does not."""
-    orders = WorkerOrders()
+    orders = StepMetadata()
 
     def attached() -> Any:
         metadata = SimpleNamespace()
         orders.attach(metadata)
         return getattr(metadata, "penstock_telemetry", None)
 
-    orders.follow(NO_POLICY, Directives())
+    orders.follow(NO_POLICY, Orders())
     assert attached() is None
     limited = Policy(hash="a", telemetry=Telemetry(failure_log_interval=5.0))
-    orders.follow(limited, Directives())
+    orders.follow(limited, Orders())
     assert attached() == Telemetry(failure_log_interval=5.0)
     assert attached() is None
-    orders.follow(replace(limited, hash="b", deferral=Deferral(1.0)), Directives())
+    orders.follow(replace(limited, hash="b", deferral=Deferral(1.0)), Orders())
     assert attached() is None
-    orders.follow(NO_POLICY, Directives())
+    orders.follow(NO_POLICY, Orders())
     assert attached() == Telemetry()
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.circuit_breaker import State
-from penstock.instrumentation.resilience.orders import Directives
+from penstock.instrumentation.resilience.circuit_breaker import BreakerState
+from penstock.instrumentation.resilience.orders import Orders
 from penstock.instrumentation.resilience.policy import PeerQuarantine
-from penstock.instrumentation.resilience.quarantine import Order
+from penstock.instrumentation.resilience.quarantine import QuarantineOrder
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv import peer_gate
 from penstock.instrumentation.vllm.messages.worker_report import Culprit
@@ -70,7 +70,7 @@ def test_a_sick_peer_is_not_asked(kind: str, make_scheduler: MakeScheduler, reco
     scheduler = make_scheduler(kind)
     runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
     sicken(scheduler)
-    assert changes(recorder) == [(PEER, State.CLOSED, State.OPEN, "failures")]
+    assert changes(recorder) == [(PEER, BreakerState.CLOSED, BreakerState.OPEN, "failures")]
     local = request("local", first=320, params=remote())
     scheduler.add_request(local)
     output = scheduler.schedule()
@@ -83,7 +83,7 @@ def test_a_sick_peer_is_not_asked(kind: str, make_scheduler: MakeScheduler, reco
     assert (outcome.peer.address, outcome.tokens_kept, outcome.tokens_recomputed) == (PEER, 0, 3 * BLOCK)
     assert "quarantined" in outcome.reason
     (status,) = recorder.snapshot().peers
-    assert (status.peer.address, status.quarantine) == (PEER, State.OPEN)
+    assert (status.peer.address, status.quarantine) == (PEER, BreakerState.OPEN)
     assert status.quarantine_until_unix_nano > 0
 
 
@@ -119,9 +119,9 @@ def test_half_open(make_scheduler: MakeScheduler, recorder: Recorder, clock: Man
     assert other.status.name == "RUNNING"
     finish_loads(scheduler, probe)
     assert [change[1:] for change in changes(recorder)] == [
-        (State.CLOSED, State.OPEN, "failures"),
-        (State.OPEN, State.HALF_OPEN, "expired"),
-        (State.HALF_OPEN, State.CLOSED, "probe_ok"),
+        (BreakerState.CLOSED, BreakerState.OPEN, "failures"),
+        (BreakerState.OPEN, BreakerState.HALF_OPEN, "expired"),
+        (BreakerState.HALF_OPEN, BreakerState.CLOSED, "probe_ok"),
     ]
     park(scheduler, "again", first=322)
     assert not recorder.snapshot().peers
@@ -140,7 +140,7 @@ def test_a_probe_that_leaves_makes_room(
     park(scheduler, "probe", first=320)
     scheduler.finish_requests("probe", RequestStatus.FINISHED_ABORTED)
     fail_loads(scheduler, park(scheduler, "next", first=321))
-    assert changes(recorder)[-1][1:] == (State.HALF_OPEN, State.OPEN, "probe_failed")
+    assert changes(recorder)[-1][1:] == (BreakerState.HALF_OPEN, BreakerState.OPEN, "probe_failed")
 
 
 def test_one_event_for_one_change(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
@@ -152,24 +152,24 @@ def test_one_event_for_one_change(make_scheduler: MakeScheduler, recorder: Recor
         scheduler.add_request(request(f"late{index}", first=320 + index, params=remote(PEER, engine_id)))
         step(scheduler)
     assert recorder.snapshot().peers[0].peer.engine_id == "third"
-    assert changes(recorder) == [(PEER, State.CLOSED, State.OPEN, "failures")]
+    assert changes(recorder) == [(PEER, BreakerState.CLOSED, BreakerState.OPEN, "failures")]
 
 
 def test_orders(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """An operator's order holds without rules and on an idle engine; the outcome has no mode; lifting ends it."""
     scheduler = make_scheduler(own="recompute")
-    order = Directives(orders=(Order("o", PEER, quarantined=True),))
+    order = Orders(orders=(QuarantineOrder("o", PEER, quarantined=True),))
     runtime.policy.swap(policy(), 1.0, order)
-    assert changes(recorder) == [(PEER, State.CLOSED, State.OPEN, "operator")]
+    assert changes(recorder) == [(PEER, BreakerState.CLOSED, BreakerState.OPEN, "operator")]
     (status,) = recorder.snapshot().peers
-    assert (status.peer.address, status.quarantine) == (PEER, State.OPEN)
+    assert (status.peer.address, status.quarantine) == (PEER, BreakerState.OPEN)
     local = request("local", first=320, params=remote())
     scheduler.add_request(local)
     step(scheduler)
     assert local.status.name == "RUNNING"
     (outcome,) = recorder.take("load_outcome", "local")
     assert (outcome.mode, outcome.decided_by) == (0, c.DECIDED_BY_QUARANTINE)
-    runtime.policy.swap(policy(), 1.0, Directives())
+    runtime.policy.swap(policy(), 1.0, Orders())
     park(scheduler, "remote", first=321)
     assert not recorder.snapshot().peers
 
@@ -225,9 +225,9 @@ def test_no_policy_no_quarantine(make_scheduler: MakeScheduler, recorder: Record
     runtime.policy.swap(policy("recompute", quarantine=RULES), 1.0)
     for index in range(2):
         fail_loads(scheduler, park(scheduler, f"worse{index}", first=340 + index))
-    assert recorder.snapshot().peers[0].quarantine == State.OPEN
+    assert recorder.snapshot().peers[0].quarantine == BreakerState.OPEN
     runtime.policy.swap(policy(), 1.0)
-    assert changes(recorder)[-1] == (PEER, State.OPEN, State.CLOSED, "policy")
+    assert changes(recorder)[-1] == (PEER, BreakerState.OPEN, BreakerState.CLOSED, "policy")
     park(scheduler, "freed", first=322)
 
 
@@ -247,7 +247,9 @@ def test_the_culprit_is_cut_off(
         victim = park(scheduler, f"victim{index}", peer=HEALTHY, first=300 + index)
         fail_loads(scheduler, victim, mode=c.FAILURE_MODE_COLLATERAL, culprit=culprit)
         serve(scheduler, victim)
-    assert changes(recorder) == ([(PEER, State.CLOSED, State.OPEN, "failures")] if counts else [])
+    assert changes(recorder) == (
+        [(PEER, BreakerState.CLOSED, BreakerState.OPEN, "failures")] if counts else []
+    )
     (outcome,) = recorder.take("load_outcome", "victim1")
     assert (outcome.mode, outcome.outcome) == (c.FAILURE_MODE_COLLATERAL, c.OUTCOME_RECOMPUTED)
     park(scheduler, "again", peer=HEALTHY, first=330)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming.failure_modes import (
     TEXT_MAX,
-    Note,
+    ExceptionNote,
     annotate,
     classify,
     cut,
@@ -121,7 +121,7 @@ def test_cut(text: str) -> None:
 def test_refused() -> None:
     """A time-out after which the port was found closed is a refusal, in class and text."""
     error = zmq.Again()
-    annotate(error, Note(refused=True))
+    annotate(error, ExceptionNote(refused=True))
     failure = classify("handshake_failed", error)
     assert failure.error_type == c.ERROR_TYPE_REFUSED
     assert "nothing listens there" in failure.error_text
@@ -131,7 +131,7 @@ def test_refused() -> None:
 def test_what_was_found_out() -> None:
     """Factors that differ and the mark of a rehearsal travel with the exception."""
     error = RuntimeError(MISMATCH)
-    annotate(error, Note(factors=("dtype",), rehearsal=True))
+    annotate(error, ExceptionNote(factors=("dtype",), rehearsal=True))
     failure = classify("handshake_failed", error)
     assert failure.rehearsal
     assert failure.fields()["incompatibility"]["factors"] == ["dtype"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, Holder, spread
+from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, BlockHolder, spread
 
 from tests.support.ec.fake_ec import LEFT
 from tests.support.engine.fake_worker import ToyEngine, expected
@@ -69,7 +69,7 @@ def test_spread(
     """Taint goes from the first invalid block on, to all groups, and to everybody who shares any of it."""
     groups = len(next(iter(holders.values())))
     sizes = [4, 8][:groups]
-    taint = spread([Holder(name, tuple(tables)) for name, tables in holders.items()], invalid, sizes)
+    taint = spread([BlockHolder(name, tuple(tables)) for name, tables in holders.items()], invalid, sizes)
     assert taint.starts == starts
     assert taint.direct == set(direct)
     assert [set(group) for group in taint.blocks] == blocks
@@ -81,7 +81,7 @@ tables = st.lists(st.lists(st.integers(0, 9), max_size=5, unique=True), max_size
 @given(tables, st.sets(st.integers(0, 9), max_size=3))
 def test_spread_is_closed(blocks: list[list[int]], invalid: set[int]) -> None:
     """Afterwards no request holds a tainted block in front of where its taint begins, and all behind it is tainted."""
-    holders = [Holder(str(index), (table,)) for index, table in enumerate(blocks)]
+    holders = [BlockHolder(str(index), (table,)) for index, table in enumerate(blocks)]
     taint = spread(holders, invalid, [1])
     (tainted,) = taint.blocks
     assert invalid <= tainted

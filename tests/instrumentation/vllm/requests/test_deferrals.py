@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming.peers import Peer
-from penstock.instrumentation.vllm.requests.deferrals import Deferral, Deferrals
+from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
 
 REASONS = [c.DEFERRAL_REASON_REMOTE_KV, c.DEFERRAL_REASON_GRAMMAR, c.DEFERRAL_REASON_KV_LOOKUP]
 REQUESTS = ["a", "b", "c"]
@@ -27,7 +27,7 @@ def test_model(steps: list[tuple[str, str, int]]) -> None:
     for now, (what, request_id, reason) in enumerate(steps, start=1):
         key = (request_id, reason)
         if what == "begin":
-            assert deferrals.begin(Deferral(request_id, reason, now)) is (key not in waiting)
+            assert deferrals.begin(OpenDeferral(request_id, reason, now)) is (key not in waiting)
             waiting.setdefault(key, now)
         elif what == "end":
             ended = deferrals.end(request_id, reason)
@@ -49,9 +49,9 @@ def test_a_poll_names_the_peer_that_the_first_did_not_know() -> None:
     deferrals = Deferrals()
     encoder, other = Peer("encoder:1"), Peer("other:1")
     reason = c.DEFERRAL_REASON_ENCODER_CACHE
-    assert deferrals.begin(Deferral("a", reason, 1))
+    assert deferrals.begin(OpenDeferral("a", reason, 1))
     for now, peer in enumerate([None, encoder, other, None], start=2):
-        assert not deferrals.begin(Deferral("a", reason, now, peer))
+        assert not deferrals.begin(OpenDeferral("a", reason, now, peer))
     assert deferrals.gauges() == [(reason, encoder, 1, 1)]
 
 
@@ -60,7 +60,7 @@ def test_gauges_by_peer() -> None:
     deferrals = Deferrals()
     near, far = Peer("near:1", "n"), Peer("far:1", "f")
     for index, peer in enumerate([near, far, near]):
-        deferrals.begin(Deferral(str(index), c.DEFERRAL_REASON_REMOTE_KV, 10 + index, peer))
+        deferrals.begin(OpenDeferral(str(index), c.DEFERRAL_REASON_REMOTE_KV, 10 + index, peer))
     assert sorted(deferrals.gauges(), key=str) == sorted(
         [(c.DEFERRAL_REASON_REMOTE_KV, near, 2, 10), (c.DEFERRAL_REASON_REMOTE_KV, far, 1, 11)], key=str
     )
@@ -70,7 +70,7 @@ def test_gauges_by_peer() -> None:
 def test_transfer_start(began: list[int], expected: int) -> None:
     """Of several ranks' transfers the first that began counts; none leaves 0."""
     deferrals = Deferrals()
-    deferrals.begin(Deferral("a", c.DEFERRAL_REASON_REMOTE_KV, 1, Peer("p:1")))
+    deferrals.begin(OpenDeferral("a", c.DEFERRAL_REASON_REMOTE_KV, 1, Peer("p:1")))
     for each in began:
         deferrals.transfer_began("a", each)
     deferrals.transfer_began("nobody", 3)

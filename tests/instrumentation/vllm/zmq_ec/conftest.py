@@ -11,18 +11,18 @@ from tests.support.ec.rig import Notes, Rig, publisher, rig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
+    from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 
 
 @pytest.fixture
-def producer() -> Iterator[Publisher]:
+def producer() -> Iterator[ProducerWorker]:
     """Serve at a free port."""
     with publisher() as made:
         yield made
 
 
 @pytest.fixture
-def consumer(producer: Publisher) -> Iterator[Rig]:
+def consumer(producer: ProducerWorker) -> Iterator[Rig]:
     """Consume from it."""
     with rig(producer.server.address) as made:
         yield made

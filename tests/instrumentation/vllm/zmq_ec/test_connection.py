@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.zmq_ec.consumer.connection import Link
+from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
 
 from tests.support.ec.rig import Notes, feature, request, rig, wait_for
 
@@ -106,7 +106,7 @@ def test_nothing_is_left_open_by_a_connection_that_cannot_be_watched(monkeypatch
     context = zmq.Context()
     try:
         with pytest.raises(zmq.ZMQError, match="Too many open files"):
-            Link(context, "127.0.0.1:9")
+            ProducerConnection(context, "127.0.0.1:9")
         assert [each.closed for each in made] == [True]
     finally:
         context.destroy(linger=0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pytest
-    from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
+    from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 
 ENDLESS = 256 << 20
 BOUND = 64 << 20
@@ -123,7 +123,7 @@ def test_long_messages_of_ours_are_none() -> None:
         assert not producer.server.counts
 
 
-def test_whole_messages_that_wait_are_none(producer: Publisher) -> None:
+def test_whole_messages_that_wait_are_none(producer: ProducerWorker) -> None:
     """As many as libzmq queues, of the longest kind there is, while the server has other things to do."""
     go = threading.Event()
     answer = producer.server._responder.answer

@@ -13,13 +13,13 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 from tests.support.ec.rig import HIDDEN, MODEL, Notes, Rig, feature, publisher, request, rig, tensor, wait_for
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
+    from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 
 FREE = "127.0.0.1:1"  # nobody listens there
 
 
 @pytest.mark.parametrize("rows", [1, 63, 1024, 2500])
-def test_an_item_arrives_as_it_was(producer: Publisher, consumer: Rig, rows: int) -> None:
+def test_an_item_arrives_as_it_was(producer: ProducerWorker, consumer: Rig, rows: int) -> None:
     """Of less than a chunk, of chunks exactly, and of several and a bit."""
     sent = tensor(rows, seed=rows)
     producer.save("a", sent)
@@ -29,7 +29,9 @@ def test_an_item_arrives_as_it_was(producer: Publisher, consumer: Rig, rows: int
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_element_types_without_a_name_in_numpy_travel_too(producer: Publisher, dtype: torch.dtype) -> None:
+def test_element_types_without_a_name_in_numpy_travel_too(
+    producer: ProducerWorker, dtype: torch.dtype
+) -> None:
     """Bytes are moved, not numbers."""
     sent = tensor(5, dtype=dtype)
     producer.save("a", sent)
@@ -40,7 +42,7 @@ def test_element_types_without_a_name_in_numpy_travel_too(producer: Publisher, d
         assert torch.equal(loaded, sent)
 
 
-def test_a_view_is_saved_as_its_own_bytes(producer: Publisher, consumer: Rig) -> None:
+def test_a_view_is_saved_as_its_own_bytes(producer: ProducerWorker, consumer: Rig) -> None:
     """VLLM hands out slices of a batch; later changes of that memory do not reach consumers."""
     batch = tensor(8)
     part = batch[2:5]
@@ -51,7 +53,7 @@ def test_a_view_is_saved_as_its_own_bytes(producer: Publisher, consumer: Rig) ->
     assert torch.equal(consumer.load("a")[0], expected)
 
 
-def test_several_items_of_several_requests(producer: Publisher, consumer: Rig) -> None:
+def test_several_items_of_several_requests(producer: ProducerWorker, consumer: Rig) -> None:
     """Each arrives once, whoever asks; nobody has to wait for another's."""
     for index in range(20):
         producer.save(f"i{index}", tensor(7, seed=index))
@@ -64,7 +66,9 @@ def test_several_items_of_several_requests(producer: Publisher, consumer: Rig) -
     assert producer.server._responder.counts["chunk"] == 20
 
 
-def test_only_what_is_beyond_the_computed_tokens_is_asked_for(producer: Publisher, consumer: Rig) -> None:
+def test_only_what_is_beyond_the_computed_tokens_is_asked_for(
+    producer: ProducerWorker, consumer: Rig
+) -> None:
     """What the KV cache covers needs no embedding."""
     for item in "abc":
         producer.save(item, tensor(4))
@@ -75,7 +79,7 @@ def test_only_what_is_beyond_the_computed_tokens_is_asked_for(producer: Publishe
     assert consumer.consumer.has("c")
 
 
-def test_what_vllm_has_encoded_is_not_asked_for(producer: Publisher, consumer: Rig) -> None:
+def test_what_vllm_has_encoded_is_not_asked_for(producer: ProducerWorker, consumer: Rig) -> None:
     """Until vLLM's encoder cache lets go of it."""
     producer.save("a", tensor(4))
     asked = request("r", feature("a", 4))
@@ -88,7 +92,7 @@ def test_what_vllm_has_encoded_is_not_asked_for(producer: Publisher, consumer: R
     assert consumer.consumer.has("a")
 
 
-def test_what_vllm_has_forgotten_is_asked_for_again(producer: Publisher, consumer: Rig) -> None:
+def test_what_vllm_has_forgotten_is_asked_for_again(producer: ProducerWorker, consumer: Rig) -> None:
     """It can empty its encoder cache without telling; the first item that it allocates anew shows that."""
     for item in "ab":
         producer.save(item, tensor(4))
@@ -117,7 +121,7 @@ def test_a_miss_is_encoded_here(consumer: Rig, notes: Notes) -> None:
     assert consumer.consumer.take_unavailable() == set()
 
 
-def test_a_miss_is_remembered_for_a_short_while(producer: Publisher) -> None:
+def test_a_miss_is_remembered_for_a_short_while(producer: ProducerWorker) -> None:
     """Polls do not become probes."""
     asked = request("r", feature("a", 4))
     with rig(producer.server.address, missing_for=60.0) as consumer:
@@ -142,7 +146,9 @@ def test_nothing_can_be_had_without_media_or_producer(consumer: Rig) -> None:
     assert consumer.consumer.take_unavailable() == set()
 
 
-def test_a_request_without_media_does_not_rely_on_vllms_cache(producer: Publisher, consumer: Rig) -> None:
+def test_a_request_without_media_does_not_rely_on_vllms_cache(
+    producer: ProducerWorker, consumer: Rig
+) -> None:
     """VLLM may let go of the item for the request's next one, so it is fetched too; if nobody has it, only what it holds itself will do."""
     producer.save("a", tensor(4))
     consumer.consumer.allocated("a", "r")
@@ -172,7 +178,7 @@ def test_what_vllm_keeps_for_others_is_no_promise(consumer: Rig) -> None:
     assert consumer.consumer._held == {"other": set()}
 
 
-def test_a_dead_producer_costs_its_time_out_once(producer: Publisher) -> None:
+def test_a_dead_producer_costs_its_time_out_once(producer: ProducerWorker) -> None:
     """It is not asked again for a while; the living one answers."""
     with rig(FREE, producer.server.address) as consumer:
         notes = Notes()
@@ -196,7 +202,7 @@ def test_no_producer_at_all() -> None:
         assert not consumer.consumer.has("a")
 
 
-def test_a_producer_that_comes_back_is_used_again(producer: Publisher) -> None:
+def test_a_producer_that_comes_back_is_used_again(producer: ProducerWorker) -> None:
     """After a while, by itself."""
     port = int(producer.server.address.rpartition(":")[2])
     with rig(producer.server.address, missing_for=0.05) as consumer:
@@ -216,7 +222,7 @@ def test_a_producer_that_comes_back_is_used_again(producer: Publisher) -> None:
     [(True, True, True), (True, False, False), (False, True, False)],
 )
 def test_a_producer_that_the_request_names(
-    producer: Publisher, params: bool, allowed: bool, found: bool
+    producer: ProducerWorker, params: bool, allowed: bool, found: bool
 ) -> None:
     """Is asked only where that is allowed."""
     host, _, port = producer.server.address.rpartition(":")
@@ -285,7 +291,7 @@ def test_an_item_that_does_not_fit_is_not_loaded(model: bytes, rows: int, dtype:
         assert consumer.consumer.take_failures() == []
 
 
-def test_deepstack_items_are_wider_than_the_embeddings(producer: Publisher, consumer: Rig) -> None:
+def test_deepstack_items_are_wider_than_the_embeddings(producer: ProducerWorker, consumer: Rig) -> None:
     """A multiple of the width is an item too, anything else is none."""
     wide, odd = torch.randn(4, 3 * HIDDEN), torch.randn(4, HIDDEN + 1)
     producer.save("wide", wide)
@@ -295,7 +301,7 @@ def test_deepstack_items_are_wider_than_the_embeddings(producer: Publisher, cons
     assert torch.equal(consumer.load("wide")[0], wide)
 
 
-def test_one_name_for_two_contents(producer: Publisher, consumer: Rig) -> None:
+def test_one_name_for_two_contents(producer: ProducerWorker, consumer: Rig) -> None:
     """Whoever means the other one does not get this one."""
     producer.save("a", tensor(4))
     consumer.wait(request("r", feature("a", 4)))
@@ -306,7 +312,7 @@ def test_one_name_for_two_contents(producer: Publisher, consumer: Rig) -> None:
     assert consumer.consumer.has("a")
 
 
-def test_the_region_is_reused_and_never_grows(producer: Publisher) -> None:
+def test_the_region_is_reused_and_never_grows(producer: ProducerWorker) -> None:
     """Old items make room for new ones; each is right when it is loaded."""
     with rig(producer.server.address, region_bytes=1 << 20) as consumer:
         for index in range(30):
@@ -317,7 +323,7 @@ def test_the_region_is_reused_and_never_grows(producer: Publisher) -> None:
         assert len(consumer.consumer._slots) <= 3
 
 
-def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: Publisher) -> None:
+def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: ProducerWorker) -> None:
     """Nothing that a step still loads is overwritten meanwhile."""
     with rig(producer.server.address, region_bytes=1 << 20, start_timeout=60.0) as consumer:
         for item in ("a", "b"):
@@ -338,7 +344,7 @@ def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: Publi
         assert torch.equal(consumer.load("b")[0], tensor(700, seed=ord("b")))
 
 
-def test_no_room_for_too_long_is_encoded_here(producer: Publisher) -> None:
+def test_no_room_for_too_long_is_encoded_here(producer: ProducerWorker) -> None:
     """As is an item that never fits."""
     with rig(producer.server.address, region_bytes=1 << 20, start_timeout=2.0) as consumer:
         producer.save("a", tensor(700))
@@ -351,7 +357,7 @@ def test_no_room_for_too_long_is_encoded_here(producer: Publisher) -> None:
         assert not consumer.consumer.has("huge")
 
 
-def test_two_ranks_must_have_loaded(producer: Publisher) -> None:
+def test_two_ranks_must_have_loaded(producer: ProducerWorker) -> None:
     """A slot is in use until the last of them has."""
     with rig(producer.server.address, ranks=2) as consumer:
         producer.save("a", tensor(4))
@@ -370,7 +376,7 @@ def test_two_ranks_must_have_loaded(producer: Publisher) -> None:
         assert slot.reports_due == 0
 
 
-def test_what_is_told(producer: Publisher, consumer: Rig, notes: Notes) -> None:
+def test_what_is_told(producer: ProducerWorker, consumer: Rig, notes: Notes) -> None:
     """A probe and a transfer, with peer, request, bytes and times; the producer tells that it handed the item out."""
     handed = Notes()
     producer.server.observer = handed
@@ -387,7 +393,7 @@ def test_what_is_told(producer: Publisher, consumer: Rig, notes: Notes) -> None:
     assert (hand_out.item, hand_out.peer.address, hand_out.bytes) == ("a", "127.0.0.1", 1500 * HIDDEN * 4)
 
 
-def test_what_is_given_up_is_not_loaded_again(producer: Publisher, consumer: Rig) -> None:
+def test_what_is_given_up_is_not_loaded_again(producer: ProducerWorker, consumer: Rig) -> None:
     """Though the producer has it; a step that is loading it still can."""
     producer.save("a", tensor(4))
     asked = request("r", feature("a", 4))
@@ -401,7 +407,7 @@ def test_what_is_given_up_is_not_loaded_again(producer: Publisher, consumer: Rig
     assert torch.equal(consumer.encoder_caches[0]["a"], tensor(4))
 
 
-def test_an_unknown_item_can_be_given_up(producer: Publisher, consumer: Rig) -> None:
+def test_an_unknown_item_can_be_given_up(producer: ProducerWorker, consumer: Rig) -> None:
     """Whoever gives up may know it from elsewhere."""
     producer.save("a", tensor(4))
     consumer.consumer.give_up("a")

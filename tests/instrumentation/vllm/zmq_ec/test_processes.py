@@ -17,9 +17,9 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.zmq_ec.memory.host_memory import OutOfMemoryError
 from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import (
     BEGIN,
-    Region,
     RegionError,
     RegionView,
+    SharedRegion,
     SlotName,
 )
 
@@ -188,7 +188,7 @@ def test_a_region_of_another_is_not_taken_for_it() -> None:
     """Process ids and descriptors are used again."""
     import dataclasses
 
-    region = Region(1 << 20)
+    region = SharedRegion(1 << 20)
     with pytest.raises(RegionError, match="is not the scheduler's"):
         RegionView(dataclasses.replace(region.name, token=bytes(16)))
     view = RegionView(region.name)
@@ -203,4 +203,4 @@ def test_a_region_of_another_is_not_taken_for_it() -> None:
 def test_a_region_that_the_host_does_not_have(size: int) -> None:
     """Is refused at start rather than by the kernel's killer."""
     with pytest.raises(OutOfMemoryError, match="region_bytes"):
-        Region(size)
+        SharedRegion(size)

@@ -10,7 +10,7 @@ import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
+from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 from tests.support.ec.rig import MODEL, feature, publisher, request, rig, tensor, wait_for
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def dial(producer: Publisher) -> Iterator[Callable[..., Any]]:
+def dial(producer: ProducerWorker) -> Iterator[Callable[..., Any]]:
     """Connect a socket of one's own."""
     context = zmq.Context()
     made = []
@@ -49,14 +49,14 @@ def rss() -> int:
     raise AssertionError
 
 
-def content(producer: Publisher, item: str) -> protocol.Content:
+def content(producer: ProducerWorker, item: str) -> protocol.Content:
     """Return what it announces."""
     found = producer.cache.content(item)
     assert found is not None
     return found
 
 
-def test_answers(producer: Publisher, dial: Callable[..., Any]) -> None:
+def test_answers(producer: ProducerWorker, dial: Callable[..., Any]) -> None:
     """A hit, a miss, a chunk."""
     sent = tensor(4)
     producer.save("a", sent)
@@ -88,7 +88,7 @@ def test_answers(producer: Publisher, dial: Callable[..., Any]) -> None:
     ],
 )
 def test_what_is_refused(
-    producer: Publisher, dial: Callable[..., Any], message: bytes, reason: protocol.Reason
+    producer: ProducerWorker, dial: Callable[..., Any], message: bytes, reason: protocol.Reason
 ) -> None:
     """With a reason, and the tag where there was one."""
     producer.save("a", tensor(4))
@@ -103,7 +103,7 @@ def test_what_is_refused(
 
 @pytest.mark.parametrize(("offset", "length"), [(4096, 1), (0, 4097), (2**63, 1)])
 def test_bytes_beyond_the_end(
-    producer: Publisher, dial: Callable[..., Any], offset: int, length: int
+    producer: ProducerWorker, dial: Callable[..., Any], offset: int, length: int
 ) -> None:
     """Nothing but the item is ever sent."""
     producer.save("a", tensor(4))
@@ -116,7 +116,7 @@ def test_bytes_beyond_the_end(
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(messages=st.lists(st.lists(st.binary(max_size=200), min_size=1, max_size=4), max_size=5))
-def test_any_frames(producer: Publisher, dial: Callable[..., Any], messages: list[list[bytes]]) -> None:
+def test_any_frames(producer: ProducerWorker, dial: Callable[..., Any], messages: list[list[bytes]]) -> None:
     """Get an error or nothing; who asks properly afterwards is answered."""
     socket = dial()
     for frames in messages:
@@ -131,7 +131,7 @@ def test_any_frames(producer: Publisher, dial: Callable[..., Any], messages: lis
 
 
 @pytest.mark.parametrize("raw", [b"\0" * 100_000, b"GET / HTTP/1.1\r\n\r\n" * 1000, bytes(range(256)) * 100])
-def test_what_is_not_zeromq(producer: Publisher, dial: Callable[..., Any], raw: bytes) -> None:
+def test_what_is_not_zeromq(producer: ProducerWorker, dial: Callable[..., Any], raw: bytes) -> None:
     """Is dropped by libzmq; others are served."""
     host, _, port = producer.server.address.rpartition(":")
     with sockets.create_connection((host, int(port))) as stranger:
@@ -147,7 +147,7 @@ def test_what_is_not_zeromq(producer: Publisher, dial: Callable[..., Any], raw: 
     assert protocol.decode_answer(socket.recv()) == protocol.Miss(1)
 
 
-def test_an_oversize_message_costs_its_connection(producer: Publisher, dial: Callable[..., Any]) -> None:
+def test_an_oversize_message_costs_its_connection(producer: ProducerWorker, dial: Callable[..., Any]) -> None:
     """Before it is in memory."""
     before = rss()
     bad = dial(RECONNECT_IVL=-1)
@@ -161,7 +161,7 @@ def test_an_oversize_message_costs_its_connection(producer: Publisher, dial: Cal
     assert rss() - before < 96 << 20  # what the sender itself holds
 
 
-def test_a_peer_that_asks_and_does_not_read(producer: Publisher, dial: Callable[..., Any]) -> None:
+def test_a_peer_that_asks_and_does_not_read(producer: ProducerWorker, dial: Callable[..., Any]) -> None:
     """Gets a bounded queue, of references to the cache's memory; then its answers are dropped and counted."""
     producer.save("big", tensor(1024))  # a chunk
     before = rss()
@@ -218,13 +218,13 @@ def test_what_slow_peers_have_not_read_is_not_overwritten() -> None:
 def test_an_address_that_is_not_ours(host: str, port: int) -> None:
     """Is refused at start, with what to set."""
     with pytest.raises(ValueError, match=r"cannot listen at .*ec_ip"):
-        Publisher(host, port, MODEL, 1 << 20)
+        ProducerWorker(host, port, MODEL, 1 << 20)
 
 
-def test_a_port_that_is_taken(producer: Publisher) -> None:
+def test_a_port_that_is_taken(producer: ProducerWorker) -> None:
     """Is refused at start, with what to set."""
     with pytest.raises(ValueError, match=r"Address already in use.*ec_port"):
-        Publisher("127.0.0.1", int(producer.server.address.rpartition(":")[2]), MODEL, 1 << 20)
+        ProducerWorker("127.0.0.1", int(producer.server.address.rpartition(":")[2]), MODEL, 1 << 20)
 
 
 def test_ipv6() -> None:
@@ -232,7 +232,7 @@ def test_ipv6() -> None:
     if not sockets.has_ipv6:
         pytest.skip("no IPv6 here")
     try:
-        made = Publisher("::1", 0, MODEL, 1 << 20)
+        made = ProducerWorker("::1", 0, MODEL, 1 << 20)
     except ValueError:
         pytest.skip("no IPv6 loopback here")
     try:
@@ -244,7 +244,7 @@ def test_ipv6() -> None:
         made.close()
 
 
-def test_outputs_that_cannot_travel(producer: Publisher) -> None:
+def test_outputs_that_cannot_travel(producer: ProducerWorker) -> None:
     """Are not kept, and nothing breaks."""
     import torch
 

@@ -13,7 +13,7 @@ from penstock.instrumentation.vllm.zmq_ec import settings
 ROOT = Path(__file__).parents[4]
 
 
-def load(index: int = 0, **extra: Any) -> settings.Settings:
+def load(index: int = 0, **extra: Any) -> settings.ZmqEcSettings:
     """Load a configuration."""
     return settings.load(
         extra, ip="10.0.0.1", port=14579, buffer_bytes=1e9, model="org/model", data_parallel_index=index

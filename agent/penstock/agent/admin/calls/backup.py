@@ -10,10 +10,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import ImpossibleError, StateError
-from penstock.agent.journal.connection import connect_reader
-from penstock.agent.journal.schema import FILE as JOURNAL
-from penstock.agent.policy.store.database import FILE_NAME as POLICIES
-from penstock.agent.state.archive import size_of
+from penstock.agent.journal import FILE as JOURNAL
+from penstock.agent.journal import connect_reader
+from penstock.agent.policy.store import FILE_NAME as POLICIES
+from penstock.agent.state import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

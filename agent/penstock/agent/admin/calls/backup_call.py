@@ -10,7 +10,7 @@ from penstock.agent.admin.calls.backup import back_up
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.support import AgentContext
 
 
 async def backup(agent: AgentContext, request: admin.BackupRequest) -> admin.BackupResponse:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import messages, selecting
-from penstock.agent.admin.support.targets import known, selection_of
+from penstock.agent.admin.support import known, messages, selecting, selection_of
 from penstock.agent.errors import ContractError, ImpossibleError
-from penstock.agent.parsing.drill_modes import DRILL_MODES, SLOW
-from penstock.agent.parsing.durations import format_duration
-from penstock.agent.policy.distribution.rollout import progress
-from penstock.agent.policy.orders.orders import MAX_DELAY, MAX_DRILL, FaultDrill
+from penstock.agent.parsing import DRILL_MODES, SLOW, format_duration
+from penstock.agent.policy.distribution import progress
+from penstock.agent.policy.orders import MAX_DELAY, MAX_DRILL, FaultDrill
 from penstock.proto.names import label, number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support.context import AgentContext
-    from penstock.agent.policy.distribution.subscriber import Subscriber
+    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.policy.distribution import Subscriber
 
 # By channel, the words by their numbers.
 _MODES = {

@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import with_reader
 from penstock.agent.admin.calls.quarantines import ordered_states
-from penstock.agent.admin.support import messages
-from penstock.agent.admin.support.counters import METRICS, engine_counters
-from penstock.agent.admin.support.peers import COUNTED, last_failures, peer_summaries
-from penstock.agent.admin.support.policy_impact import Merges
-from penstock.agent.admin.support.targets import selected_views, selection_of, standing, targets
+from penstock.agent.admin.support import (
+    COUNTED,
+    METRICS,
+    Merges,
+    engine_counters,
+    last_failures,
+    messages,
+    peer_summaries,
+    selected_views,
+    selection_of,
+    standing,
+    targets,
+)
 from penstock.agent.errors import ContractError
 from penstock.agent.model import engines_by_server
 from penstock.proto.v1 import admin_pb2 as admin
@@ -19,12 +27,12 @@ from penstock.proto.v1.ingest_pb2 import Drop, GuardError, Hello
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.support import AgentContext
     from penstock.agent.model import Source
-    from penstock.agent.parsing.label_selector import Target
-    from penstock.agent.policy.distribution.subscriber import Subscriber
-    from penstock.agent.policy.manifest.merge import Merged
-    from penstock.agent.sources.registry import EngineView, LiveSource
+    from penstock.agent.parsing import Target
+    from penstock.agent.policy.distribution import Subscriber
+    from penstock.agent.policy.manifest import Merged
+    from penstock.agent.sources import EngineView, LiveSource
     from penstock.proto.v1.snapshot_pb2 import Leases
 
 

@@ -6,16 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.agent.admin.support import messages
-from penstock.agent.admin.support.bounded_scan import Scan
-from penstock.agent.admin.support.targets import selection_of, source_target
-from penstock.agent.aio.change_signal import Notice
-from penstock.agent.aio.shield import to_completion
+from penstock.agent.admin.support import Scan, messages, selection_of, source_target
+from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError
-from penstock.agent.journal.connection import describe
-from penstock.agent.journal.index_keys import event_request_ids
-from penstock.agent.traces.query.explain import explain
-from penstock.agent.traces.query.trace import get_trace
+from penstock.agent.journal import describe, event_request_ids
+from penstock.agent.traces.query import explain, get_trace
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EPLB, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import Event
@@ -23,11 +18,10 @@ from penstock.proto.v1.events_pb2 import Event
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from penstock.agent.admin.support.context import AgentContext
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.journal import Journal, Reader
     from penstock.agent.model import LoggedBatch, Source
-    from penstock.agent.parsing.label_selector import Selection
+    from penstock.agent.parsing import Selection
 
 T = TypeVar("T")
 
@@ -94,11 +88,11 @@ def peers_of(body: Any) -> set[str]:
     return {getattr(body, name).address for name in ("peer", "caused_by_peer") if hasattr(body, name)}
 
 
-class Tail:
+class NewEntrySignal:
     """Wakes those who follow the log."""
 
     def __init__(self, journal: Journal) -> None:
-        self.notice = Notice()
+        self.notice = ChangeSignal()
         self.closed = False
         journal.on_commit(lambda _id, _source, _contents: self.notice.notify())
 
@@ -116,7 +110,7 @@ async def list_events(agent: AgentContext, request: admin.ListEventsRequest) -> 
 
 
 async def watch_events(
-    agent: AgentContext, tail: Tail, request: admin.ListEventsRequest
+    agent: AgentContext, tail: NewEntrySignal, request: admin.ListEventsRequest
 ) -> AsyncIterator[admin.LoggedEvent]:
     """Yield events as they are committed; first those after a position or since a moment, if the request has one."""
     wanted = Filter.of(request)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import messages, selecting
-from penstock.agent.admin.support.targets import key_of, selection_of
+from penstock.agent.admin.support import key_of, messages, selecting, selection_of
 from penstock.agent.errors import ContractError
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.support import AgentContext
 
 
 async def forget(agent: AgentContext, request: admin.ForgetRequest) -> admin.ForgetResponse:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import messages
-from penstock.agent.admin.support.policy_impact import confirm, engine_changes, warnings
-from penstock.agent.admin.support.targets import find_target, key_of, standing, targets
+from penstock.agent.admin.support import (
+    confirm,
+    engine_changes,
+    find_target,
+    key_of,
+    messages,
+    standing,
+    targets,
+    warnings,
+)
 from penstock.agent.errors import NotFoundError
-from penstock.agent.parsing.label_selector import select
-from penstock.agent.policy.manifest.manifest import parse_manifest
+from penstock.agent.parsing import select
+from penstock.agent.policy.manifest import parse_manifest
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from penstock.agent.admin.support.context import AgentContext
-    from penstock.agent.admin.support.targets import Standing
+    from penstock.agent.admin.support import AgentContext, EngineCounts
     from penstock.agent.model import EngineKey
-    from penstock.agent.parsing.label_selector import Target
-    from penstock.agent.policy.manifest.manifest import Manifest
-    from penstock.agent.policy.store.interface import Applied, StoredPolicy
+    from penstock.agent.parsing import Target
+    from penstock.agent.policy.manifest import Manifest
+    from penstock.agent.policy.store import Applied, StoredPolicy
 
 MAX_AUDIT = 1000
 _DEFAULT_AUDIT = 100
@@ -127,7 +133,7 @@ def _policy(
     stored: StoredPolicy,
     known: Iterable[Target],
     giving: Mapping[EngineKey, Collection[str]],
-    stands: Standing,
+    stands: EngineCounts,
 ) -> admin.Policy:
     name = stored.manifest.name
     selected = select(known, stored.manifest.spec.selector.selection)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support.policy_impact import confirm, engine_changes, warnings
-from penstock.agent.admin.support.targets import targets
+from penstock.agent.admin.support import confirm, engine_changes, targets, warnings
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.manifest.manifest import Manifest, about, check_manifest, read_json
-from penstock.agent.policy.store.interface import IMPERATIVE, MAX_POLICIES
+from penstock.agent.policy.manifest import Manifest, about, check_manifest, read_json
+from penstock.agent.policy.store import IMPERATIVE, MAX_POLICIES
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.support import AgentContext
 
 
 async def export_policies(

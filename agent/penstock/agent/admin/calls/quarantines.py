@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import with_reader
-from penstock.agent.admin.support import messages, selecting
-from penstock.agent.admin.support.targets import selected_views, selection_of, targets
+from penstock.agent.admin.support import messages, selected_views, selecting, selection_of, targets
 from penstock.agent.errors import ContractError, ImpossibleError
-from penstock.agent.parsing.label_selector import select
-from penstock.agent.policy.orders.orders import MAX_QUARANTINE, QuarantineOrder
+from penstock.agent.parsing import select
+from penstock.agent.policy.orders import MAX_QUARANTINE, QuarantineOrder
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import Peer
 from penstock.proto.v1.events_pb2 import (
@@ -22,10 +21,9 @@ from penstock.proto.v1.events_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.admin.support.context import AgentContext
-    from penstock.agent.admin.support.peers import PeerKey
-    from penstock.agent.journal.reader import Reader
-    from penstock.agent.parsing.label_selector import Selection
+    from penstock.agent.admin.support import AgentContext, PeerKey
+    from penstock.agent.journal import Reader
+    from penstock.agent.parsing import Selection
     from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 _CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)

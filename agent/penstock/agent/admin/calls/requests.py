@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import peers_of, since_unix_nano, with_reader
-from penstock.agent.admin.support.bounded_scan import Scan
-from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.messages import MOST_32, counted, key_message, timestamp
-from penstock.agent.admin.support.targets import selection_of, source_target
+from penstock.agent.admin.support import (
+    MOST_32,
+    Scan,
+    counted,
+    deferred_requests,
+    key_message,
+    selection_of,
+    source_target,
+    timestamp,
+)
 from penstock.agent.errors import ContractError
-from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
-from penstock.agent.traces.spans.entries import RequestKey, alone, request_entries
-from penstock.agent.traces.spans.model import EventEntry
-from penstock.agent.traces.spans.request_history import RequestFacts
+from penstock.agent.journal import STEP_SECONDS, ReadBudget
+from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey, alone, request_entries
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
@@ -24,11 +28,10 @@ from penstock.proto.v1.common_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support.bounded_scan import Found
-    from penstock.agent.admin.support.context import AgentContext
-    from penstock.agent.journal.reader import Reader
-    from penstock.agent.parsing.label_selector import Selection
-    from penstock.agent.traces.spans.model import Entry
+    from penstock.agent.admin.support import AgentContext, Found
+    from penstock.agent.journal import Reader
+    from penstock.agent.parsing import Selection
+    from penstock.agent.traces.spans import Entry
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
 # Each of these says that the log has heard of a request.
@@ -81,7 +84,7 @@ async def list_requests(
 class _Log:
     """The log by request, as much of it as *allowance* has."""
 
-    def __init__(self, reader: Reader, allowance: Allowance) -> None:
+    def __init__(self, reader: Reader, allowance: ReadBudget) -> None:
         self._reader = reader
         self._allowance = allowance
         self._batches: dict[int, dict[RequestKey, list[Entry]]] = {}
@@ -137,7 +140,7 @@ def _known(
         if len(newest) > limit:
             break
     response = admin.ListRequestsResponse(truncated=len(newest) > limit or scan.cut)
-    allowance = Allowance(MAX_BYTES, STEP_SECONDS)
+    allowance = ReadBudget(MAX_BYTES, STEP_SECONDS)
     log = _Log(reader, allowance)
     for key, found in list(newest.items())[:limit]:
         if allowance.ends:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.messages import rollout_message
-from penstock.agent.admin.support.selecting import selected_targets
-from penstock.agent.admin.support.targets import known, selection_of, targets
+from penstock.agent.admin.support import known, rollout_message, selected_targets, selection_of, targets
 from penstock.agent.errors import ContractError
-from penstock.agent.parsing.label_selector import Selection
-from penstock.agent.policy.distribution.rollout import rollout
-from penstock.agent.policy.orders.kill_switch import with_front_ends
+from penstock.agent.parsing import Selection
+from penstock.agent.policy.distribution import rollout
+from penstock.agent.policy.orders import with_front_ends
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from google.protobuf.duration_pb2 import Duration
-    from penstock.agent.admin.support.context import AgentContext
+    from penstock.agent.admin.support import AgentContext
     from penstock.proto.v1 import admin_pb2 as admin
 
 _DEFAULT_TIMEOUT = 30.0

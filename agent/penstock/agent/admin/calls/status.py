@@ -7,15 +7,15 @@ from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import at_once
-from penstock.agent.admin.support.messages import timestamp
+from penstock.agent.admin.support import timestamp
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.agent.admin.support.context import AgentContext
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.admin.support import AgentContext
+    from penstock.agent.journal import Reader
 
 
 async def get_status(agent: AgentContext, request: admin.GetStatusRequest) -> admin.AgentStatus:

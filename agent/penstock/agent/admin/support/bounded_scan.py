@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
+from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.proto.v1.ingest_pb2 import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Reader
     from penstock.agent.model import LoggedBatch, Source
     from penstock.proto.v1.events_pb2 import Event
 
@@ -35,7 +35,7 @@ class Scan:
         rows: Iterable[tuple[LoggedBatch, int]],
         *,
         events: int = MAX_EVENTS,
-        allowance: Allowance | None = None,
+        allowance: ReadBudget | None = None,
     ) -> None:
         """Prepare it.
 
@@ -47,7 +47,7 @@ class Scan:
 
         """
         self._full = False
-        self._allowance = allowance or Allowance()
+        self._allowance = allowance or ReadBudget()
         self._reader = reader
         self._rows = rows
         self._events = events
@@ -58,7 +58,7 @@ class Scan:
         cls, reader: Reader, *, kinds: Collection[str], since_unix_nano: int, request_id: str = ""
     ) -> Scan:
         """Look at the newest events of *kinds*, of the moment *since_unix_nano* or later, about *request_id* or all."""
-        allowance = Allowance(seconds=STEP_SECONDS)
+        allowance = ReadBudget(seconds=STEP_SECONDS)
         rows = reader.scan(
             kinds=kinds,
             request_id=request_id,

@@ -9,22 +9,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.agent.policy.manifest.merge import effective
+from penstock.agent.policy.manifest import effective
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from penstock.agent.admin.support.retirement import Retirement
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.metrics.aggregator import Fold
-    from penstock.agent.parsing.label_selector import Target
-    from penstock.agent.policy.distribution.feed import PolicyFeed
-    from penstock.agent.policy.manifest.merge import Step
-    from penstock.agent.policy.orders.kill_switch import Pauses
-    from penstock.agent.policy.orders.order_store import OrderBook
-    from penstock.agent.policy.store.interface import Store
-    from penstock.agent.sources.registry import Registry
+    from penstock.agent.journal import Journal
+    from penstock.agent.metrics import Aggregator
+    from penstock.agent.parsing import Target
+    from penstock.agent.policy.distribution import PolicyFeed
+    from penstock.agent.policy.manifest import ScheduleStep
+    from penstock.agent.policy.orders import OrderStore, Pauses
+    from penstock.agent.policy.store import Store
+    from penstock.agent.sources import Registry
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 
@@ -59,10 +58,10 @@ class AgentContext:
 
     journal: Journal
     registry: Registry
-    fold: Fold
+    fold: Aggregator
     store: Store
     pauses: Pauses
-    orders: OrderBook
+    orders: OrderStore
     feed: PolicyFeed
     retirement: Retirement
     state_dir: Path
@@ -77,6 +76,6 @@ class AgentContext:
         """The present."""
         return datetime.fromtimestamp(self.clock(), UTC)
 
-    def schedule(self, target: Target) -> tuple[Step, ...]:
+    def schedule(self, target: Target) -> tuple[ScheduleStep, ...]:
         """Return what *target* is to have, now and later."""
         return effective((policy.manifest for policy in self.store.policies()), target, self.now)

@@ -11,8 +11,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.metrics.aggregator import EngineRows
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics import EngineRows, Metric
 
 # All that is read of the fold.
 METRICS = frozenset({c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFER_FAILURES, c.RECOMPUTED_TOKENS, c.LOAD_OUTCOMES})

@@ -11,9 +11,9 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Reader
     from penstock.agent.model import Source
-    from penstock.agent.sources.registry import LiveSource
+    from penstock.agent.sources import LiveSource
     from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.snapshot_pb2 import Snapshot

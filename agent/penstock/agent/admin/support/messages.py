@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from penstock.agent.parsing.label_selector import format_labels
-from penstock.agent.policy.manifest.flat_fields import unflatten
+from penstock.agent.parsing import format_labels
+from penstock.agent.policy.manifest import unflatten
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 from penstock.proto.v1.common_pb2 import Role
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.agent.model import EngineKey
-    from penstock.agent.parsing.label_selector import Selection, Target
-    from penstock.agent.policy.distribution.rollout import EngineProgress, Progress
-    from penstock.agent.policy.manifest.flat_fields import Leaves
-    from penstock.agent.policy.manifest.merge import Given, Merged, Step
-    from penstock.agent.policy.store.audit import AuditEntry
+    from penstock.agent.parsing import Selection, Target
+    from penstock.agent.policy.distribution import EngineProgress, Progress
+    from penstock.agent.policy.manifest import FieldSource, Leaves, Merged, ScheduleStep
+    from penstock.agent.policy.store import AuditEntry
 
 
 _MOST, _MOST_SIGNED = (1 << 64) - 1, (1 << 63) - 1
@@ -119,7 +118,7 @@ def audit_message(entry: AuditEntry) -> admin.AuditEntry:
     )
 
 
-def effective_message(target: Target, steps: Sequence[Step]) -> admin.EffectivePolicy:
+def effective_message(target: Target, steps: Sequence[ScheduleStep]) -> admin.EffectivePolicy:
     """Return a schedule, with the policy that gives each field of its present step."""
     merged = steps[0].merged
     observed = merged.observed_leaves()
@@ -159,7 +158,7 @@ def engine_change(old: Merged, new: Merged) -> admin.EngineChange | None:
     return admin.EngineChange(old_hash=old.hash, new_hash=new.hash, fields=changes)
 
 
-def _field_change(path: str, old: Given | None, new: Given | None) -> admin.FieldChange:
+def _field_change(path: str, old: FieldSource | None, new: FieldSource | None) -> admin.FieldChange:
     return admin.FieldChange(
         field=path,
         old_value="" if old is None else str(old.value),
@@ -169,7 +168,7 @@ def _field_change(path: str, old: Given | None, new: Given | None) -> admin.Fiel
     )
 
 
-def _fields(merged: Merged) -> Mapping[str, Given]:
+def _fields(merged: Merged) -> Mapping[str, FieldSource]:
     observed = merged.observed or {}
     return dict(merged.body) | {
         f"observed.{path}": given for path, given in observed.items() if merged.body.get(path) != given

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.agent.admin.support.bounded_scan import Scan
 from penstock.agent.admin.support.messages import MOST_32, counted, key_message, timestamp
 from penstock.agent.admin.support.retirement import peers_in_use
-from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
+from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.agent.metrics import catalogue
 from penstock.agent.model import EngineKey
 from penstock.proto.names import number
@@ -20,11 +20,9 @@ from penstock.proto.v1.snapshot_pb2 import PeerStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.journal.reader import Reader
-    from penstock.agent.metrics.aggregator import EngineRows
-    from penstock.agent.metrics.model import Metric
-    from penstock.agent.metrics.series import Row
-    from penstock.agent.sources.registry import EngineView
+    from penstock.agent.journal import Reader
+    from penstock.agent.metrics import EngineRows, Metric, Row
+    from penstock.agent.sources import EngineView
     from penstock.proto.v1.snapshot_pb2 import Deferred, InFlight, Snapshot
 
 PeerKey = tuple[EngineKey, str]
@@ -56,7 +54,7 @@ class _Account:
 def last_failures(reader: Reader) -> dict[PeerKey, int]:
     """Return when each peer last failed, among the newest failures of the log; nanoseconds."""
     found: dict[PeerKey, int] = {}
-    allowance = Allowance(seconds=STEP_SECONDS)
+    allowance = ReadBudget(seconds=STEP_SECONDS)
     rows = reader.scan(kinds=["transfer_failure"], limit=_FAILURES_READ, allowance=allowance)
     for failure in Scan(reader, rows):
         peer = failure.source.key, failure.event.transfer_failure.peer.address or "unknown"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.agent.admin.support import messages
 from penstock.agent.admin.support.connectors import shortfalls
 from penstock.agent.errors import ManifestError
-from penstock.agent.parsing.label_selector import select
-from penstock.agent.policy.manifest.merge import merge, selecting
+from penstock.agent.parsing import select
+from penstock.agent.policy.manifest import merge, selecting
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import EngineKey
-    from penstock.agent.parsing.label_selector import Target
-    from penstock.agent.policy.manifest.manifest import Manifest
-    from penstock.agent.policy.manifest.merge import Given, Merged
+    from penstock.agent.parsing import Target
+    from penstock.agent.policy.manifest import FieldSource, Manifest, Merged
     from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 # What only decides where the action leaves it open.
@@ -160,7 +159,7 @@ def _warnings(
                 yield f"engine {target.key}: spec.{path} is given by policy {winner}, which ranks higher"
 
 
-def _without_effect(manifest: Manifest, target: Target, given: Mapping[str, Given]) -> Iterator[str]:
+def _without_effect(manifest: Manifest, target: Target, given: Mapping[str, FieldSource]) -> Iterator[str]:
     for section, paths in _ONLY_WITH_AUTO.items():
         action = given.get(f"{section}.action")
         idle = sorted(paths & manifest.leaves.keys())

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.aio.shield import to_completion
+from penstock.agent.aio import to_completion
 from penstock.agent.errors import ImpossibleError, NotFoundError, PenstockError
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.store import audit
@@ -27,11 +27,11 @@ from penstock.proto.v1.ingest_pb2 import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.metrics.aggregator import Fold
-    from penstock.agent.policy.distribution.feed import PolicyFeed
-    from penstock.agent.policy.store.database import PolicyDatabase
-    from penstock.agent.sources.registry import Registry
+    from penstock.agent.journal import Journal
+    from penstock.agent.metrics import Aggregator
+    from penstock.agent.policy.distribution import PolicyFeed
+    from penstock.agent.policy.store import PolicyDatabase
+    from penstock.agent.sources import Registry
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _log = structlog.get_logger(__name__)
@@ -65,7 +65,7 @@ class Retirement:
         self,
         journal: Journal,
         registry: Registry,
-        fold: Fold,
+        fold: Aggregator,
         feed: PolicyFeed,
         database: PolicyDatabase,
         *,

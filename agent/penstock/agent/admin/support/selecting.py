@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.targets import targets
 from penstock.agent.errors import ContractError, NotFoundError
-from penstock.agent.parsing.durations import format_duration
-from penstock.agent.parsing.label_selector import no_engine, select
-from penstock.agent.policy.store.audit import MAX_WORDS
+from penstock.agent.parsing import format_duration, no_engine, select
+from penstock.agent.policy.store import MAX_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import EngineKey
-    from penstock.agent.parsing.label_selector import Selection, Target
-    from penstock.agent.policy.distribution.subscriber import Subscriber
+    from penstock.agent.parsing import Selection, Target
+    from penstock.agent.policy.distribution import Subscriber
 
 _SHORTEST = timedelta(seconds=1)
 _PEER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]]{1,253}):\d{1,5}")

@@ -6,27 +6,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
-from penstock.agent.parsing.label_selector import (
-    MAX_GLOB,
-    MAX_GLOBS,
-    Selection,
-    Target,
-    no_engine,
-    parse_labels,
-)
-from penstock.agent.policy.distribution.rollout import Known, progress
+from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_engine, parse_labels
+from penstock.agent.policy.distribution import KnownEngine, progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import Source
-    from penstock.agent.sources.registry import EngineView
+    from penstock.agent.sources import EngineView
     from penstock.proto.v1.admin_pb2 import EngineSelector
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
 
-class Standing(NamedTuple):
+class EngineCounts(NamedTuple):
     """Engines by how they stand to what they are to have."""
 
     in_force: frozenset[EngineKey]
@@ -61,10 +54,12 @@ def source_target(source: Source) -> Target:
     return Target(source.key, source.model, _with_role(source.labels, source.role))
 
 
-def known(agent: AgentContext) -> list[Known]:
+def known(agent: AgentContext) -> list[KnownEngine]:
     """Return all engines of the registry, ordered by key."""
     return [
-        Known(Target(view.key, view.model, _with_role(view.labels, view.role)), view.connected, view.cores)
+        KnownEngine(
+            Target(view.key, view.model, _with_role(view.labels, view.role)), view.connected, view.cores
+        )
         for view in agent.registry.engines()
     ]
 
@@ -76,10 +71,10 @@ def targets(agent: AgentContext) -> dict[EngineKey, Target]:
     return found
 
 
-def standing(agent: AgentContext) -> Standing:
+def standing(agent: AgentContext) -> EngineCounts:
     """Return where what engines are to have is in force, and where a pause holds it back, by their own word."""
     engines = progress(agent.feed, known(agent), Selection(), agent.clock())
-    return Standing(
+    return EngineCounts(
         frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
         frozenset(engine.key for engine in engines if engine.state == "paused"),
     )

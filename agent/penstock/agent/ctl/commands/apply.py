@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, show_change
 from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, name_of, time_left, wait_for
-from penstock.agent.ctl.errors import AwayError, WrongUseError
-from penstock.agent.ctl.manifest_files import Written, read_paths
+from penstock.agent.ctl.errors import UnreachableError, UsageError
+from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, author, with_client, with_output, with_paths
-from penstock.agent.ctl.render.json_values import plain
-from penstock.agent.parsing.label_selector import Requirement, format_labels
+from penstock.agent.ctl.render import plain
+from penstock.agent.parsing import Requirement, format_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def apply_files(
     """Apply all manifests of files and directories, in their order, after the agent has found all of them right."""
     manifests = read_paths(paths)
     if if_generation is not None and len(manifests) > 1:
-        raise WrongUseError(f"--if-generation is about one policy, and here are {len(manifests)}")
+        raise UsageError(f"--if-generation is about one policy, and here are {len(manifests)}")
 
     how_sent: dict[str, Any] = {"if_generation": if_generation, "everywhere": everywhere}
     if len(manifests) > 1 and not dry_run:
@@ -162,7 +162,7 @@ def apply_files(
 
 def _send(
     client: Client,
-    manifest: Written,
+    manifest: ManifestText,
     so_far: str,
     *,
     dry_run: bool,
@@ -179,8 +179,8 @@ def _send(
     )
     try:
         response: admin.ApplyPolicyResponse = client.call("ApplyPolicy", request)
-    except AwayError as error:
-        raise AwayError(error.message + so_far) from None
+    except UnreachableError as error:
+        raise UnreachableError(error.message + so_far) from None
     except click.ClickException as error:
         raise type(error)(f"{manifest.where}: {error.message}{so_far}") from None
     return response

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.commands.engine_document import comparable, described, read_engine
 from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warnings
-from penstock.agent.ctl.errors import AwayError, FailedError, WrongUseError
+from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client, with_output
+from penstock.agent.ctl.render import Difference, differences, plain, plain_rows, say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.console import say
-from penstock.agent.ctl.render.field_diff import Difference, differences, plain_rows, rows
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.field_diff import rows
 from penstock.agent.ctl.render.output import say_document, say_table
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -49,7 +48,7 @@ def policy(
 ) -> int:
     """Show what changed in policy NAME, or, with FILE, what 'apply' would change in it and in the engines."""
     if file is not None and generation is not None:
-        raise WrongUseError("--generation compares with an earlier content; leave out FILE, or --generation")
+        raise UsageError("--generation compares with an earlier content; leave out FILE, or --generation")
     if file is None:
         before, after, found = _with_generation(client, name, generation)
         change = None
@@ -115,12 +114,12 @@ def _with_file(
 ) -> tuple[str, str, list[Difference], admin.ApplyPolicyResponse | None]:
     manifest = next((item for item in read_paths([file]) if item.name == name), None)
     if manifest is None:
-        raise WrongUseError(f"{file} holds no policy {name!r}")
+        raise UsageError(f"{file} holds no policy {name!r}")
     request = admin.ApplyPolicyRequest(manifest_json=manifest.text, author=author(), dry_run=True, all=True)
     change: admin.ApplyPolicyResponse | None = None
     try:
         change = client.call("ApplyPolicy", request)
-    except AwayError:
+    except UnreachableError:
         raise
     except FailedError as error:
         # The content is right, only may nobody apply it: a file owns the name, or the certificate is for reading.
@@ -174,7 +173,7 @@ def engine(
 ) -> int:
     """Show what tells two engines apart: labels, versions, compatibility, hooks, policy in force."""
     if (second is None) == (file is None):
-        raise WrongUseError(
+        raise UsageError(
             "which other engine? name it, or give --file with what another pod's agentctl printed"
         )
     left = described(client, first)

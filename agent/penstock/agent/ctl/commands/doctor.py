@@ -6,13 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.diagnosis.agent_checks import AGENT, examine
-from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding, wrong
-from penstock.agent.ctl.diagnosis.socket_probe import why
-from penstock.agent.ctl.errors import AwayError, FailedError, RefusedError
+from penstock.agent.ctl.diagnosis import AGENT, NOTE, OK, WRONG, Finding, examine, why, wrong
+from penstock.agent.ctl.errors import FailedError, RefusedError, UnreachableError
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render import say, text
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -49,7 +46,7 @@ def _look(client: Client) -> list[Finding]:
     try:
         status = client.call("GetStatus", admin.GetStatusRequest(try_backend=True), timeout=_PATIENCE)
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
-    except AwayError as error:
+    except UnreachableError as error:
         # What the system says about the way there is more than what the call can know.
         return [why(client.address) or _answer(client.address, error)]
     except FailedError as error:
@@ -62,7 +59,7 @@ def _answer(address: str, error: FailedError) -> Finding:
     if isinstance(error, RefusedError):
         return Finding(WRONG, AGENT, error.message, "")
     # Who does not like a certificate hangs up; who hangs does not.
-    if isinstance(error, AwayError) and not address.startswith("unix:"):
+    if isinstance(error, UnreachableError) and not address.startswith("unix:"):
         return Finding(
             WRONG,
             AGENT,

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.commands.get import show_table
 from penstock.agent.ctl.commands.order_options import follow_order, with_timeout
-from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import DRILL
 from penstock.agent.ctl.options import author, with_client, with_output
-from penstock.agent.ctl.render import order_rows
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render import order_rows, say
 from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -46,7 +45,7 @@ def list_drills(client: Client, output: str) -> None:
 def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timedelta, output: str) -> None:
     """End rehearsals before their time."""
     if bool(ids) == everything:
-        raise WrongUseError("which drills? give their IDs ('agentctl drill list' shows them), or --all")
+        raise UsageError("which drills? give their IDs ('agentctl drill list' shows them), or --all")
     if everything:
         ids = tuple(item.id for item in client.call("ListDrills", admin.ListDrillsRequest()).drills)
         if not ids:

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.ctl.errors import FailedError, WrongUseError
+from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import engine_selector
+from penstock.agent.ctl.render import plain
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.model import EngineKey
-from penstock.agent.parsing.label_selector import no_engine
+from penstock.agent.parsing import no_engine
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -81,11 +81,11 @@ def read_engine(path: str) -> dict[str, Any]:
                 text = stream.read(_MAX_CHARACTERS)
         found = json.loads(text)
     except OSError as error:
-        raise WrongUseError(f"{path!r} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path!r} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise WrongUseError(f"{path!r} is not JSON: {error}") from None
+        raise UsageError(f"{path!r} is not JSON: {error}") from None
     if not (isinstance(found, dict) and isinstance(found.get("sources"), list) and "inSync" in found):
-        raise WrongUseError(f"{path!r} is no engine; write it with 'agentctl describe engine ENGINE -o json'")
+        raise UsageError(f"{path!r} is no engine; write it with 'agentctl describe engine ENGINE -o json'")
     return found
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.name_arguments import ENGINE, PEER
 from penstock.agent.ctl.options import author, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render import say, text
 from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.name_arguments import KIND, PEER, POLICY
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.render import rows
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render import rows, say
 from penstock.agent.ctl.render.output import say_table, show, tell_unreadable
 from penstock.proto.names import number, words
 from penstock.proto.v1 import admin_pb2 as admin

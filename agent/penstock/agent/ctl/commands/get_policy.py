@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.commands.apply import selector_of
 from penstock.agent.ctl.commands.get import show_table
-from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
+from penstock.agent.ctl.render import Table, plain, say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.console import say
-from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.ctl.render.output import say_document, say_documents, say_table, show
-from penstock.agent.ctl.render.rows import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -38,7 +36,7 @@ def policy(client: Client, name: str, engine: EngineKey | None, output: str) -> 
     """List policies, or policy NAME. With -o yaml: manifests that 'apply' takes."""
     if engine is not None:
         if name:
-            raise WrongUseError("--effective shows the merge of all policies; leave out NAME")
+            raise UsageError("--effective shows the merge of all policies; leave out NAME")
         _show_effective(client, engine, output)
         return
     response = client.call("ListPolicies", admin.ListPoliciesRequest(name=name))

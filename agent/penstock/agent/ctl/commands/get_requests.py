@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.commands.get import nothing_fits, show_table
-from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
+from penstock.agent.ctl.render import Table, say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.console import say
 from penstock.agent.ctl.render.output import tell_unreadable
-from penstock.agent.ctl.render.rows import Table
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -60,7 +59,7 @@ def requests(
 ) -> None:
     """List requests that the log knows, the newest first; 'agentctl explain REQUEST' tells one's story."""
     if deferred and outcome:
-        raise WrongUseError("a request that is deferred has no outcome yet; give --deferred or --outcome")
+        raise UsageError("a request that is deferred has no outcome yet; give --deferred or --outcome")
     request = admin.ListRequestsRequest(
         selector=engine_selector(selector), deferred=deferred, peer=peer, sort=sort or "", limit=limit
     )

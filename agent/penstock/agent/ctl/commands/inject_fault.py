@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.commands.order_options import follow_order, with_order
-from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, author, duration_message, engine_selector, with_client
-from penstock.agent.ctl.render.console import say
-from penstock.agent.ctl.render.order_rows import drill_words
+from penstock.agent.ctl.render import drill_words, say
 from penstock.agent.ctl.render.output import show
-from penstock.agent.parsing.drill_modes import DRILL_MODES, SLOW
+from penstock.agent.parsing import DRILL_MODES, SLOW
 from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import FAILURE_MODE_UNSPECIFIED, Channel, FailureMode
@@ -67,14 +66,14 @@ def inject_fault(
     Only in engines that were started with PENSTOCK_ALLOW_FAULTS=1. All that it causes is marked as a rehearsal.
     """
     if not (engines or selector or everywhere):
-        raise WrongUseError("which engines? name them, give --selector, or confirm with --all")
+        raise UsageError("which engines? name them, give --selector, or confirm with --all")
     channel = channel or next(name for name, modes in DRILL_MODES.items() if mode in modes)
     if mode not in DRILL_MODES[channel]:
-        raise WrongUseError(
+        raise UsageError(
             f"mode {mode} cannot be rehearsed in channel {channel}; use one of {', '.join(DRILL_MODES[channel])}"
         )
     if (mode == SLOW) != (delay is not None):
-        raise WrongUseError("--mode slow needs a --delay such as 2s, and no other mode takes one")
+        raise UsageError("--mode slow needs a --delay such as 2s, and no other mode takes one")
     request = admin.StartDrillRequest(
         selector=engine_selector(selector, engines),
         channel=number(Channel, channel),  # type: ignore[arg-type]

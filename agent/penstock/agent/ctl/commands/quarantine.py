@@ -19,9 +19,8 @@ from penstock.agent.ctl.options import (
     with_output,
     with_selector,
 )
-from penstock.agent.ctl.render import order_rows
+from penstock.agent.ctl.render import order_rows, say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.console import say
 from penstock.agent.ctl.render.output import show
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN

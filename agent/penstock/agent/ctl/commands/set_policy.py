@@ -15,10 +15,10 @@ from penstock.agent.ctl.commands.apply import (
     with_if_generation,
 )
 from penstock.agent.ctl.commands.policy_fields import set_fields, unset_fields, with_fields
-from penstock.agent.ctl.errors import WrongUseError
+from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, SELECTOR, author, with_client, with_paths
-from penstock.agent.parsing.label_selector import parse_labels
+from penstock.agent.parsing import parse_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ def set_policy(
     given = [option for option, value in fields.items() if value not in (None, ())]
     if paths:
         if name or given:
-            raise WrongUseError("-f brings the whole policy; leave out NAME and the flags of fields")
+            raise UsageError("-f brings the whole policy; leave out NAME and the flags of fields")
         apply_files(client, paths, everywhere=everywhere, if_generation=if_generation, **how)
         return
     if not name:
-        raise WrongUseError("NAME is missing; write agentctl set-policy NAME --kv-load-failure recompute")
+        raise UsageError("NAME is missing; write agentctl set-policy NAME --kv-load-failure recompute")
     if not given:
-        raise WrongUseError("nothing to set; give a flag such as --kv-load-failure recompute")
+        raise UsageError("nothing to set; give a flag such as --kv-load-failure recompute")
     present = _present(client, name)
     generation = present.generation if present is not None else 0
     manifest = json.dumps(_patched(client, name, present, **fields))
@@ -135,7 +135,7 @@ def _patched(
     try:
         unset_fields(spec, unset)
     except ValueError as error:
-        raise WrongUseError(f"--unset {error}") from None
+        raise UsageError(f"--unset {error}") from None
     set_fields(spec, fields)
     if selector is not None:
         kept = {"models": spec["selector"]["models"]} if "models" in spec.get("selector", {}) else {}

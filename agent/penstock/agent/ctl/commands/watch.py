@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.ctl.commands.get import events_request, with_filters
-from penstock.agent.ctl.errors import AwayError
+from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.render import text
-from penstock.agent.ctl.render.console import say
-from penstock.agent.ctl.render.events import event_peer, event_words
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render import event_peer, event_words, plain, say, text
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -65,7 +62,7 @@ def follow(
                 if not asked.HasField("after_batch") or (item.batch, item.index) > (batch, index):
                     batch, index = max((batch, index), (item.batch, item.index))
                     yield item
-        except AwayError:
+        except UnreachableError:
             pass
         say(text.style("the agent is away; waiting for it", "yellow"), err=True)
         if _await(client, sleep) < batch:
@@ -82,7 +79,7 @@ def _await(client: Client, sleep: Callable[[float], None]) -> int:
         sleep(_AGAIN)
         try:
             status = client.call("GetStatus", admin.GetStatusRequest())
-        except AwayError:
+        except UnreachableError:
             continue
         return int(status.log_last)
 

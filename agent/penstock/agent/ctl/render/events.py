@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.batch.balancedness import balancedness
+from penstock.agent.batch import balancedness
 from penstock.agent.ctl.render import text as words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events

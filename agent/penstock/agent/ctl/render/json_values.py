@@ -31,7 +31,7 @@ _INTEGERS = frozenset(
 )  # fmt: skip
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     """How a field is printed."""
 
     # In RFC 3339, with nanoseconds; left out if it is not set.
@@ -56,23 +56,28 @@ class Kind(Enum):
     OTHER = auto()
 
 
-def kind_of(field: Any) -> Kind:  # noqa: PLR0911  (one line a kind)
+def kind_of(field: Any) -> FieldKind:  # noqa: PLR0911  (one line a kind)
     """Return the kind of the field of that descriptor."""
     if field.message_type is not None:
         if field.message_type.GetOptions().map_entry:
-            return Kind.MAP
-        known = {Timestamp.DESCRIPTOR.full_name: Kind.MOMENT, Duration.DESCRIPTOR.full_name: Kind.DURATION}
-        return known.get(field.message_type.full_name, Kind.MESSAGE)
+            return FieldKind.MAP
+        known = {
+            Timestamp.DESCRIPTOR.full_name: FieldKind.MOMENT,
+            Duration.DESCRIPTOR.full_name: FieldKind.DURATION,
+        }
+        return known.get(field.message_type.full_name, FieldKind.MESSAGE)
     if field.enum_type is not None:
-        return Kind.WORD
-    for suffix, kind in zip(_SUFFIXES, (Kind.MOMENT, Kind.DURATION, Kind.DOCUMENT), strict=True):
+        return FieldKind.WORD
+    for suffix, kind in zip(
+        _SUFFIXES, (FieldKind.MOMENT, FieldKind.DURATION, FieldKind.DOCUMENT), strict=True
+    ):
         if field.name.endswith(suffix):
             return kind
     if field.type == FieldDescriptor.TYPE_FIXED64:
-        return Kind.ID
+        return FieldKind.ID
     if field.type in _INTEGERS:
-        return Kind.SUM if field.full_name in _SUMS else Kind.COUNT
-    return Kind.FLOAT if field.type == FieldDescriptor.TYPE_DOUBLE else Kind.OTHER
+        return FieldKind.SUM if field.full_name in _SUMS else FieldKind.COUNT
+    return FieldKind.FLOAT if field.type == FieldDescriptor.TYPE_DOUBLE else FieldKind.OTHER
 
 
 def name_of(field: Any) -> str:
@@ -85,7 +90,12 @@ def name_of(field: Any) -> str:
 
 def may_be_absent(field: Any) -> bool:
     """Tell whether the field of that descriptor is left out while it is not set."""
-    return bool(field.has_presence) or kind_of(field) in {Kind.MOMENT, Kind.DOCUMENT, Kind.ID, Kind.WORD}
+    return bool(field.has_presence) or kind_of(field) in {
+        FieldKind.MOMENT,
+        FieldKind.DOCUMENT,
+        FieldKind.ID,
+        FieldKind.WORD,
+    }
 
 
 def plain(message: Message) -> dict[str, Any]:
@@ -97,7 +107,7 @@ def plain(message: Message) -> dict[str, Any]:
         if field.has_presence and not message.HasField(field.name):
             continue
         value, kind = getattr(message, field.name), kind_of(field)
-        if kind is Kind.MAP:
+        if kind is FieldKind.MAP:
             document[name_of(field)] = dict(sorted(value.items()))
         elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
             document[name_of(field)] = [_value(field, kind, item) for item in value]
@@ -112,22 +122,22 @@ def moment(unix_nano: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
 
-def _value(field: Any, kind: Kind, value: Any) -> Any:  # noqa: PLR0911  (one line a kind)
-    if kind is Kind.MOMENT:
+def _value(field: Any, kind: FieldKind, value: Any) -> Any:  # noqa: PLR0911  (one line a kind)
+    if kind is FieldKind.MOMENT:
         return moment(value.ToNanoseconds() if isinstance(value, Timestamp) else value)
-    if kind is Kind.DURATION:
+    if kind is FieldKind.DURATION:
         return (value if isinstance(value, Duration) else _duration(value)).ToJsonString()
-    if kind is Kind.DOCUMENT:
+    if kind is FieldKind.DOCUMENT:
         return json.loads(value)
-    if kind in {Kind.ID, Kind.SUM}:
+    if kind in {FieldKind.ID, FieldKind.SUM}:
         return str(value)
-    if kind is Kind.COUNT:
+    if kind is FieldKind.COUNT:
         return min(max(value, -MOST), MOST)
-    if kind is Kind.WORD:
+    if kind is FieldKind.WORD:
         return label(_Enum(field.enum_type), value)
-    if kind is Kind.MESSAGE:
+    if kind is FieldKind.MESSAGE:
         return plain(value)
-    if kind is Kind.FLOAT and not math.isfinite(value):
+    if kind is FieldKind.FLOAT and not math.isfinite(value):
         # As protobuf's own JSON has them: JSON has no such numbers.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.ctl.render import text
 from penstock.agent.ctl.render.rows import Table
-from penstock.agent.parsing.drill_modes import SLOW
+from penstock.agent.parsing import SLOW
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 

@@ -10,9 +10,9 @@ from itertools import count as endless
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.errors import AwayError
+from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
-from penstock.agent.ctl.render.console import say
+from penstock.agent.ctl.render import say
 from penstock.agent.ctl.top.layout import screen, text
 from penstock.agent.ctl.top.poll import Poller, take
 from penstock.agent.ctl.top.view import SORTS, History
@@ -87,7 +87,7 @@ def _print(
         sample = take(client, selector)
         history.add(sample)
         if sample.error and number + 1 == count:
-            raise AwayError(sample.error)
+            raise UnreachableError(sample.error)
         lines = screen(history, sort, 0, width, _PLAIN_HEIGHT, sample.now)
         # The last line names keys.
         say(*text(lines[:-1]).split("\n"))

@@ -10,7 +10,7 @@ from penstock.agent.ctl.render import text as words
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.agent.ctl.top.view import EngineRow, History, PeerRow, Sample
+    from penstock.agent.ctl.top.view import AgentState, EngineRow, History, PeerRow
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def text(lines: Sequence[Line]) -> str:
     return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)
 
 
-def _heading(history: History, sample: Sample | None, now: float) -> list[Line]:
+def _heading(history: History, sample: AgentState | None, now: float) -> list[Line]:
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     if sample is None or sample.status is None:
         waiting = history.error or "asking the agent"
@@ -108,7 +108,7 @@ def _heading(history: History, sample: Sample | None, now: float) -> list[Line]:
     return [first, second, *([trouble] if (trouble := _trouble(history, sample, now)) else [])]
 
 
-def _trouble(history: History, sample: Sample, now: float) -> Line:
+def _trouble(history: History, sample: AgentState, now: float) -> Line:
     """Say the worst that is wrong with what is shown; nothing if all is well."""
     status = sample.status
     if history.error:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.top.view import Sample
+from penstock.agent.ctl.top.view import AgentState
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -22,26 +22,26 @@ _ANSWER = 5.0
 
 def take(
     client: Client, selector: admin.EngineSelector, clock: Callable[[], float] = time.monotonic
-) -> Sample:
+) -> AgentState:
     """Ask once; an agent that does not answer is a sample too."""
     try:
         status = client.call("GetStatus", admin.GetStatusRequest(), timeout=_ANSWER)
         engines = client.call("ListEngines", admin.ListEnginesRequest(selector=selector), timeout=_ANSWER)
         peers = client.call("ListPeers", admin.ListPeersRequest(selector=selector), timeout=_ANSWER)
     except click.ClickException as error:
-        return Sample(clock(), time.time(), error=error.message)
-    return Sample(clock(), time.time(), status, tuple(engines.engines), tuple(peers.peers))
+        return AgentState(clock(), time.time(), error=error.message)
+    return AgentState(clock(), time.time(), status, tuple(engines.engines), tuple(peers.peers))
 
 
 class Poller:
     """A thread that takes a sample every *interval* seconds and hands it over by :meth:`newest`."""
 
-    def __init__(self, ask: Callable[[], Sample], interval: float) -> None:
+    def __init__(self, ask: Callable[[], AgentState], interval: float) -> None:
         self._ask = ask
         self._interval = interval
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._samples: list[Sample] = []
+        self._samples: list[AgentState] = []
         self._thread = threading.Thread(target=self._run, name="top", daemon=True)
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class Poller:
         """End; a question that is open ends by its own deadline, nobody waits for it."""
         self._stop.set()
 
-    def newest(self) -> list[Sample]:
+    def newest(self) -> list[AgentState]:
         """Return the samples since the last time, oldest first; does not wait."""
         with self._lock:
             samples, self._samples = self._samples, []

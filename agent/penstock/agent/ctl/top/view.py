@@ -21,7 +21,7 @@ WINDOW = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class AgentState:
     """The agent's state at one moment.
 
     Attributes:
@@ -81,14 +81,14 @@ class PeerRow:
 class History:
     """The samples of the last seconds."""
 
-    samples: deque[Sample] = field(default_factory=deque)
+    samples: deque[AgentState] = field(default_factory=deque)
     error: str = ""
     error_since: float = 0.0
     # By order; a screen is drawn more often than samples come.
     _engines: dict[str, list[EngineRow]] = field(default_factory=dict)
     _peers: dict[str, list[PeerRow]] = field(default_factory=dict)
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: AgentState) -> None:
         """Take a sample; one without state only tells that there is none."""
         if sample.error:
             self.error_since = self.error_since if self.error else sample.now
@@ -101,7 +101,7 @@ class History:
             self.samples.popleft()
 
     @property
-    def last(self) -> Sample | None:
+    def last(self) -> AgentState | None:
         """The newest with state."""
         return self.samples[-1] if self.samples else None
 

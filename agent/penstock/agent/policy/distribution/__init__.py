@@ -1,1 +1,27 @@
 """Agent -> engine, as in xDS: full state per push, nonce, ACK/NACK, roll-out."""
+
+from __future__ import annotations
+
+from penstock.agent.policy.distribution.feed import PolicyFeed
+from penstock.agent.policy.distribution.rollout import (
+    EngineProgress,
+    KnownEngine,
+    Progress,
+    progress,
+    rollout,
+)
+from penstock.agent.policy.distribution.sample_ratio import SampleRatios
+from penstock.agent.policy.distribution.service import PolicyFeedService
+from penstock.agent.policy.distribution.subscriber import Subscriber
+
+__all__ = [
+    "EngineProgress",
+    "KnownEngine",
+    "PolicyFeed",
+    "PolicyFeedService",
+    "Progress",
+    "SampleRatios",
+    "Subscriber",
+    "progress",
+    "rollout",
+]

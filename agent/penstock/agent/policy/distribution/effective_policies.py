@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from penstock.agent.policy.distribution.push_encoding import schedule_of, time_left
-from penstock.agent.policy.manifest.merge import Step, schedule, selecting
+from penstock.agent.policy.manifest import ScheduleStep, schedule, selecting
 from penstock.proto.v1.policy_pb2 import Push
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from penstock.agent.model import EngineKey
-    from penstock.agent.parsing.label_selector import Target
-    from penstock.agent.policy.manifest.manifest import Manifest
-    from penstock.agent.policy.store.interface import Store
+    from penstock.agent.parsing import Target
+    from penstock.agent.policy.manifest import Manifest
+    from penstock.agent.policy.store import Store
 
 
 class Schedule:
@@ -27,16 +27,16 @@ class Schedule:
 
     """
 
-    def __init__(self, steps: tuple[Step, ...]) -> None:
+    def __init__(self, steps: tuple[ScheduleStep, ...]) -> None:
         self._steps = steps
         self.hashes = tuple(step.merged.hash for step in steps)
         self.begins = tuple(step.begins.timestamp() for step in steps[1:])
         self._push: Push | None = None
         self._encoded = b""
 
-    def at(self, now: datetime) -> tuple[Step, ...]:
+    def at(self, now: datetime) -> tuple[ScheduleStep, ...]:
         """Return its steps, the first of which begins *now*."""
-        return (Step(now, self._steps[0].merged), *self._steps[1:])
+        return (ScheduleStep(now, self._steps[0].merged), *self._steps[1:])
 
     def holds(self, now: datetime) -> bool:
         """Tell whether its first step holds at *now*."""
@@ -58,7 +58,7 @@ class Schedule:
         return self._push.SerializeToString()
 
 
-class Schedules:
+class EffectivePolicies:
     """The schedules of all engines under one store. One loop."""
 
     def __init__(self, store: Store) -> None:

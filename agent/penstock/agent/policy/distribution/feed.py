@@ -10,24 +10,22 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
-from penstock.agent.aio.change_signal import Notice
+from penstock.agent.aio import ChangeSignal
 from penstock.agent.errors import ContractError, FullError
 from penstock.agent.model import EngineKey, digest
-from penstock.agent.parsing.label_selector import Target
-from penstock.agent.policy.distribution.effective_policies import Schedules
+from penstock.agent.parsing import Target
+from penstock.agent.policy.distribution.effective_policies import EffectivePolicies
 from penstock.agent.policy.distribution.push_encoding import drill_message, quarantine_message
-from penstock.agent.policy.distribution.subscriber import Subscriber, Wanted
-from penstock.agent.sources.engine_owners import Holders
+from penstock.agent.policy.distribution.subscriber import DesiredState, Subscriber
+from penstock.agent.sources import EngineOwners
 from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.policy.distribution.effective_policies import Schedule
-    from penstock.agent.policy.orders.kill_switch import Pauses
-    from penstock.agent.policy.orders.order_store import OrderBook
-    from penstock.agent.policy.orders.orders import FaultDrill, QuarantineOrder
-    from penstock.agent.policy.store.interface import Clock, Store
+    from penstock.agent.policy.orders import FaultDrill, OrderStore, Pauses, QuarantineOrder
+    from penstock.agent.policy.store import Clock, Store
 
 MAX_ENGINES = 256
 MAX_LABELS = 128
@@ -56,9 +54,9 @@ class PolicyFeed:
         self,
         store: Store,
         pauses: Pauses,
-        orders: OrderBook,
+        orders: OrderStore,
         *,
-        holders: Holders | None = None,
+        holders: EngineOwners | None = None,
         clock: Clock = time.time,
         patience: float = 10.0,
     ) -> None:
@@ -70,15 +68,15 @@ class PolicyFeed:
             patience: seconds that a push may go unanswered before it is sent again, or a newer one overtakes it.
 
         """
-        self._schedules = Schedules(store)
+        self._schedules = EffectivePolicies(store)
         self._pauses = pauses
         self._orders = orders
-        self._holders = holders or Holders()
+        self._holders = holders or EngineOwners()
         self._clock = clock
         self._patience = patience
         self._subscribers: dict[EngineKey, Subscriber] = {}
         self.closing = False
-        self.changed = Notice()
+        self.changed = ChangeSignal()
         self._end = tuple(part.subscribe(self._refresh) for part in (store, pauses, orders))
 
     def subscribers(self) -> list[Subscriber]:
@@ -239,7 +237,7 @@ class PolicyFeed:
         moment = datetime.fromtimestamp(now, UTC)
         schedule = self._schedules.of(subscriber.target, moment)
         drills, quarantines = self._orders_for(subscriber)
-        wanted = Wanted(
+        wanted = DesiredState(
             hashes=schedule.hashes,
             begins=schedule.begins,
             paused=self._pauses.is_paused(subscriber.target.key),

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.duration_pb2 import Duration
-from penstock.agent.parsing.durations import format_duration, parse_duration
+from penstock.agent.parsing import format_duration, parse_duration
 from penstock.proto.names import label, number
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_CLOSED, QUARANTINE_STATE_OPEN
 from penstock.proto.v1.policy_pb2 import FailureAction, PolicyBody, ScheduledPolicy
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from google.protobuf.message import Message
-    from penstock.agent.policy.manifest.flat_fields import Leaf, Leaves
-    from penstock.agent.policy.manifest.merge import Step
-    from penstock.agent.policy.orders.orders import FaultDrill, QuarantineOrder
+    from penstock.agent.policy.manifest import Leaf, Leaves, ScheduleStep
+    from penstock.agent.policy.orders import FaultDrill, QuarantineOrder
 
 MAX_ENTRIES = 64
 
@@ -48,7 +47,7 @@ def leaves_of(body: PolicyBody) -> Leaves:
     return dict(_walk(body, ""))
 
 
-def schedule_of(steps: Sequence[Step]) -> list[ScheduledPolicy]:
+def schedule_of(steps: Sequence[ScheduleStep]) -> list[ScheduledPolicy]:
     """Build the schedule of a push; empty where nothing is set now or later.
 
     An engine takes at most 64 entries: of more steps, the first ones and the

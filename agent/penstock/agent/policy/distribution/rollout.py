@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from penstock.agent.parsing.label_selector import Selection, Target, select
+from penstock.agent.parsing import Selection, Target, select
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
     from penstock.agent.policy.distribution.feed import PolicyFeed
     from penstock.agent.policy.distribution.subscriber import Subscriber
-    from penstock.agent.policy.store.interface import Clock
+    from penstock.agent.policy.store import Clock
 
 State = Literal["acknowledged", "refused", "waiting", "disconnected", "paused", "contested"]
 # What nothing but a change or another engine makes another state.
@@ -29,7 +29,7 @@ _PACE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownEngine:
     """An engine that the registry knows, whether or not it has subscribed.
 
     Attributes:
@@ -73,7 +73,7 @@ class Progress:
 
 async def rollout(
     feed: PolicyFeed,
-    known: Callable[[], Iterable[Known]],
+    known: Callable[[], Iterable[KnownEngine]],
     selection: Selection,
     *,
     within: float,
@@ -112,7 +112,7 @@ async def rollout(
 
 
 def progress(
-    feed: PolicyFeed, known: Iterable[Known], selection: Selection, now: float, *, pausing: bool = False
+    feed: PolicyFeed, known: Iterable[KnownEngine], selection: Selection, now: float, *, pausing: bool = False
 ) -> tuple[EngineProgress, ...]:
     """Return where each selected engine stands, ordered by key."""
     connected = {item.target.key: item for item in known}

@@ -6,15 +6,15 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.agent.parsing.label_selector import Target
-from penstock.agent.policy.manifest.merge import effective
+from penstock.agent.parsing import Target
+from penstock.agent.policy.manifest import effective
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.model import EngineKey, Source
     from penstock.agent.policy.distribution.feed import PolicyFeed
-    from penstock.agent.policy.store.interface import Store
+    from penstock.agent.policy.store import Store
 
 FIELD = "telemetry.traceSampleRatio"
 # A policy that changed or expired holds for the export after this at the latest.

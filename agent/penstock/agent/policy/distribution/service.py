@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
-from penstock.agent.aio.rate_limit import Bucket
+from penstock.agent.aio import TokenBucket
 from penstock.agent.errors import ContractError, HeldError, PenstockError
 from penstock.agent.policy.distribution.answer_log import AnswerLog
-from penstock.agent.server.status_codes import refuse
+from penstock.agent.server import refuse
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class PolicyFeedService:
             await subscriber.wake.wait(seen, self._feed.pause(subscriber))
 
     async def _read(self, subscriber: Subscriber, context: Context) -> None:
-        pace = Bucket(_REPORTS_PER_SECOND, _REPORTS_BURST)
+        pace = TokenBucket(_REPORTS_PER_SECOND, _REPORTS_BURST)
         try:
             while isinstance(body := await context.read(), bytes):
                 report = _parse(body)

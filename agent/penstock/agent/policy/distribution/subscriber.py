@@ -11,13 +11,13 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio.change_signal import Notice
+from penstock.agent.aio import ChangeSignal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.parsing.label_selector import Target
-    from penstock.agent.sources.engine_owners import Hold
+    from penstock.agent.parsing import Target
+    from penstock.agent.sources import Ownership
     from penstock.proto.v1.policy_pb2 import OrderRefusal, PolicyAck, PolicyMoved, PolicyNack, Subscribe
 
 MAX_TEXT = 1024
@@ -25,7 +25,7 @@ MAX_TEXT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredState:
     """What an engine is to have, in a form that can be compared.
 
     Attributes:
@@ -58,7 +58,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EngineAck:
     """The engine's word on one push.
 
     Attributes:
@@ -75,7 +75,7 @@ class Answer:
     """
 
     nonce: int
-    wanted: Wanted
+    wanted: DesiredState
     hash: str
     paused: bool
     error: str
@@ -90,7 +90,7 @@ class _Pushed:
     """A push that went out at *time*; *since*: when what it says was first wanted, or was to be said again."""
 
     nonce: int
-    wanted: Wanted
+    wanted: DesiredState
     time: float
     since: float
 
@@ -117,11 +117,11 @@ class Subscriber:
     faults_allowed: bool = False
     paused_before: bool = False
     connected: bool = True
-    hold: Hold | None = None
+    hold: Ownership | None = None
     ousted: bool = False
-    wanted: Wanted = field(default_factory=Wanted)
-    answer: Answer | None = None
-    wake: Notice = field(default_factory=Notice)
+    wanted: DesiredState = field(default_factory=DesiredState)
+    answer: EngineAck | None = None
+    wake: ChangeSignal = field(default_factory=ChangeSignal)
     _wanted_at: float | None = None
     _pushed: _Pushed | None = None
     _nonce: int = 0
@@ -177,7 +177,7 @@ class Subscriber:
             self.connected and self.settled and answer is not None and not answer.error and not self.held_back
         )
 
-    def want(self, wanted: Wanted, now: float) -> bool:
+    def want(self, wanted: DesiredState, now: float) -> bool:
         """Note what the engine is to have from *now* on; tell whether that is new."""
         if wanted == self.wanted and self._wanted_at is not None:
             return False
@@ -219,7 +219,7 @@ class Subscriber:
         changed = self._pushed.wanted != self.wanted
         return changed and (self._last_answer is not None or self._is_urgent(self._pushed.wanted))
 
-    def _is_urgent(self, pushed: Wanted) -> bool:
+    def _is_urgent(self, pushed: DesiredState) -> bool:
         return pushed.paused != self.wanted.paused or not set(pushed.drills) <= set(self.wanted.drills)
 
     def pushed(self, now: float) -> int:
@@ -261,7 +261,7 @@ class Subscriber:
         self.hash_taken, self._moved_at = _cut(moved.hash), now
 
     @property
-    def _last_answer(self) -> Answer | None:
+    def _last_answer(self) -> EngineAck | None:
         """The answer to the last push; one to an earlier push says nothing about what that has changed since."""
         answered = (
             self.answer is not None and self._pushed is not None and self.answer.nonce == self._pushed.nonce
@@ -281,7 +281,7 @@ class Subscriber:
     ) -> None:
         self.hash_taken, self._moved_at = _cut(taken), None
         ordered = {*pushed.wanted.drills, *pushed.wanted.quarantines}
-        self.answer = Answer(
+        self.answer = EngineAck(
             pushed.nonce,
             pushed.wanted,
             self.hash_taken,

@@ -1,7 +1,10 @@
-"""Policies from files: reading them, and following them as they change."""
+"""Policies that follow mounted files."""
 
 from __future__ import annotations
 
-from penstock.agent.policy.files.file_source import FileSource
+from penstock.agent.policy.files.directory_state import look, read
 
-__all__ = ["FileSource"]
+__all__ = [
+    "look",
+    "read",
+]

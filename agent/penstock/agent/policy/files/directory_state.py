@@ -22,7 +22,7 @@ _SUFFIXES = (".yaml", ".yml")
 _VERSION = "..data"
 
 
-class Mark(NamedTuple):
+class FileState(NamedTuple):
     """What differs once a file has been written or replaced."""
 
     device: int
@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DirectoryState:
     """What one look finds, without reading it; two that are equal found the same.
 
     Attributes:
@@ -43,24 +43,26 @@ class Look:
 
     """
 
-    files: tuple[tuple[Path, Mark], ...] = ()
+    files: tuple[tuple[Path, FileState], ...] = ()
     problem: str = ""
 
 
-def look(path: Path) -> Look:
+def look(path: Path) -> DirectoryState:
     """See what there is at *path*."""
     try:
         files = tuple((file, _mark(file)) for file in _list(path))
     except OSError as error:
-        return Look(problem=f"{error.filename or path} cannot be read ({error.strerror})")
+        return DirectoryState(problem=f"{error.filename or path} cannot be read ({error.strerror})")
     except FilesError as error:
-        return Look(problem=str(error))
+        return DirectoryState(problem=str(error))
     if sum(mark.size for _, mark in files) > MAX_BYTES:
-        return Look(problem=f"{path} has more than {MAX_BYTES} bytes of policies; make them shorter")
-    return Look(files)
+        return DirectoryState(
+            problem=f"{path} has more than {MAX_BYTES} bytes of policies; make them shorter"
+        )
+    return DirectoryState(files)
 
 
-def read(found: Look) -> dict[str, str]:
+def read(found: DirectoryState) -> dict[str, str]:
     """Return the texts by the files' names.
 
     Raises:
@@ -88,11 +90,11 @@ def _list(path: Path) -> list[Path]:
     return files
 
 
-def _mark(file: Path) -> Mark:
+def _mark(file: Path) -> FileState:
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
         raise FilesError(f"{file} is no regular file; name a file or a directory of them")
-    return Mark(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _text(file: Path) -> str:

@@ -15,16 +15,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.aio.daemon_thread import aside
+from penstock.agent.aio import aside
 from penstock.agent.errors import FilesError, FullError, PenstockError, StateError
-from penstock.agent.policy.files.directory_state import Look, look, read
+from penstock.agent.policy.files.directory_state import DirectoryState, look, read
 from penstock.agent.policy.files.parse import check
-from penstock.agent.policy.store.interface import IMPERATIVE, Clock, OwnedManifest
+from penstock.agent.policy.store import IMPERATIVE, Clock, OwnedManifest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.agent.policy.store.interface import Store
+    from penstock.agent.policy.store import Store
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 _log = structlog.get_logger(__name__)
@@ -68,8 +68,8 @@ class FileSource:
         self.status = FileStatus()
         self._store = store
         self._clock = clock
-        self._seen: Look | None = None
-        self._taken: Look | None = None
+        self._seen: DirectoryState | None = None
+        self._taken: DirectoryState | None = None
         self._looked = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 

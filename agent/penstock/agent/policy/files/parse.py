@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import FilesError, ManifestError
 from penstock.agent.parsing.yaml_documents import Document, DocumentError, read_documents
-from penstock.agent.policy.manifest.manifest import Manifest, about, check_manifest
-from penstock.agent.policy.store.interface import FILE_PREFIX, MAX_POLICIES, OwnedManifest
+from penstock.agent.policy.manifest import Manifest, about, check_manifest
+from penstock.agent.policy.store import FILE_PREFIX, MAX_POLICIES, OwnedManifest
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ParsedFiles:
     """What all files together come to.
 
     Attributes:
@@ -28,7 +28,7 @@ class Checked:
     expired: tuple[str, ...]
 
 
-def check(texts: Mapping[str, str], known: Container[str], now: datetime) -> Checked:
+def check(texts: Mapping[str, str], known: Container[str], now: datetime) -> ParsedFiles:
     """Check all files.
 
     Args:
@@ -55,7 +55,7 @@ def check(texts: Mapping[str, str], known: Container[str], now: datetime) -> Che
                 policies.append(OwnedManifest(manifest, FILE_PREFIX + file))
             if len(places) > MAX_POLICIES:
                 raise FilesError(f"{place}: there are more than {MAX_POLICIES} policies; put some together")
-    return Checked(tuple(policies), tuple(expired))
+    return ParsedFiles(tuple(policies), tuple(expired))
 
 
 def _manifests(file: str, text: str, known: Container[str], now: datetime) -> Iterator[tuple[str, Manifest]]:

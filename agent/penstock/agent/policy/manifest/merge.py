@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from penstock.agent.parsing.label_selector import Target
+    from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FieldSource:
     """A field's value and the policy that gives it."""
 
     value: Leaf
@@ -42,8 +42,8 @@ class Merged:
 
     """
 
-    body: Mapping[str, Given] = field(default_factory=dict)
-    observed: Mapping[str, Given] | None = None
+    body: Mapping[str, FieldSource] = field(default_factory=dict)
+    observed: Mapping[str, FieldSource] | None = None
     hash: str = ""
 
     def leaves(self) -> Leaves:
@@ -56,14 +56,14 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScheduleStep:
     """One entry of a schedule; it holds until the next one begins, the last one for good."""
 
     begins: datetime
     merged: Merged
 
 
-def effective(policies: Iterable[Manifest], target: Target, now: datetime) -> tuple[Step, ...]:
+def effective(policies: Iterable[Manifest], target: Target, now: datetime) -> tuple[ScheduleStep, ...]:
     """Return the schedule of *target*; never empty, and neighbours differ by hash.
 
     The first step begins *now*, each other one when policies expire.
@@ -76,12 +76,12 @@ def selecting(policies: Iterable[Manifest], target: Target) -> list[Manifest]:
     return [policy for policy in policies if policy.spec.selector.selection.matches(target)]
 
 
-def schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[Step, ...]:
+def schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep, ...]:
     """Return what :func:`effective` does for each engine that is selected by these policies and no others."""
     alive = [policy for policy in selecting if not policy.expired(now)]
     changes = sorted({policy.spec.expires_at for policy in alive if policy.spec.expires_at is not None})
     steps = [
-        Step(time, merge([policy for policy in alive if not policy.expired(time)]))
+        ScheduleStep(time, merge([policy for policy in alive if not policy.expired(time)]))
         for time in (now, *changes)
     ]
     return (
@@ -121,19 +121,19 @@ def _merge(of: _Ranked) -> Merged:
     return Merged(body, observed, _digest(body, observed))
 
 
-def _overlay(ranked: Iterable[Manifest]) -> dict[str, Given]:
-    merged: dict[str, Given] = {}
+def _overlay(ranked: Iterable[Manifest]) -> dict[str, FieldSource]:
+    merged: dict[str, FieldSource] = {}
     for policy in ranked:
         for path, value in policy.leaves.items():
-            merged.setdefault(path, Given(value, policy.name))
+            merged.setdefault(path, FieldSource(value, policy.name))
     return dict(sorted(merged.items()))
 
 
-def _values(given: Mapping[str, Given]) -> Leaves:
+def _values(given: Mapping[str, FieldSource]) -> Leaves:
     return {path: item.value for path, item in given.items()}
 
 
-def _digest(body: Mapping[str, Given], observed: Mapping[str, Given] | None) -> str:
+def _digest(body: Mapping[str, FieldSource], observed: Mapping[str, FieldSource] | None) -> str:
     if not body and observed is None:
         return ""
     content = {"body": unflatten(_values(body))}

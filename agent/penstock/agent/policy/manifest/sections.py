@@ -10,8 +10,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from penstock.agent.parsing import label_selector
-from penstock.agent.parsing.durations import DURATION_PATTERN, format_duration, parse_duration
+from penstock.agent.parsing import DURATION_PATTERN, format_duration, label_selector, parse_duration
 from penstock.agent.policy.manifest.validation_errors import RULE
 from pydantic import (
     AfterValidator,

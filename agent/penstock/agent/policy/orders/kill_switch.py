@@ -10,16 +10,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio.change_signal import Listeners
-from penstock.agent.aio.shield import to_completion
+from penstock.agent.aio import Listeners, to_completion
 from penstock.agent.model import EngineKey
 from penstock.agent.policy.store import audit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.agent.policy.store.database import PolicyDatabase
-    from penstock.agent.policy.store.interface import Clock
+    from penstock.agent.policy.store import Clock, PolicyDatabase
 
 _ALL = EngineKey("*", "*")
 

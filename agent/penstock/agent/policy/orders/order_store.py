@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
-from penstock.agent.aio.change_signal import Listeners
-from penstock.agent.aio.shield import to_completion
+from penstock.agent.aio import Listeners, to_completion
 from penstock.agent.errors import FullError, NotFoundError
 from penstock.agent.policy.orders import orders
 from penstock.agent.policy.store import audit
@@ -16,10 +15,9 @@ from penstock.agent.policy.store import audit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.agent.parsing.label_selector import Target
+    from penstock.agent.parsing import Target
     from penstock.agent.policy.orders.orders import FaultDrill, Order, QuarantineOrder
-    from penstock.agent.policy.store.database import PolicyDatabase
-    from penstock.agent.policy.store.interface import Clock
+    from penstock.agent.policy.store import Clock, PolicyDatabase
 
 T = TypeVar("T")
 
@@ -28,7 +26,7 @@ _log = structlog.get_logger(__name__)
 _QUARANTINE, _DRILL = "quarantine", "drill"
 
 
-class OrderBook:
+class OrderStore:
     """Quarantine orders and fault drills. Reads are from memory; a change is announced once it is durable.
 
     Listeners hear of changes only: an end by time is for whoever reads to see.

@@ -13,12 +13,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.model import EngineKey
-from penstock.agent.parsing.label_selector import Selection, format_labels, parse_labels
+from penstock.agent.parsing import Selection, format_labels, parse_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.parsing.label_selector import Target
+    from penstock.agent.parsing import Target
 
 MAX_QUARANTINE = timedelta(hours=24)
 MAX_DRILL = timedelta(hours=1)

@@ -1,1 +1,37 @@
 """policy.db: generations, the audit log, its bound."""
+
+from __future__ import annotations
+
+from penstock.agent.policy.store import audit
+from penstock.agent.policy.store.audit import MAX_WORDS, AuditEntry
+from penstock.agent.policy.store.audit_retention import AuditLimit
+from penstock.agent.policy.store.database import FILE_NAME, PolicyDatabase
+from penstock.agent.policy.store.interface import (
+    FILE_PREFIX,
+    IMPERATIVE,
+    MAX_POLICIES,
+    Applied,
+    Clock,
+    OwnedManifest,
+    Store,
+    StoredPolicy,
+)
+from penstock.agent.policy.store.sqlite_store import PolicyStore
+
+__all__ = [
+    "FILE_NAME",
+    "FILE_PREFIX",
+    "IMPERATIVE",
+    "MAX_POLICIES",
+    "MAX_WORDS",
+    "Applied",
+    "AuditEntry",
+    "AuditLimit",
+    "Clock",
+    "OwnedManifest",
+    "PolicyDatabase",
+    "PolicyStore",
+    "Store",
+    "StoredPolicy",
+    "audit",
+]

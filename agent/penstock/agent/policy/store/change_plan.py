@@ -11,7 +11,7 @@ from penstock.agent.policy.store.interface import IMPERATIVE, Result, StoredPoli
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.agent.policy.manifest.manifest import Manifest
+    from penstock.agent.policy.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChangePlan:
     """All of it, and what it comes to."""
 
     writes: tuple[Write, ...]
@@ -53,7 +53,7 @@ def plan(
     last_generations: Mapping[str, int],
     edits: Iterable[Edit],
     unix_nano: int,
-) -> Plan:
+) -> ChangePlan:
     """Work out *edits*, at most one of each name, on *present*.
 
     Args:
@@ -77,7 +77,7 @@ def plan(
             after[edit.name] = stored
         word = "deleted" if stored is None else "created" if old is None else "changed"
         results.append(Result(edit.name, word, generation))
-    return Plan(tuple(writes), tuple(results), after)
+    return ChangePlan(tuple(writes), tuple(results), after)
 
 
 def _same(old: StoredPolicy, edit: Edit) -> bool:

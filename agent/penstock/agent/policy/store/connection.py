@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING
 
-from penstock.agent.state.archive import is_unwritable
+from penstock.agent.state import is_unwritable
 
 if TYPE_CHECKING:
     from pathlib import Path

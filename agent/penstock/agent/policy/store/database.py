@@ -15,8 +15,7 @@ from penstock.agent.policy.store import audit, audit_retention
 from penstock.agent.policy.store.audit_retention import AuditLimit
 from penstock.agent.policy.store.connection import connect
 from penstock.agent.policy.store.recovery import copy_of, recover
-from penstock.agent.state.archive import is_unwritable
-from penstock.agent.state.database_files import Whereabouts, write_copy
+from penstock.agent.state import DatabaseFiles, is_unwritable, write_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,7 +91,7 @@ class PolicyDatabase:
         self._copy = copy_of(path)
         self._copied = False
         self.recovered = recovered
-        self.whereabouts = Whereabouts(path, _reopen, claim)
+        self.whereabouts = DatabaseFiles(path, _reopen, claim)
 
     @classmethod
     def open(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.agent.policy.manifest.manifest import Manifest
+    from penstock.agent.policy.manifest import Manifest
     from penstock.agent.policy.store.audit import AuditEntry
 
 MAX_POLICIES = 256

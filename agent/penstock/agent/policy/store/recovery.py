@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.policy.store.connection import connect
-from penstock.agent.state.archive import set_aside, spoils_a_start, words_of
+from penstock.agent.state import set_aside, spoils_a_start, words_of
 
 if TYPE_CHECKING:
     import sqlite3

@@ -13,8 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from penstock.agent.aio.change_signal import Listeners
-from penstock.agent.aio.shield import to_completion
+from penstock.agent.aio import Listeners, to_completion
 from penstock.agent.errors import (
     ConflictError,
     FullError,
@@ -23,9 +22,9 @@ from penstock.agent.errors import (
     OwnedError,
     StateError,
 )
-from penstock.agent.policy.manifest.manifest import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
+from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
 from penstock.agent.policy.store import audit, audit_retention
-from penstock.agent.policy.store.change_plan import Edit, Plan, plan
+from penstock.agent.policy.store.change_plan import ChangePlan, Edit, plan
 from penstock.agent.policy.store.interface import (
     FILE_PREFIX,
     IMPERATIVE,
@@ -244,7 +243,7 @@ class PolicyStore(Store):
             await to_completion(self._write(planned))
         return AppliedAll(planned.results, self._generation, _manifests(before), _manifests(planned.after))
 
-    async def _write(self, planned: Plan) -> None:
+    async def _write(self, planned: ChangePlan) -> None:
         def write() -> None:
             with self._database.transaction() as connection:
                 connection.execute("UPDATE counter SET generation = generation + 1")

@@ -1,1 +1,18 @@
 """From the journal to finished requests: what belongs together, when it is complete, what is sampled."""
+
+from __future__ import annotations
+
+from penstock.agent.traces.assembly.assembler import Assembler
+from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly.model import AssemblyLimits, Finished
+from penstock.agent.traces.assembly.segments import EngineLoss, Segment, chapters
+
+__all__ = [
+    "Assembler",
+    "AssemblyLimits",
+    "EngineLoss",
+    "Finished",
+    "Segment",
+    "chapters",
+    "recall",
+]

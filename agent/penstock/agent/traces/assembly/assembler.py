@@ -14,34 +14,37 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.agent.batch.rows import with_kinds
-from penstock.agent.journal.batch_parser import parse
+from penstock.agent.batch import with_kinds
+from penstock.agent.journal import parse
 from penstock.agent.model import ENGINE_CORE, EngineKey, Source
-from penstock.agent.traces.assembly.finished_requests import Holding, Remembering
-from penstock.agent.traces.assembly.model import Finished, Limits, Remembered
+from penstock.agent.traces.assembly.finished_requests import FinishedRequests, PendingBytes
+from penstock.agent.traces.assembly.model import AssemblyLimits, Finished, FinishedRequest
 from penstock.agent.traces.assembly.sampling import decide, judge
-from penstock.agent.traces.assembly.segments import Chapter, Loss
-from penstock.agent.traces.spans import semconv, standalone_spans
-from penstock.agent.traces.spans.entries import RequestKey, request_entries
-from penstock.agent.traces.spans.model import EventEntry
-from penstock.agent.traces.spans.request_history import RequestFacts
-from penstock.agent.traces.spans.request_spans import request_spans
+from penstock.agent.traces.assembly.segments import EngineLoss, Segment
+from penstock.agent.traces.spans import (
+    EventEntry,
+    RequestFacts,
+    RequestKey,
+    request_entries,
+    request_spans,
+    semconv,
+    standalone_spans,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.agent.model import LoggedBatch
-    from penstock.agent.traces.assembly.sampling import Verdict
-    from penstock.agent.traces.spans.ids import RequestIdentity
-    from penstock.agent.traces.spans.model import Entry, Span
+    from penstock.agent.traces.assembly.sampling import SamplingDecision
+    from penstock.agent.traces.spans import Entry, RequestIdentity, Span
 
 
 @dataclass(slots=True)
 class _Request:
     key: RequestKey
-    chapter: Chapter
+    chapter: Segment
     since: int
-    earlier: Remembered | None
+    earlier: FinishedRequest | None
     # Of each entry.
     batches: list[int] = field(default_factory=list)
     dropped: int = 0
@@ -60,7 +63,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _no_recall(_key: RequestKey, _logged: LoggedBatch) -> Remembered | None:
+def _no_recall(_key: RequestKey, _logged: LoggedBatch) -> FinishedRequest | None:
     return None
 
 
@@ -86,16 +89,16 @@ class Assembler:
         self,
         source: Callable[[int], Source | None],
         *,
-        recall: Callable[[RequestKey, LoggedBatch], Remembered | None] = _no_recall,
+        recall: Callable[[RequestKey, LoggedBatch], FinishedRequest | None] = _no_recall,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
-        limits: Limits | None = None,
+        limits: AssemblyLimits | None = None,
         delivered: int = 0,
         on_error: Callable[[Exception], None] = _raise,
     ) -> None:
         self._source = source
         self._recall = recall
         self._sample_ratio = sample_ratio
-        self._limits = limits or Limits()
+        self._limits = limits or AssemblyLimits()
         self._delivered = delivered
         self._on_error = on_error
         # In the order of their first batch.
@@ -105,8 +108,8 @@ class Assembler:
         self._closings = 0
         # The newest closing batch of what is finished.
         self._handed_out = 0
-        self._remembered = Remembering(self._limits.max_remembered, self._limits.max_remembered_bytes)
-        self._holding = Holding()
+        self._remembered = FinishedRequests(self._limits.max_remembered, self._limits.max_remembered_bytes)
+        self._holding = PendingBytes()
         # What was finished without its grace: when that is over, its oldest closing batch, its oldest batch.
         self._hurried: deque[tuple[int, int, int]] = deque()
         self.given_up: Counter[str] = Counter()
@@ -197,7 +200,7 @@ class Assembler:
             earlier = self._remembered.get(key) or self._recall(key, logged)
             if earlier is not None and kind == "handshake":
                 return  # It links to nothing any more.
-            chapter = Chapter.begin(entry, logged, late=earlier is not None)
+            chapter = Segment.begin(entry, logged, late=earlier is not None)
             request = self._requests[key] = _Request(key, chapter, self._clock, earlier)
         if len(request.chapter.entries) >= self._limits.max_entries and kind != "request_closed":
             request.dropped += 1
@@ -207,7 +210,9 @@ class Assembler:
         if request.chapter.add(entry, logged):
             self._push(request, logged, request.earlier)
 
-    def _push(self, item: _Request | Span, logged: LoggedBatch, earlier: Remembered | None = None) -> None:
+    def _push(
+        self, item: _Request | Span, logged: LoggedBatch, earlier: FinishedRequest | None = None
+    ) -> None:
         clock, closed_at = self._clock, logged.id
         if earlier is not None and earlier.open_at:
             # Where the memory had no room for a grace, younger closings are out already: the order stays.
@@ -220,7 +225,7 @@ class Assembler:
         source = self._source(epoch)
         if source is None or source.process != ENGINE_CORE:
             return
-        loss = Loss(source.key, epoch, last_seen_unix_nano)
+        loss = EngineLoss(source.key, epoch, last_seen_unix_nano)
         for request in self._requests.values():
             if request.chapter.lose(loss, logged):
                 self._push(request, logged)
@@ -311,7 +316,7 @@ class Assembler:
             parent_span_id=parent,
         )
         if earlier is None and chapter.ended and due.closed_at > self._delivered:
-            self._remembered.put(request.key, Remembered(identity, verdict))
+            self._remembered.put(request.key, FinishedRequest(identity, verdict))
         return Finished(
             due.closed_at,
             chapter.first_batch,
@@ -320,5 +325,5 @@ class Assembler:
             0 if verdict.keep else len(spans),
         )
 
-    def _judge(self, facts: RequestFacts, identity: RequestIdentity) -> Verdict:
+    def _judge(self, facts: RequestFacts, identity: RequestIdentity) -> SamplingDecision:
         return judge(facts, identity, self._sample_ratio(facts.source), self._limits.long_deferral_nano)

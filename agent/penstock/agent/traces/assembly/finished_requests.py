@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.traces.assembly.model import Remembered
-    from penstock.agent.traces.spans.entries import RequestKey
+    from penstock.agent.traces.assembly.model import FinishedRequest
+    from penstock.agent.traces.spans import RequestKey
 
 # Measured: a parsed batch takes five times its bytes, and one entry that is held keeps all of it.
 _SWELL = 5
@@ -20,7 +20,7 @@ _REMEMBERED_BYTES = 1024
 _CHARACTER = 4
 
 
-class Holding:
+class PendingBytes:
     """The bytes that entries in wait take: their own, and those of the batches that they are parts of."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Holding:
                 self.bytes -= self._sizes.pop(batch)
 
 
-class Remembering:
+class FinishedRequests:
     """Finished requests, for what comes late; the oldest are forgotten.
 
     Args:
@@ -58,14 +58,14 @@ class Remembering:
     def __init__(self, most: int, max_bytes: int) -> None:
         self._most = most
         self._max_bytes = max_bytes
-        self._requests: OrderedDict[RequestKey, Remembered] = OrderedDict()
+        self._requests: OrderedDict[RequestKey, FinishedRequest] = OrderedDict()
         self.bytes = 0
 
-    def get(self, key: RequestKey) -> Remembered | None:
+    def get(self, key: RequestKey) -> FinishedRequest | None:
         """Return one; None if it is forgotten, or never was."""
         return self._requests.get(key)
 
-    def put(self, key: RequestKey, done: Remembered) -> None:
+    def put(self, key: RequestKey, done: FinishedRequest) -> None:
         """Remember one as the newest."""
         old = self._requests.pop(key, None)
         if old is not None:
@@ -80,7 +80,7 @@ class Remembering:
         return len(self._requests)
 
 
-def _weight(key: RequestKey, done: Remembered) -> int:
+def _weight(key: RequestKey, done: FinishedRequest) -> int:
     identity = done.identity
     characters = sum(map(len, (*key, identity.request_id, identity.prefill_request_id, identity.tracestate)))
     return _REMEMBERED_BYTES + _CHARACTER * characters

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.journal.read_budget import Allowance
-from penstock.agent.traces.assembly.model import Remembered
+from penstock.agent.journal import ReadBudget
+from penstock.agent.traces.assembly.model import FinishedRequest
 from penstock.agent.traces.assembly.sampling import judge
 from penstock.agent.traces.assembly.segments import chapters
-from penstock.agent.traces.spans.entries import request_entries
-from penstock.agent.traces.spans.request_history import RequestFacts
+from penstock.agent.traces.spans import RequestFacts, request_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Reader
     from penstock.agent.model import LoggedBatch, Source
-    from penstock.agent.traces.assembly.model import Limits
-    from penstock.agent.traces.spans.entries import RequestKey
+    from penstock.agent.traces.assembly.model import AssemblyLimits
+    from penstock.agent.traces.spans import RequestKey
     from penstock.proto.v1.ingest_pb2 import Batch
 
 
@@ -31,15 +30,15 @@ def recall(
     now: LoggedBatch,
     *,
     sample_ratio: Callable[[Source], float],
-    limits: Limits,
-) -> Remembered | None:
+    limits: AssemblyLimits,
+) -> FinishedRequest | None:
     """Return what was decided about a request that was closed before the batch *now*; None if it was not.
 
     Only what comes before counts, so that a walk that begins again decides as the first one did.
     """
     earlier = [
         (logged, source, reader.parse(logged))
-        for logged in reader.request_batches(key.request_id, now.id, Allowance(_BYTES))
+        for logged in reader.request_batches(key.request_id, now.id, ReadBudget(_BYTES))
         if (source := reader.source(logged.epoch)) is not None
     ]
     # Most often it was not closed: then its entries need not be taken out of their batches.
@@ -57,8 +56,8 @@ def recall(
     verdict = judge(facts, facts.identity, sample_ratio(facts.source), limits.long_deferral_nano)
     running = now.received_unix_nano - last.closed_unix_nano
     if running >= limits.grace_nano:
-        return Remembered(facts.identity, verdict)
-    return Remembered(facts.identity, verdict, last.closed_at, running)
+        return FinishedRequest(facts.identity, verdict)
+    return FinishedRequest(facts.identity, verdict, last.closed_at, running)
 
 
 def _closes(key: RequestKey, source: Source, batch: Batch) -> bool:

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.agent.traces.assembly.sampling import Verdict
-    from penstock.agent.traces.spans.ids import RequestIdentity
-    from penstock.agent.traces.spans.model import Span
+    from penstock.agent.traces.assembly.sampling import SamplingDecision
+    from penstock.agent.traces.spans import RequestIdentity, Span
 
 _SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AssemblyLimits:
     """Bounds of the fold, in nanoseconds and entries.
 
     Attributes:
@@ -43,7 +42,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class FinishedRequest:
     """A request whose spans are finished: what later ones need of it.
 
     Attributes:
@@ -54,7 +53,7 @@ class Remembered:
     """
 
     identity: RequestIdentity
-    verdict: Verdict
+    verdict: SamplingDecision
     open_at: int = 0
     open_for_nano: int = 0
 

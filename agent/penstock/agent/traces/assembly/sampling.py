@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.agent.traces.spans.ids import RequestIdentity, TraceContext
-    from penstock.agent.traces.spans.request_history import RequestFacts
+    from penstock.agent.traces.spans import RequestFacts, RequestIdentity, TraceContext
 
 _LOW_64_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SamplingDecision:
     """Whether spans are exported, and whether that is against a "no"."""
 
     keep: bool
@@ -25,7 +24,7 @@ def in_ratio(trace_id: str, ratio: float) -> bool:
     return (int(trace_id, 16) & _LOW_64_BITS) < round(ratio * (_LOW_64_BITS + 1))
 
 
-def decide(trace_id: str, caller: TraceContext | None, ratio: float, *, notable: bool) -> Verdict:
+def decide(trace_id: str, caller: TraceContext | None, ratio: float, *, notable: bool) -> SamplingDecision:
     """Decide about one trace.
 
     Args:
@@ -36,10 +35,12 @@ def decide(trace_id: str, caller: TraceContext | None, ratio: float, *, notable:
 
     """
     wanted = in_ratio(trace_id, ratio) and (caller is None or caller.sampled)
-    return Verdict(keep=wanted or notable, forced=notable and not wanted)
+    return SamplingDecision(keep=wanted or notable, forced=notable and not wanted)
 
 
-def judge(facts: RequestFacts, identity: RequestIdentity, ratio: float, long_deferral_nano: int) -> Verdict:
+def judge(
+    facts: RequestFacts, identity: RequestIdentity, ratio: float, long_deferral_nano: int
+) -> SamplingDecision:
     """Decide about the trace of a request."""
     notable = facts.notable(long_deferral_nano)
     return decide(identity.trace_id, identity.caller, ratio, notable=notable)

@@ -10,20 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.model import ENGINE_CORE
-from penstock.agent.traces.spans.model import EventEntry
-from penstock.agent.traces.spans.request_history import entry_time
+from penstock.agent.traces.spans import EventEntry, entry_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.model import EngineKey, LoggedBatch
-    from penstock.agent.traces.assembly.model import Limits
-    from penstock.agent.traces.spans.ids import RequestIdentity
-    from penstock.agent.traces.spans.model import Entry
-    from penstock.agent.traces.spans.request_history import RequestFacts
+    from penstock.agent.traces.assembly.model import AssemblyLimits
+    from penstock.agent.traces.spans import Entry, RequestFacts, RequestIdentity
 
 
-class Loss(NamedTuple):
+class EngineLoss(NamedTuple):
     """The EngineCore with this epoch is gone."""
 
     engine: EngineKey
@@ -32,7 +29,7 @@ class Loss(NamedTuple):
 
 
 @dataclass(slots=True)
-class Chapter:
+class Segment:
     """Entries of one request whose spans are finished together.
 
     Attributes:
@@ -58,7 +55,7 @@ class Chapter:
     lost_unix_nano: int = 0
 
     @classmethod
-    def begin(cls, entry: Entry, logged: LoggedBatch, *, late: bool) -> Chapter:
+    def begin(cls, entry: Entry, logged: LoggedBatch, *, late: bool) -> Segment:
         """Return the chapter that *entry* of the batch *logged* opens; it is empty."""
         return cls(entry.source.key, entry_time(entry), logged.id, late)
 
@@ -73,7 +70,7 @@ class Chapter:
         self.ended = self.ended or ends
         return (ends or self.late) and self.close(logged.id, logged.received_unix_nano)
 
-    def lose(self, loss: Loss, logged: LoggedBatch) -> bool:
+    def lose(self, loss: EngineLoss, logged: LoggedBatch) -> bool:
         """Close it if the EngineCore that told of it is gone.
 
         What only other processes have told of goes with the engine; the requests of the engine's next start are younger.
@@ -118,7 +115,9 @@ class Chapter:
         return replace(ended, apart=apart), ended.span_id
 
 
-def chapters(log: Iterable[tuple[LoggedBatch, Entry | Loss | None]], limits: Limits) -> list[Chapter]:
+def chapters(
+    log: Iterable[tuple[LoggedBatch, Entry | EngineLoss | None]], limits: AssemblyLimits
+) -> list[Segment]:
     """Return the chapters of a request as the export makes them, but for what that gave up for want of room.
 
     Args:
@@ -126,13 +125,13 @@ def chapters(log: Iterable[tuple[LoggedBatch, Entry | Loss | None]], limits: Lim
         limits: those of the export.
 
     """
-    told: list[Chapter] = []
+    told: list[Segment] = []
     since = 0
     for logged, item in log:
         chapter = told[-1] if told else None
         if chapter is not None and logged.received_unix_nano >= since + limits.max_age_nano:
             chapter.close(logged.id, since + limits.max_age_nano)
-        if isinstance(item, Loss):
+        if isinstance(item, EngineLoss):
             if chapter is not None:
                 chapter.lose(item, logged)
         elif item is not None:
@@ -140,7 +139,7 @@ def chapters(log: Iterable[tuple[LoggedBatch, Entry | Loss | None]], limits: Lim
                 late = any(earlier.ended for earlier in told)
                 if late and isinstance(item, EventEntry) and item.event.HasField("handshake"):
                     continue  # It links to nothing any more.
-                chapter, since = Chapter.begin(item, logged, late=late), logged.received_unix_nano
+                chapter, since = Segment.begin(item, logged, late=late), logged.received_unix_nano
                 told.append(chapter)
             chapter.add(item, logged)
     return told

@@ -1,1 +1,15 @@
 """From finished spans to an OTLP backend, with a cursor in the journal."""
+
+from __future__ import annotations
+
+from penstock.agent.traces.export.backend_probe import unreachable
+from penstock.agent.traces.export.exporter import TraceExporter
+from penstock.agent.traces.export.otlp_config import ExportSettings
+from penstock.agent.traces.export.status import ExportStatus
+
+__all__ = [
+    "ExportSettings",
+    "ExportStatus",
+    "TraceExporter",
+    "unreachable",
+]

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.traces.export.otlp_status import MAX_TEXT, ExportError, Fate
+from penstock.agent.traces.export.otlp_status import MAX_TEXT, ExportError, ExportStatusCode
 from penstock.agent.traces.export.suspect_spans import Suspects
 from penstock.agent.traces.spans.sdk_spans import SpanConverter
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from penstock.agent.batch.samples import ProbeSample, TransferSample
+    from penstock.agent.batch import ProbeSample, TransferSample
     from penstock.agent.model import Source
-    from penstock.agent.traces.export.otlp_client import Backend
+    from penstock.agent.traces.export.otlp_client import OtlpClient
     from penstock.agent.traces.export.suspect_spans import Suspect
-    from penstock.agent.traces.spans.model import Span
+    from penstock.agent.traces.spans import Span
     from penstock.proto.v1.events_pb2 import Event
 
     OnExported = Callable[[Source, Event | TransferSample | ProbeSample, str, str], None]
@@ -56,7 +56,7 @@ class Delivery:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: OtlpClient,
         stopping: threading.Event,
         on_exported: OnExported | None = None,
         observe: Callable[[float], None] = lambda _seconds: None,
@@ -107,12 +107,12 @@ class Delivery:
                 searching, failures = True, 0
                 self._taken()
                 continue
-            if error.fate is Fate.REFUSED:
+            if error.fate is ExportStatusCode.REFUSED:
                 self._cut(parts, error)
                 continue
             failures += 1
             self.suspects.failed()
-            searching = searching and error.fate is Fate.DOUBTFUL and failures <= _SEARCH_DEPTH
+            searching = searching and error.fate is ExportStatusCode.DOUBTFUL and failures <= _SEARCH_DEPTH
             if searching and (len(parts[-1]) > 1 or self._make_room()):
                 self._cut(parts, error)
                 continue
@@ -120,7 +120,11 @@ class Delivery:
             report()
             if last:
                 return False
-            if error.fate is Fate.DOUBTFUL and failures >= _DOUBTFUL_TRIES and self._set_aside(parts, error):
+            if (
+                error.fate is ExportStatusCode.DOUBTFUL
+                and failures >= _DOUBTFUL_TRIES
+                and self._set_aside(parts, error)
+            ):
                 return True
             self._pause(error.wait)
         return True
@@ -139,7 +143,7 @@ class Delivery:
         try:
             readable = [self._converter.readable(span, replayed=replayed) for span in spans]
         except Exception as error:  # noqa: BLE001  (a span that cannot be converted must not end the export)
-            return ExportError(f"{type(error).__name__}: {error}"[:MAX_TEXT], Fate.REFUSED)
+            return ExportError(f"{type(error).__name__}: {error}"[:MAX_TEXT], ExportStatusCode.REFUSED)
         begun = time.monotonic()
         answer = self._backend.send(readable)
         self._observe(time.monotonic() - begun)
@@ -161,7 +165,7 @@ class Delivery:
         if len(part) > 1:
             middle = len(part) // 2
             parts += (part[middle:], part[:middle])
-        elif error.fate is Fate.REFUSED:
+        elif error.fate is ExportStatusCode.REFUSED:
             self._give_up(part[0], error.text)
         else:
             self.suspects.add(part[0], error.text)
@@ -194,10 +198,10 @@ class Delivery:
             if error is None:
                 self._recovered()
                 self.suspects.cleared(suspect)
-            elif error.fate is Fate.REFUSED:
+            elif error.fate is ExportStatusCode.REFUSED:
                 self.suspects.remove(suspect)
                 self._give_up(suspect.span, error.text)
-            elif error.fate is Fate.DOUBTFUL:
+            elif error.fate is ExportStatusCode.DOUBTFUL:
                 self.suspects.refused(suspect, error.text)
             else:
                 self._failed(error)

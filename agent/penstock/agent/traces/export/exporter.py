@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import StateError
-from penstock.agent.traces.assembly.model import Limits
-from penstock.agent.traces.export.journal_tail import Walk
+from penstock.agent.traces.assembly import AssemblyLimits
+from penstock.agent.traces.export.journal_tail import JournalTail
 from penstock.agent.traces.export.status import ExportStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.agent.journal.journal import Journal
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Journal, Reader
     from penstock.agent.model import Source
     from penstock.agent.traces.export.delivery import Delivery, OnExported
-    from penstock.agent.traces.export.otlp_client import Backend
+    from penstock.agent.traces.export.otlp_client import OtlpClient
     from penstock.agent.traces.export.otlp_config import ExportSettings
 
 _log = structlog.get_logger(__name__)
@@ -67,21 +66,21 @@ class TraceExporter:
         on_exported: OnExported | None = None,
         observe: Callable[[float], None] = lambda _seconds: None,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
-        limits: Limits | None = None,
+        limits: AssemblyLimits | None = None,
     ) -> None:
         self._journal = journal
         self._sample_ratio = sample_ratio
-        self._limits = limits or Limits()
+        self._limits = limits or AssemblyLimits()
         self._stopping = threading.Event()
         self._deadline = 0.0
-        self._backend: Backend | None = None
+        self._backend: OtlpClient | None = None
         self._delivery: Delivery | None = None
         if settings.endpoint:
             # Imported here: an agent without an endpoint needs nothing of OpenTelemetry's SDK.
             from penstock.agent.traces.export.delivery import Delivery  # noqa: PLC0415
-            from penstock.agent.traces.export.otlp_client import Backend  # noqa: PLC0415
+            from penstock.agent.traces.export.otlp_client import OtlpClient  # noqa: PLC0415
 
-            self._backend = Backend(settings)
+            self._backend = OtlpClient(settings)
             self._delivery = Delivery(self._backend, self._stopping, on_exported, observe)
         self._saved: tuple[int, int] | None = None
         self._status = ExportStatus(endpoint=settings.shown)
@@ -137,7 +136,7 @@ class TraceExporter:
             self._stopping.wait(_FOLLOW_SECONDS)
 
     def _walk(self, reader: Reader, delivery: Delivery) -> None:
-        walk = Walk(
+        walk = JournalTail(
             reader,
             delivery,
             self._saved or reader.cursor(CURSOR),
@@ -160,7 +159,7 @@ class TraceExporter:
             else:
                 return
 
-    def _moved(self, walk: Walk) -> None:
+    def _moved(self, walk: JournalTail) -> None:
         delivery = self._delivery
         self._save(walk.low, walk.exported)
         self._status = replace(

@@ -8,17 +8,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly import Assembler, recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Reader
     from penstock.agent.model import Source
-    from penstock.agent.traces.assembly.model import Finished, Limits
+    from penstock.agent.traces.assembly import AssemblyLimits, Finished
     from penstock.agent.traces.export.delivery import Delivery
-    from penstock.agent.traces.spans.model import Span
+    from penstock.agent.traces.spans import Span
 
 _log = structlog.get_logger(__name__)
 
@@ -31,7 +30,7 @@ _SOURCE_SECONDS = 1.0
 _COMMIT_NANO = 500_000_000
 
 
-class Walk:
+class JournalTail:
     """One walk from the cursor on; one thread.
 
     Attributes:
@@ -52,8 +51,8 @@ class Walk:
         cursor: tuple[int, int],
         *,
         sample_ratio: Callable[[Source], float],
-        limits: Limits,
-        moved: Callable[[Walk], None],
+        limits: AssemblyLimits,
+        moved: Callable[[JournalTail], None],
     ) -> None:
         self._reader = reader
         self._delivery = delivery

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from penstock.agent.errors import ConfigError
-from penstock.agent.traces.export.otlp_status import MAX_TEXT, ExportError, Fate, Taken
+from penstock.agent.traces.export.otlp_status import MAX_TEXT, Accepted, ExportError, ExportStatusCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Sender(Protocol):
         """Let go of the connection; on the thread that sends, or when that has ended."""
 
 
-class Backend:
+class OtlpClient:
     """Sends spans to where the settings say; one thread, but for :meth:`interrupt`.
 
     Raises:
@@ -49,18 +49,18 @@ class Backend:
                 " check the OTEL_EXPORTER_OTLP_* variables"
             ) from error
 
-    def send(self, spans: Sequence[ReadableSpan]) -> Taken | ExportError:
+    def send(self, spans: Sequence[ReadableSpan]) -> Accepted | ExportError:
         """Send *spans*. Blocks for OTEL_EXPORTER_OTLP_TIMEOUT at most."""
         try:
             request = encode_spans(spans)
         except Exception as error:  # noqa: BLE001  (a span that cannot be encoded must not end the export)
-            return ExportError(f"{type(error).__name__}: {error}"[:MAX_TEXT], Fate.REFUSED)
+            return ExportError(f"{type(error).__name__}: {error}"[:MAX_TEXT], ExportStatusCode.REFUSED)
         answer = self._sender.send(request)
         if isinstance(answer, ExportError):
             return answer
         partial = answer.partial_success
         rejected = min(max(partial.rejected_spans, 0), len(spans))
-        return Taken(rejected, partial.error_message[:MAX_TEXT])
+        return Accepted(rejected, partial.error_message[:MAX_TEXT])
 
     def interrupt(self) -> None:
         """Make a call that is under way give up; from any thread. Nothing can be sent afterwards."""

@@ -26,7 +26,7 @@ MAX_TEXT = 300
 _MAX_WAIT = 300.0
 
 
-class Fate(Enum):
+class ExportStatusCode(Enum):
     """What to do with spans that were not taken."""
 
     RETRY = "retry"
@@ -44,12 +44,12 @@ class ExportError:
     """
 
     text: str
-    fate: Fate = Fate.RETRY
+    fate: ExportStatusCode = ExportStatusCode.RETRY
     wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Accepted:
     """The spans were delivered, but for *rejected* ones, for the reason *text*."""
 
     rejected: int = 0
@@ -93,10 +93,13 @@ def of_grpc(
     text = f"{code.name}: {details}"[:MAX_TEXT]
     wait = _retry_info(trailers)
     if wait is None and _too_large(details):
-        return ExportError(text, Fate.REFUSED)
+        return ExportError(text, ExportStatusCode.REFUSED)
     if code in _GRPC_RETRY:
-        return ExportError(text, Fate.RETRY, wait or 0.0)
-    return ExportError(text, Fate.REFUSED if code is grpc.StatusCode.INVALID_ARGUMENT else Fate.DOUBTFUL)
+        return ExportError(text, ExportStatusCode.RETRY, wait or 0.0)
+    return ExportError(
+        text,
+        ExportStatusCode.REFUSED if code is grpc.StatusCode.INVALID_ARGUMENT else ExportStatusCode.DOUBTFUL,
+    )
 
 
 def of_http(status: int, headers: Mapping[str, str], body: bytes, now: float) -> ExportError | None:
@@ -105,10 +108,10 @@ def of_http(status: int, headers: Mapping[str, str], body: bytes, now: float) ->
         return None
     text = f"HTTP {status}: {_http_text(headers, body)}"[:MAX_TEXT]
     if status in _HTTP_REFUSED or (status in _HTTP_RETRY and _too_large(text)):
-        return ExportError(text, Fate.REFUSED)
+        return ExportError(text, ExportStatusCode.REFUSED)
     if status in _HTTP_RETRY or status < _HTTP_ERROR:
-        return ExportError(text, Fate.RETRY, _retry_after(headers.get("Retry-After", ""), now))
-    return ExportError(text, Fate.DOUBTFUL)
+        return ExportError(text, ExportStatusCode.RETRY, _retry_after(headers.get("Retry-After", ""), now))
+    return ExportError(text, ExportStatusCode.DOUBTFUL)
 
 
 def _too_large(text: str) -> bool:

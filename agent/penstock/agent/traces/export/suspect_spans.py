@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.traces.spans.model import Span
+    from penstock.agent.traces.spans import Span
 
 # So often in a row: refused, and the next other call taken.
 STRIKES = 8

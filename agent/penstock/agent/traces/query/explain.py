@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.deeds import HASH_LENGTH, action
 from penstock.agent.traces.query.search import find
-from penstock.agent.traces.spans import attributes
-from penstock.agent.traces.spans.loads import ends_a_load, loads
+from penstock.agent.traces.spans import attributes, ends_a_load, loads
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.agent.journal.reader import Reader
-    from penstock.agent.traces.query.search import Story
-    from penstock.agent.traces.spans.loads import Load
-    from penstock.agent.traces.spans.model import EventEntry
-    from penstock.agent.traces.spans.request_history import RequestFacts
+    from penstock.agent.journal import Reader
+    from penstock.agent.traces.query.search import RequestTrace
+    from penstock.agent.traces.spans import EventEntry, Load, RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -49,7 +46,7 @@ def explain(reader: Reader, request_id: str) -> admin_pb2.Explanation:
     )
 
 
-def sentences(story: Story) -> Iterator[str]:
+def sentences(story: RequestTrace) -> Iterator[str]:
     """Yield the sentences about one request; one at least."""
     facts = story.facts
     told = False
@@ -62,7 +59,7 @@ def sentences(story: Story) -> Iterator[str]:
         yield f"The log says more about {story.key.request_id} than is read for one question: the oldest of it is left out here."
 
 
-def _subject(story: Story) -> str:
+def _subject(story: RequestTrace) -> str:
     source = story.source
     role = "" if source.role in ("", "unspecified", "unknown") else f"{source.role} "
     return f"Request {story.key.request_id} on {role}engine {source.key}"

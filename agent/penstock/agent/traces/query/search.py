@@ -11,22 +11,26 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import NotFoundError
-from penstock.agent.journal.read_budget import STEP_SECONDS, Allowance
+from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.agent.model import ENGINE_CORE
-from penstock.agent.traces.assembly.model import Limits
-from penstock.agent.traces.assembly.segments import Chapter, Loss, chapters
-from penstock.agent.traces.spans.entries import RequestKey, alone, request_entries
-from penstock.agent.traces.spans.ids import external_id
-from penstock.agent.traces.spans.model import EventEntry
-from penstock.agent.traces.spans.request_history import RequestFacts, entry_time
+from penstock.agent.traces.assembly import AssemblyLimits, EngineLoss, Segment, chapters
+from penstock.agent.traces.spans import (
+    EventEntry,
+    RequestFacts,
+    RequestKey,
+    alone,
+    entry_time,
+    external_id,
+    request_entries,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
-    from penstock.agent.journal.reader import Reader
+    from penstock.agent.journal import Reader
     from penstock.agent.model import EngineKey, LoggedBatch, Source
-    from penstock.agent.traces.spans.model import Entry
+    from penstock.agent.traces.spans import Entry
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 # vLLM's OpenAI server puts these before what the client sends as X-Request-Id.
@@ -42,7 +46,7 @@ _BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RequestTrace:
     """What the journal knows of one request.
 
     Attributes:
@@ -56,7 +60,7 @@ class Story:
 
     key: RequestKey
     facts: RequestFacts
-    chapters: tuple[Chapter, ...]
+    chapters: tuple[Segment, ...]
     asked: bool
     handshakes: tuple[EventEntry, ...]
     cut: bool = False
@@ -72,7 +76,7 @@ class Story:
         return self.facts.identity.trace_id
 
 
-def find(reader: Reader, text: str) -> list[Story]:
+def find(reader: Reader, text: str) -> list[RequestTrace]:
     """Return the stories of one trace, those that were asked for first, each kind by time.
 
     Args:
@@ -84,7 +88,7 @@ def find(reader: Reader, text: str) -> list[Story]:
 
     """
     asked = _ask(reader, text)
-    allowance = Allowance(_BYTES, STEP_SECONDS)
+    allowance = ReadBudget(_BYTES, STEP_SECONDS)
     entries = _gather(reader, asked, allowance)
     kept = [entry for found in entries.values() for _, entry in found.kept]
     engines = {entry.source.key for entry in kept}
@@ -136,7 +140,7 @@ def _by_trace(reader: Reader, trace_id: str) -> set[str]:
     """Look through the newest requests: the trace id is a hash, or the caller's."""
     found = set()
     rows = reader.scan(
-        kinds=("request_closed",), limit=_MAX_CLOSED_SCANNED, allowance=Allowance(seconds=STEP_SECONDS)
+        kinds=("request_closed",), limit=_MAX_CLOSED_SCANNED, allowance=ReadBudget(seconds=STEP_SECONDS)
     )
     for logged, index in rows:
         event = reader.parse(logged).events[index]
@@ -149,7 +153,7 @@ def _by_trace(reader: Reader, trace_id: str) -> set[str]:
 
 
 def _pairs(
-    reader: Reader, request_id: str, allowance: Allowance
+    reader: Reader, request_id: str, allowance: ReadBudget
 ) -> Iterator[tuple[LoggedBatch, RequestKey, Entry]]:
     """Yield all entries of the batches that name a request, one batch in memory at a time, the newest first."""
     for logged in reader.request_batches_newest_first(request_id, allowance=allowance):
@@ -161,7 +165,7 @@ def _pairs(
 
 def _internal_ids(reader: Reader, name: str) -> set[str]:
     found: set[str] = set()
-    for _, key, entry in _pairs(reader, name, Allowance(_BYTES, STEP_SECONDS)):
+    for _, key, entry in _pairs(reader, name, ReadBudget(_BYTES, STEP_SECONDS)):
         names = {key.request_id, external_id(key.request_id)}
         if isinstance(entry, EventEntry) and entry.event.HasField("request_closed"):
             names.add(entry.event.request_closed.external_request_id)
@@ -191,7 +195,7 @@ class _Entries:
             self.dropped += 1
 
 
-def _gather(reader: Reader, asked: set[str], allowance: Allowance) -> dict[RequestKey, _Entries]:
+def _gather(reader: Reader, asked: set[str], allowance: ReadBudget) -> dict[RequestKey, _Entries]:
     """Collect the entries of the requests, and of those on the other side of them, both ways."""
     entries: dict[RequestKey, _Entries] = defaultdict(_Entries)
     seen, waiting = set(asked), deque(sorted(asked))
@@ -215,35 +219,37 @@ def _story(
     reader: Reader,
     key: RequestKey,
     entries: _Entries,
-    endings: Iterable[tuple[LoggedBatch, Loss | None]],
+    endings: Iterable[tuple[LoggedBatch, EngineLoss | None]],
     *,
     asked: bool,
     cut: bool,
-) -> Story:
+) -> RequestTrace:
     facts = RequestFacts.of(key.request_id, (entry for _, entry in entries.kept), dropped=entries.dropped)
     if not facts.own:
-        return Story(key, facts, (), asked, ())
-    told = chapters(sorted([*entries.kept, *endings], key=lambda each: each[0].id), Limits())
+        return RequestTrace(key, facts, (), asked, ())
+    told = chapters(sorted([*entries.kept, *endings], key=lambda each: each[0].id), AssemblyLimits())
     if facts.closed is None:
         facts = replace(facts, lost_unix_nano=told[-1].lost_unix_nano)
-    return Story(key, facts, tuple(told), asked, _handshakes(reader, facts), cut or entries.dropped > 0)
+    return RequestTrace(
+        key, facts, tuple(told), asked, _handshakes(reader, facts), cut or entries.dropped > 0
+    )
 
 
 def _endings(
     reader: Reader, engines: AbstractSet[EngineKey], since_unix_nano: int
-) -> Iterator[tuple[LoggedBatch, Loss | None]]:
+) -> Iterator[tuple[LoggedBatch, EngineLoss | None]]:
     """Yield what ends requests of *engines* without a word about them: these vanished or said goodbye, and time."""
     for logged, index in reader.scan(
         kinds=("source_lost",),
         since_unix_nano=since_unix_nano,
         limit=_MAX_EVENTS_SCANNED,
-        allowance=Allowance(_BYTES, STEP_SECONDS),
+        allowance=ReadBudget(_BYTES, STEP_SECONDS),
     ):
         event = reader.parse(logged).events[index].source_lost
         source = reader.source(event.epoch)
         if source is not None and source.process == ENGINE_CORE and source.key in engines:
-            yield _stamp(logged), Loss(source.key, event.epoch, event.last_seen_unix_nano)
-    allowance = Allowance(_BYTES, STEP_SECONDS)
+            yield _stamp(logged), EngineLoss(source.key, event.epoch, event.last_seen_unix_nano)
+    allowance = ReadBudget(_BYTES, STEP_SECONDS)
     # The oldest first: a request ends with the first end of its engine.
     for row in reader.source_rows():
         if (
@@ -259,7 +265,7 @@ def _endings(
         if last is not None:
             allowance.take(len(last.body))
             if reader.parse(last).HasField("goodbye"):
-                yield _stamp(last), Loss(row.source.key, row.source.epoch, last.received_unix_nano)
+                yield _stamp(last), EngineLoss(row.source.key, row.source.epoch, last.received_unix_nano)
     newest = reader.batch(reader.last())
     if newest is not None:
         yield _stamp(newest), None

@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.query.search import find
-from penstock.agent.traces.spans import semconv
-from penstock.agent.traces.spans.request_history import RequestFacts
-from penstock.agent.traces.spans.request_spans import request_spans
+from penstock.agent.traces.spans import RequestFacts, request_spans, semconv
 from penstock.agent.traces.spans.sdk_spans import service_name
 from penstock.agent.traces.spans.standalone_spans import standalone_spans
 from penstock.proto.v1 import admin_pb2, common_pb2
@@ -16,10 +14,9 @@ from penstock.proto.v1 import admin_pb2, common_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.journal.reader import Reader
-    from penstock.agent.traces.query.search import Story
-    from penstock.agent.traces.spans.ids import RequestIdentity
-    from penstock.agent.traces.spans.model import AttributeValue, Span
+    from penstock.agent.journal import Reader
+    from penstock.agent.traces.query.search import RequestTrace
+    from penstock.agent.traces.spans import AttributeValue, RequestIdentity, Span
 
 
 def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
@@ -46,7 +43,7 @@ def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
     )
 
 
-def _spans(story: Story) -> Iterator[Span]:
+def _spans(story: RequestTrace) -> Iterator[Span]:
     """Yield the spans of a request, chapter by chapter, as the export builds them."""
     ended: RequestIdentity | None = None
     for chapter in story.chapters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.spans import semconv
-from penstock.agent.traces.spans.model import EventEntry, Link
+from penstock.agent.traces.spans.model import EventEntry, SpanLink
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2
 
@@ -116,10 +116,10 @@ def within(moment: int, begin: int, end: int) -> int:
     return moment if begin <= moment <= end else 0
 
 
-def prefill_link(identity: RequestIdentity) -> tuple[Link, ...]:
+def prefill_link(identity: RequestIdentity) -> tuple[SpanLink, ...]:
     """Return the link of the decode side to prefill's request; nothing on the prefill side."""
     prefill = identity.prefill_span
-    return () if prefill is None else (Link(*prefill, semconv.REQUEST),)
+    return () if prefill is None else (SpanLink(*prefill, semconv.REQUEST),)
 
 
 def of_failure(channel: int, mode: int) -> str:

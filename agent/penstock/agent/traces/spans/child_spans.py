@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from penstock.agent.traces.spans import attributes as parts
 from penstock.agent.traces.spans import ids, semconv
 from penstock.agent.traces.spans.loads import ends_a_load
-from penstock.agent.traces.spans.model import Link, Span
+from penstock.agent.traces.spans.model import Span, SpanLink
 from penstock.agent.traces.spans.request_history import Cause
 from penstock.proto.v1 import common_pb2, events_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.agent.batch.samples import ProbeSample
+    from penstock.agent.batch import ProbeSample
     from penstock.agent.traces.spans.deferrals import Wait
     from penstock.agent.traces.spans.loads import Load
     from penstock.agent.traces.spans.model import AttributeValue, Entry, EventEntry, ProbeEntry
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 _OF_A_LEASE = frozenset((common_pb2.FAILURE_MODE_EXPIRED, common_pb2.FAILURE_MODE_LATE_READ))
 
 
-def _handshake_links(handshakes: Iterable[int]) -> tuple[Link, ...]:
+def _handshake_links(handshakes: Iterable[int]) -> tuple[SpanLink, ...]:
     return tuple(
-        Link(*ids.handshake_ids(handshake), semconv.HANDSHAKE) for handshake in sorted(set(handshakes) - {0})
+        SpanLink(*ids.handshake_ids(handshake), semconv.HANDSHAKE)
+        for handshake in sorted(set(handshakes) - {0})
     )
 
 
@@ -50,7 +51,7 @@ def _failure_attributes(failure: TransferFailure) -> dict[str, AttributeValue]:
 
 
 @dataclass(frozen=True)
-class Children:
+class ChildSpans:
     """Builds the spans below one request; see :func:`penstock.agent.traces.spans.request_spans.request_spans`.
 
     Attributes:
@@ -164,7 +165,7 @@ class Children:
         delays = [entry.event.transfer_delayed for entry in self.facts.delays]
         return [delay for delay in delays if delay.channel == load.channel]
 
-    def _load_links(self, load: Load) -> tuple[Link, ...]:
+    def _load_links(self, load: Load) -> tuple[SpanLink, ...]:
         """Link to prefill's request, and to the handshakes that the load waited for or fell victim to."""
         handshakes = [entry.event.transfer_failure.handshake_id for entry in load.failures]
         handshakes += [delay.handshake_id for delay in self._delays(load)]
@@ -281,7 +282,7 @@ class Children:
         *,
         client: bool = False,
         error: str | None = None,
-        links: tuple[Link, ...] = (),
+        links: tuple[SpanLink, ...] = (),
     ) -> Span:
         # A handshake that others wait for, too, may have begun before the request.
         begin, end = (max(time, self.identity.began_unix_nano) for time in times)

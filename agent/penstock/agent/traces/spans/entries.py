@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.batch.rows import with_kinds
-from penstock.agent.batch.samples import probe_samples, transfer_samples
+from penstock.agent.batch import probe_samples, transfer_samples, with_kinds
 from penstock.agent.traces.spans.model import EventEntry, ProbeEntry, SampleEntry
 from penstock.proto.v1.events_pb2 import Event
 

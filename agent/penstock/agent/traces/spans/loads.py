@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.proto.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from penstock.agent.batch.samples import TransferSample
+    from penstock.agent.batch import TransferSample
     from penstock.agent.traces.spans.model import EventEntry, SampleEntry
     from penstock.agent.traces.spans.request_history import RequestFacts
     from penstock.proto.v1.events_pb2 import LoadOutcome, TransferFailure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.agent.batch.samples import ProbeSample, TransferSample
+    from penstock.agent.batch import ProbeSample, TransferSample
     from penstock.agent.model import Source
     from penstock.proto.v1.events_pb2 import Event
 
@@ -61,7 +61,7 @@ Entry: TypeAlias = EventEntry | SampleEntry | ProbeEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SpanLink:
     """Another span, in whatever trace; *to* is its name."""
 
     trace_id: str
@@ -97,7 +97,7 @@ class Span:
     attributes: Mapping[str, AttributeValue]
     client: bool = False
     error: str | None = None
-    links: tuple[Link, ...] = ()
+    links: tuple[SpanLink, ...] = ()
     request_id: str = ""
     entries: tuple[Entry, ...] = field(default=(), repr=False)
     remote_parent: bool = False

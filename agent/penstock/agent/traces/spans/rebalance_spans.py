@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.batch.balancedness import balancedness
+from penstock.agent.batch import balancedness
 from penstock.agent.traces.spans import attributes, ids, semconv
 from penstock.agent.traces.spans.model import Span
 from penstock.proto.v1 import common_pb2, events_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.spans import attributes, ids, semconv
-from penstock.agent.traces.spans.child_spans import Children
+from penstock.agent.traces.spans.child_spans import ChildSpans
 from penstock.agent.traces.spans.loads import loads
 from penstock.agent.traces.spans.model import EventEntry, Span
 from penstock.proto.v1 import common_pb2
@@ -43,9 +43,9 @@ def request_spans(
         return []
     common, loaded = dict(common or {}), loads(facts)
     if parent_span_id is not None:
-        return Children(facts, identity, loaded, common, parent_span_id).spans()
+        return ChildSpans(facts, identity, loaded, common, parent_span_id).spans()
     request = _request_span(facts, identity, loaded, common)
-    return [request, *Children(facts, identity, loaded, common, request.span_id).spans()]
+    return [request, *ChildSpans(facts, identity, loaded, common, request.span_id).spans()]
 
 
 def _request_span(

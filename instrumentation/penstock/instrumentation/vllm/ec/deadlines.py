@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.resilience.deadlines import Deadlines, Limits
+from penstock.instrumentation.resilience import DeadlineLimits, Deadlines
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class EcWait:
     computed: int
 
 
-class EcWaits:
+class EcDeadlines:
     """Who waits in one scheduler. The clocks run without a policy too, so that one applies to requests that already wait."""
 
     def __init__(self) -> None:
-        self._limits = Limits()
+        self._limits = DeadlineLimits()
         self._deadlines = Deadlines()
         self._waiting: dict[str, EcWait] = {}
 
@@ -33,7 +33,7 @@ class EcWaits:
 
     def follow(self, policy: Policy) -> None:
         """Take in the limits of the policy that came into force."""
-        self._limits = Limits.from_policy(policy.deferral)
+        self._limits = DeadlineLimits.from_policy(policy.deferral)
 
     def passed_over(self, request: Any, computed: int) -> None:
         """Note that a request waits; asked again, that it still does."""

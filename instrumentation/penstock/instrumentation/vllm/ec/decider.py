@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.decisions import DecidedBy, Decision, EcLoss, Outcome, decide_ec
-from penstock.instrumentation.resilience.policy import NO_POLICY
+from penstock.instrumentation.resilience import NO_POLICY, DecidedBy, Decision, EcLoss, Outcome, decide_ec
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import outcomes
 from penstock.instrumentation.vllm.kv.decider import HELD
@@ -16,12 +15,12 @@ from penstock.instrumentation.vllm.recovery import client_error
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Policy
     from penstock.instrumentation.vllm.ec.outcomes import EcAffected, EcCause
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 
-class EcJudge:
+class EcFailureDecider:
     """Decides for one scheduler; on its thread, inside a step.
 
     Attributes:

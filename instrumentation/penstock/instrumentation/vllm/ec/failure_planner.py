@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience.decisions import Outcome
+from penstock.instrumentation.resilience import Outcome
 from penstock.instrumentation.vllm.ec.outcomes import EcAffected
 from penstock.instrumentation.vllm.ec.pending_items import features_beyond
 from penstock.instrumentation.vllm.kv.failure_planner import exports
-from penstock.instrumentation.vllm.recovery import rewind
-from penstock.instrumentation.vllm.recovery.freed_blocks import named
+from penstock.instrumentation.vllm.recovery import named, rewind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from penstock.instrumentation.resilience.decisions import Decision
-    from penstock.instrumentation.vllm.ec.pending_items import Needs
-    from penstock.instrumentation.vllm.ec.step_loads import StepLoads
+    from penstock.instrumentation.resilience import Decision
+    from penstock.instrumentation.vllm.ec.pending_items import PendingItems
+    from penstock.instrumentation.vllm.ec.step_loads import EcStepLoads
 
     Settle = Callable[[Any, EcAffected], Decision]
 
@@ -38,10 +37,10 @@ _MANAGER: Final = (
 )
 
 
-class EcFailures:
+class EcFailurePlanner:
     """Takes back what was computed from bad items, in one scheduler; on its thread, inside a step."""
 
-    def __init__(self, scheduler: Any, needs: Needs, *, settle: Settle) -> None:
+    def __init__(self, scheduler: Any, needs: PendingItems, *, settle: Settle) -> None:
         """Act on *scheduler*; *settle* decides about one request and, where it must fail, lets vLLM fail it in this step."""
         self._scheduler = scheduler
         self._needs = needs
@@ -49,7 +48,7 @@ class EcFailures:
         self._exports = exports(scheduler)
         self._forgotten: set[str] = set()
 
-    def handle(self, loads: StepLoads, failed: Collection[str]) -> None:
+    def handle(self, loads: EcStepLoads, failed: Collection[str]) -> None:
         """Rewind or fail every request that the *failed* items of a step have spoiled."""
         seeds = _seeds(loads, failed)
         live = [each for each in self._scheduler.requests.values() if not each.is_finished()]
@@ -96,7 +95,7 @@ class EcFailures:
             self._carry_out(request, self._settle(request, affected), tainted=tainted)
         self._forgotten.update(item for item in failed if forget(self._scheduler, item))
 
-    def abandon(self, loads: StepLoads, failed: Collection[str]) -> None:
+    def abandon(self, loads: EcStepLoads, failed: Collection[str]) -> None:
         """After an error in :meth:`handle`: fail whoever may have used a *failed* item. Too many, for once, but none too few.
 
         Nobody is told why but the guard: better this than tokens that come from a placeholder.
@@ -173,7 +172,7 @@ def _drop_output(request: Any) -> None:
     request.num_stale_output_tokens = request.num_in_flight_tokens
 
 
-def _seeds(loads: StepLoads, failed: Iterable[str]) -> dict[str, int]:
+def _seeds(loads: EcStepLoads, failed: Iterable[str]) -> dict[str, int]:
     """Return the requests that used a failed item, and the first token that did."""
     seeds: dict[str, int] = {}
     for item in failed:

@@ -6,21 +6,19 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import Extension, Requirement
-from penstock.instrumentation.hooks.subclass import Swaps
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import Extension, Patch, Requirement, Swaps
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec.step_loads import ask
 from penstock.instrumentation.vllm.ec.worker_mixin import EcWorkerSideMixin
-from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport
+from penstock.instrumentation.vllm.messages import EcReport
 from penstock.instrumentation.vllm.naming import engine_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks.registry import Need
-    from penstock.instrumentation.vllm.ec.load_controller import EcControl
+    from penstock.instrumentation.hooks import Need
+    from penstock.instrumentation.vllm.ec.load_controller import EcLoadController
 
 _GUARD = guard("ec_connector")
 
@@ -28,7 +26,7 @@ _GUARD = guard("ec_connector")
 class EcSchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
     """Over a connector in the scheduler. Set by the engine's source: whom to tell, and whom to ask."""
 
-    _penstock_ec: EcControl | None = None
+    _penstock_ec: EcLoadController | None = None
 
     def has_cache_item(self, identifier: str) -> bool:
         """Keep items that are bad from being loaded."""

@@ -11,31 +11,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.decisions import Outcome, Trigger
+from penstock.instrumentation.resilience import Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.ec import outcomes
 from penstock.instrumentation.vllm.ec.bad_items import BadItems
-from penstock.instrumentation.vllm.ec.deadlines import EcWaits
-from penstock.instrumentation.vllm.ec.decider import EcJudge
-from penstock.instrumentation.vllm.ec.failure_planner import EcFailures, supports
+from penstock.instrumentation.vllm.ec.deadlines import EcDeadlines
+from penstock.instrumentation.vllm.ec.decider import EcFailureDecider
+from penstock.instrumentation.vllm.ec.failure_planner import EcFailurePlanner, supports
 from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.outcomes import EcAffected, EcCause
-from penstock.instrumentation.vllm.ec.pending_items import Needs
+from penstock.instrumentation.vllm.ec.pending_items import PendingItems
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader
-from penstock.instrumentation.vllm.ec.step_loads import Tracking
-from penstock.instrumentation.vllm.messages.ec_worker_report import failed_items
-from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders
+from penstock.instrumentation.vllm.ec.step_loads import UnconfirmedEcLoads
+from penstock.instrumentation.vllm.messages import StepMetadata, failed_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from penstock.instrumentation.resilience.decisions import Decision
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Decision, Orders, Policy
     from penstock.instrumentation.vllm.ec.deadlines import EcWait
-    from penstock.instrumentation.vllm.ec.step_loads import Answer
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+    from penstock.instrumentation.vllm.ec.step_loads import CacheAnswer
+    from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _REASON: Final = c.DEFERRAL_REASON_ENCODER_CACHE
@@ -45,10 +42,10 @@ _NOT_FOUND: Final = EcCause(c.FAILURE_MODE_PROBE, c.ERROR_TYPE_EVICTED)
 _OUTCOMES: Final = {"recompute": Outcome.RECOMPUTED, "fail": Outcome.FAILED}
 
 
-class EcControl:
+class EcLoadController:
     """The encoder outputs of one scheduler that has an EC connector."""
 
-    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerMedia) -> None:
+    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs) -> None:
         """Control *scheduler*, which is built but has not run, and tell by *observer*; *media*: what its workers know."""
         self._scheduler = scheduler
         self._observer = observer
@@ -60,17 +57,17 @@ class EcControl:
             self._loader = self._connector
             own = _OUTCOMES.get(self._loader.load_failure_default, own)
             self._loader.observe(self._telemetry)
-        self._judge = EcJudge(scheduler, observer, connector=self._telemetry.connector, own=own)
+        self._judge = EcFailureDecider(scheduler, observer, connector=self._telemetry.connector, own=own)
         self.mark = self._judge.mark
         self._rewinds = supports(scheduler)
-        self._tracking = Tracking(scheduler)
+        self._tracking = UnconfirmedEcLoads(scheduler)
         self._bad = BadItems()
-        self._needs = Needs(scheduler, self._loader, self._bad, media)
-        self._failures = EcFailures(scheduler, self._needs, settle=self._settle)
-        self._waits = EcWaits()
-        self._orders = WorkerOrders()
+        self._needs = PendingItems(scheduler, self._loader, self._bad, media)
+        self._failures = EcFailurePlanner(scheduler, self._needs, settle=self._settle)
+        self._waits = EcDeadlines()
+        self._orders = StepMetadata()
 
-    def follow(self, policy: Policy, directives: Directives) -> None:
+    def follow(self, policy: Policy, directives: Orders) -> None:
         """Take in what came into force; between two steps, on any thread."""
         self._judge.policy = policy
         self._waits.follow(policy)
@@ -93,7 +90,7 @@ class EcControl:
 
     # The connector
 
-    def answered(self, item: str, answer: Answer) -> bool:
+    def answered(self, item: str, answer: CacheAnswer) -> bool:
         """Return whether *item* may be loaded, by the connector's *answer*; note it for the allocation that follows."""
         if answer.found and (item in self._bad or (self._guards and self._tracking.encodes(item))):
             answer = replace(answer, found=False)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.naming import failure_modes
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.naming import Peer, failure_modes
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer

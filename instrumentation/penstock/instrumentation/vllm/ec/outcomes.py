@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.decisions import Trigger
-from penstock.instrumentation.vllm.requests.outcomes import Cause
+from penstock.instrumentation.resilience import Trigger
+from penstock.instrumentation.vllm.requests import Cause
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.decisions import Decision
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.resilience import Decision
+    from penstock.instrumentation.vllm.naming import Peer
 
 
 @dataclass(frozen=True, slots=True)

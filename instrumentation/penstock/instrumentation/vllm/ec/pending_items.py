@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.vllm.ec.bad_items import BadItems
     from penstock.instrumentation.vllm.ec.protocol import EcLoader
-    from penstock.instrumentation.vllm.naming.peers import Peer
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
+    from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
 
 
-class Needs:
+class PendingItems:
     """Looks at the requests of one scheduler; each with so many computed tokens."""
 
     def __init__(
-        self, scheduler: Any, loader: EcLoader | None, bad: BadItems, worker_media: WorkerMedia
+        self, scheduler: Any, loader: EcLoader | None, bad: BadItems, worker_media: WorkerEncoderInputs
     ) -> None:
         """Ask *loader* what moves, if the connector moves items ahead, else the connector what is there; *worker_media* what workers can encode."""
         self._scheduler = scheduler

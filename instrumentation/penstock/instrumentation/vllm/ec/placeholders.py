@@ -16,7 +16,7 @@ _VISUAL: Final = frozenset({"image", "video"})
 _DIMENSIONS: Final = 2
 
 
-class Shapes:
+class Placeholders:
     """The shapes of one worker; rows times width."""
 
     def __init__(self, model_config: Any, measured: Mapping[str, int]) -> None:

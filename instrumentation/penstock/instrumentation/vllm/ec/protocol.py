@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Peer
 
 
 class ExternalItem(NamedTuple):
@@ -75,7 +75,7 @@ class EcFailure:
     start_ns: int = 0
 
 
-class EcObserver(Protocol):
+class EcListener(Protocol):
     """Is told what a connector does, on any thread; neither blocks nor raises."""
 
     def received(self, transfer: EcTransfer) -> None:
@@ -106,7 +106,7 @@ class EcLoader(Protocol):
 
     load_failure_default: str
 
-    def observe(self, observer: EcObserver) -> None:
+    def observe(self, observer: EcListener) -> None:
         """Tell *observer* from now on; in the scheduler, also leave it to Penstock what is done about failed loads."""
 
     def take_failed_loads(self) -> list[EcFailure]:

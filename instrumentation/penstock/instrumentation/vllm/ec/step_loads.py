@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.vllm.ec.protocol import ExternalItem
-from penstock.instrumentation.vllm.recovery.freed_blocks import Ghost
+from penstock.instrumentation.vllm.recovery import FreedBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CacheAnswer:
     """What a connector said about an item, and when it was asked (wall clock, ns)."""
 
     found: bool
@@ -29,7 +29,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class StepLoads:
+class EcStepLoads:
     """The items that the workers load in one step.
 
     Attributes:
@@ -41,26 +41,26 @@ class StepLoads:
 
     metadata: Any
     users: dict[str, dict[str, int]] = field(default_factory=dict)
-    ghosts: list[Ghost] = field(default_factory=list)
+    ghosts: list[FreedBlocks] = field(default_factory=list)
 
 
-class Tracking:
+class UnconfirmedEcLoads:
     """The loads of one scheduler whose result is not in; on its thread."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, CacheAnswer] = {}
         self._collected: dict[str, ExternalItem] = {}
         self._encodes: dict[str, str] = {}
-        self._pending: deque[StepLoads] = deque()
+        self._pending: deque[EcStepLoads] = deque()
 
     # While a step is scheduled
 
-    def asked(self, item: str, answer: Answer) -> None:
+    def asked(self, item: str, answer: CacheAnswer) -> None:
         """Note the last that a connector said about *item*: vLLM loads it if that was "yes", and encodes it if not."""
         self._answers[item] = answer
 
-    def allocated(self, request: Any, index: int) -> Answer | None:
+    def allocated(self, request: Any, index: int) -> CacheAnswer | None:
         """Note that vLLM made room for an item; return what the connector had said about it."""
         feature = request.mm_features[index]
         answer = self._answers.get(feature.identifier)
@@ -92,7 +92,7 @@ class Tracking:
 
     def planned(self, metadata: Any, items: Iterable[ExternalItem]) -> None:
         """Expect the result of the step with that *metadata*."""
-        self._pending.append(StepLoads(metadata, {each.item: {} for each in items}))
+        self._pending.append(EcStepLoads(metadata, {each.item: {} for each in items}))
 
     def scheduled(self, output: Any) -> None:
         """Note who computes on pending items in the step that was just scheduled."""
@@ -118,13 +118,13 @@ class Tracking:
         """Note the blocks of a request that is about to lose them."""
         if self._pending:
             blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            ghost = Ghost(request.request_id, blocks)
+            ghost = FreedBlocks(request.request_id, blocks)
             for loads in self._pending:
                 loads.ghosts.append(ghost)
 
     # When its result is in
 
-    def take(self, metadata: Any) -> StepLoads:
+    def take(self, metadata: Any) -> EcStepLoads:
         """Return what is known about the step with that *metadata*, and forget it and those before it.
 
         Results come in the order in which the steps were scheduled.
@@ -133,7 +133,7 @@ class Tracking:
             while (loads := self._pending.popleft()).metadata is not metadata:
                 pass
             return loads
-        return StepLoads(metadata)
+        return EcStepLoads(metadata)
 
 
 def first_use(request: Any, item: str, start: int) -> int:
@@ -148,8 +148,8 @@ def first_use(request: Any, item: str, start: int) -> int:
     )
 
 
-def ask(connector_has: Any, item: str) -> Answer:
+def ask(connector_has: Any, item: str) -> CacheAnswer:
     """Ask by *connector_has* whether *item* is there."""
     start_ns = time.time_ns()
     found = bool(connector_has(item))
-    return Answer(found, start_ns, time.time_ns())
+    return CacheAnswer(found, start_ns, time.time_ns())

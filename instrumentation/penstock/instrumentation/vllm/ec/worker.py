@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.resilience.fault_drills import Drills
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.resilience import Drills
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
 from penstock.instrumentation.vllm.ec.observer import EcObserver
-from penstock.instrumentation.vllm.ec.placeholders import Shapes
+from penstock.instrumentation.vllm.ec.placeholders import Placeholders
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcTransfer
-from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure
-from penstock.instrumentation.vllm.naming import failure_modes
-from penstock.instrumentation.vllm.naming.peers import UNKNOWN, Peer
+from penstock.instrumentation.vllm.messages import EcReport, ItemFailure
+from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
@@ -43,7 +42,7 @@ class EcWorker:
         if self._moves_ahead:
             connector.observe(self._observer)
         self._produces = bool(connector.is_producer)
-        self._shapes = Shapes(config.model_config, config.ec_transfer_config.mm_encoder_output_widths)
+        self._shapes = Placeholders(config.model_config, config.ec_transfer_config.mm_encoder_output_widths)
         settings = runtime.settings
         self._drills = Drills(allowed=settings is not None and settings.allow_faults)
         self._placeholders: dict[str, weakref.ref[torch.Tensor]] = {}

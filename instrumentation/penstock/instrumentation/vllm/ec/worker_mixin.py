@@ -6,7 +6,7 @@ import time
 from abc import ABC
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.vllm.ec.protocol import ExternalItem
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import Requirement
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import Patch, Requirement
 from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from penstock.instrumentation.vllm.eplb.layer_transfer import (
     layer_moves,
     partners_of,
 )
-from penstock.instrumentation.vllm.eplb.rebalance import DRAINED, NOT_BEGUN, STOPPED, Rebalance, Who
+from penstock.instrumentation.vllm.eplb.rebalance import DRAINED, NOT_BEGUN, STOPPED, Rebalance, RebalanceSite
 from penstock.instrumentation.vllm.naming import engine_identity
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class EplbObserver:
         _of_thread.balance = None
         for model in state.model_states.values():
             communicator = model.communicator
-            who = Who(self._config.rank, type(communicator).__name__, str(model.model_name))
+            who = RebalanceSite(self._config.rank, type(communicator).__name__, str(model.model_name))
             layers = int(model.model.num_moe_layers)
             rebalance = Rebalance(who, trigger, bool(state.is_async), self._steps, layers)
             self._open[id(model)] = (model, rebalance)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.eplb.layer_transfer import NOBODY
-from penstock.instrumentation.vllm.naming.failure_modes import cut, error_type_of
-from penstock.instrumentation.vllm.naming.peers import UNKNOWN
+from penstock.instrumentation.vllm.naming import UNKNOWN, cut, error_type_of
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.eplb.layer_transfer import LayerMoves, Partners
@@ -33,7 +32,7 @@ NOT_BEGUN: Final = "not finished: another model's rebalance failed first"
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class RebalanceSite:
     """Where a rebalance happens: the worker's rank in its engine, the communicator's class, the model's name."""
 
     rank: int
@@ -69,7 +68,7 @@ class Rebalance:
 
     """
 
-    who: Who
+    who: RebalanceSite
     trigger: int
     asynchronous: bool
     step: int

@@ -9,31 +9,30 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.resilience.deadlines import Deadlines, Limits
+from penstock.instrumentation.resilience import DeadlineLimits, Deadlines
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.deadlines import Overdue, Wait
-    from penstock.instrumentation.resilience.policy import Policy
-    from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders
+    from penstock.instrumentation.resilience import Overdue, Policy, WaitKind
+    from penstock.instrumentation.vllm.messages import StepMetadata
 
 
-class LoadDeadlines:
+class KvDeadlines:
     """Who waits for remote KV in one scheduler, and who has waited for too long.
 
     All but :meth:`follow` on the scheduler's thread. The clocks run without a policy as well, so that one applies to requests
     that already wait.
     """
 
-    def __init__(self, orders: WorkerOrders) -> None:
+    def __init__(self, orders: StepMetadata) -> None:
         """Tell the workers by *orders*."""
         self._orders = orders
-        self._limits = Limits()
+        self._limits = DeadlineLimits()
         self._deadlines = Deadlines()
         self._overdue: dict[str, Overdue] = {}
 
     def follow(self, policy: Policy) -> None:
         """Take in the limits of the policy that came into force."""
-        self._limits = Limits.from_policy(policy.deferral)
+        self._limits = DeadlineLimits.from_policy(policy.deferral)
 
     def parked(self, request_id: str) -> None:
         """Note that a request waits for its transfer to begin."""
@@ -62,5 +61,5 @@ class LoadDeadlines:
         """Return by how much a request is over its deadline, or None if it is not."""
         return self._overdue.get(request_id)
 
-    def _named(self) -> dict[str, Wait]:
+    def _named(self) -> dict[str, WaitKind]:
         return {request_id: each.wait for request_id, each in self._overdue.items()}

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.resilience.decisions import Budgets, DecidedBy, KvLoss, Outcome, decide_kv
-from penstock.instrumentation.resilience.ledger import Ledger
-from penstock.instrumentation.resilience.policy import NO_POLICY
-from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
+from penstock.instrumentation.resilience import (
+    NO_POLICY,
+    Budgets,
+    DecidedBy,
+    DecisionLog,
+    KvLoss,
+    Outcome,
+    RecomputeBudget,
+    decide_kv,
+)
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.decisions import Decision
-    from penstock.instrumentation.resilience.ledger import Settled
-    from penstock.instrumentation.resilience.policy import Policy
-    from penstock.instrumentation.vllm.requests.outcomes import Affected
-    from penstock.instrumentation.vllm.requests.record import RequestRecord
+    from penstock.instrumentation.resilience import Decision, Policy, Settled
+    from penstock.instrumentation.vllm.requests import Affected, RequestRecord
 
 HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
 """Why a request fails that should have been rewound."""
@@ -31,7 +34,7 @@ WITHOUT_MEDIA: Final = (
 """Why a request fails that should have been rewound, or was, on vLLM's V1 model runner."""
 
 
-class Judge:
+class KvFailureDecider:
     """Decides for one scheduler; belongs to its thread, inside a step.
 
     Attributes:
@@ -44,7 +47,7 @@ class Judge:
         self.policy: Policy = NO_POLICY
         self._own = own
         self._budgets = Budgets(RecomputeBudget(), RecomputeBudget())
-        self._ledger = Ledger()
+        self._ledger = DecisionLog()
 
     def follow(self, policy: Policy) -> None:
         """Take in the policy that came into force."""

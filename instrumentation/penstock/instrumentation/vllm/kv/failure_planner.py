@@ -8,19 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience.decisions import DecidedBy, Outcome, Trigger
-from penstock.instrumentation.vllm.recovery import rewind
-from penstock.instrumentation.vllm.recovery.freed_blocks import named
-from penstock.instrumentation.vllm.requests.outcomes import Affected
+from penstock.instrumentation.resilience import DecidedBy, Outcome, Trigger
+from penstock.instrumentation.vllm.recovery import named, rewind
+from penstock.instrumentation.vllm.requests import Affected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from penstock.instrumentation.resilience.decisions import Decision
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-    from penstock.instrumentation.vllm.recovery.freed_blocks import Ghost
-    from penstock.instrumentation.vllm.recovery.rewind import Taint
+    from penstock.instrumentation.resilience import Decision
+    from penstock.instrumentation.vllm.recovery import FreedBlocks, Taint, WorkerEncoderInputs
 
     Settle = Callable[[Any, Affected], Decision]
 
@@ -30,7 +27,7 @@ _RUNNING: Final = "RUNNING"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecoveryPlan:
     """What vLLM's own paths have to do in a step in which a policy decides.
 
     Attributes:
@@ -45,7 +42,7 @@ class Plan:
     failed: frozenset[str]
 
 
-class KvFailures:
+class KvFailurePlanner:
     """Plans what is done about the failed loads of one scheduler; on its thread, inside a step."""
 
     def __init__(
@@ -54,7 +51,7 @@ class KvFailures:
         *,
         external_tokens: Callable[[Any], int],
         timed_out: Callable[[str], bool],
-        media: WorkerMedia,
+        media: WorkerEncoderInputs,
         speaks: Callable[[], bool],
         settle: Settle,
     ) -> None:
@@ -82,8 +79,8 @@ class KvFailures:
         failed: AbstractSet[str],
         invalid: AbstractSet[int],
         pinned: AbstractSet[str] = frozenset(),
-        ghosts: Iterable[Ghost] = (),
-    ) -> Plan | None:
+        ghosts: Iterable[FreedBlocks] = (),
+    ) -> RecoveryPlan | None:
         """Decide about every request that is affected, and rewind those that run.
 
         Args:
@@ -113,7 +110,7 @@ class KvFailures:
         return self._rewind([*found, *drawn], taint, failed, invalid)
 
     def _spread(
-        self, live: Sequence[Any], invalid: AbstractSet[int], ghosts: Iterable[Ghost]
+        self, live: Sequence[Any], invalid: AbstractSet[int], ghosts: Iterable[FreedBlocks]
     ) -> tuple[Taint, AbstractSet[str]]:
         """Return what the *invalid* blocks have spoiled, and the requests that have lost such blocks meanwhile."""
         sizes = rewind.block_sizes(self._scheduler)
@@ -177,7 +174,7 @@ class KvFailures:
         taint: Taint,
         failed: AbstractSet[str],
         invalid: AbstractSet[int],
-    ) -> Plan:
+    ) -> RecoveryPlan:
         # First of all, so that no request finds the poison again, whatever becomes of it.
         rewind.evict(self._scheduler, taint)
         anew: set[str] = set()
@@ -197,7 +194,7 @@ class KvFailures:
                     anew.add(request_id)
                 else:
                     broken |= remote
-        return Plan(frozenset(anew), frozenset(broken), frozenset(lost))
+        return RecoveryPlan(frozenset(anew), frozenset(broken), frozenset(lost))
 
     def _remote_blocks(self, request: Any, invalid: AbstractSet[int]) -> AbstractSet[int] | None:
         """Return a waiting request's invalid blocks, or None unless all that is tainted was to be loaded for it alone.

@@ -10,32 +10,28 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import Extension, Requirement
-from penstock.instrumentation.hooks.subclass import Swaps
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import Extension, Patch, Requirement, Swaps
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base.hook import KvWorkers
-from penstock.instrumentation.vllm.kv.base.step_loads import StepLoads
-from penstock.instrumentation.vllm.kv.load_controller import Admission
-from penstock.instrumentation.vllm.kv.nixl import compatibility
-from penstock.instrumentation.vllm.kv.nixl.hook import NixlWorkers
-from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
+from penstock.instrumentation.vllm.kv.base import KvStepLoads, KvWorkers
+from penstock.instrumentation.vllm.kv.load_controller import LoadAdmission
+from penstock.instrumentation.vllm.kv.nixl import NixlWorkers, compatibility
+from penstock.instrumentation.vllm.messages import WorkerReport
 from penstock.instrumentation.vllm.naming import engine_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.instrumentation.hooks.registry import Need
-    from penstock.instrumentation.vllm.kv.load_controller import LoadControl
-    from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+    from penstock.instrumentation.hooks import Need
+    from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
+    from penstock.instrumentation.vllm.kv.nixl import NixlObserver
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _GUARD = guard("kv_connector")
 
 # What get_num_new_matched_tokens says in the place of the connector: nothing to load, or "ask again later", which
 # keeps a request that is about to fail out of the batch.
-_ANSWERS = {Admission.LOCAL: (0, False), Admission.FAIL: (None, False)}
+_ANSWERS = {LoadAdmission.LOCAL: (0, False), LoadAdmission.FAIL: (None, False)}
 
 
 class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
@@ -46,8 +42,8 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
     """
 
     _penstock_scheduler: SchedulerObserver | None = None
-    _penstock_loads: LoadControl | None = None
-    _penstock_step: StepLoads | None = None
+    _penstock_loads: KvLoadController | None = None
+    _penstock_step: KvStepLoads | None = None
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int, *args: Any, **kwargs: Any
@@ -229,7 +225,7 @@ class KvConnectorHook:
         for each in _with_children(connector):
             self._swaps.swap(each, SchedulerSideMixin)
             if not _children(each):
-                each._penstock_step = StepLoads(each)
+                each._penstock_step = KvStepLoads(each)
 
     def _worker_side(self, config: Any, connector: Any) -> None:
         for each in _with_children(connector):

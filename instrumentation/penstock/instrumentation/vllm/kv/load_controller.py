@@ -10,36 +10,31 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.decisions import DecidedBy, Decision, Outcome, Trigger
-from penstock.instrumentation.resilience.policy import Action
+from penstock.instrumentation.resilience import Action, DecidedBy, Decision, Outcome, Trigger
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base.transfers import KvTransfers
-from penstock.instrumentation.vllm.kv.deadlines import LoadDeadlines
-from penstock.instrumentation.vllm.kv.decider import WITHOUT_MEDIA, Judge
-from penstock.instrumentation.vllm.kv.failure_planner import KvFailures, exports
+from penstock.instrumentation.vllm.kv.base import KvTransfers
+from penstock.instrumentation.vllm.kv.deadlines import KvDeadlines
+from penstock.instrumentation.vllm.kv.decider import WITHOUT_MEDIA, KvFailureDecider
+from penstock.instrumentation.vllm.kv.failure_planner import KvFailurePlanner, exports
 from penstock.instrumentation.vllm.kv.peer_gate import PeerGate
-from penstock.instrumentation.vllm.kv.unconfirmed_steps import SyncLoads
-from penstock.instrumentation.vllm.messages.step_metadata import WorkerOrders, with_children
-from penstock.instrumentation.vllm.messages.worker_report import find
+from penstock.instrumentation.vllm.kv.unconfirmed_steps import UnconfirmedSteps
+from penstock.instrumentation.vllm.messages import StepMetadata, find, with_children
 from penstock.instrumentation.vllm.recovery import client_error
-from penstock.instrumentation.vllm.requests import outcomes
-from penstock.instrumentation.vllm.requests.outcomes import Affected, Cause
+from penstock.instrumentation.vllm.requests import Affected, Cause, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
-    from penstock.instrumentation.vllm.kv.failure_planner import Plan
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
-    from penstock.instrumentation.vllm.requests.record import RequestRecord
+    from penstock.instrumentation.resilience import Orders, Policy
+    from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
+    from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
+    from penstock.instrumentation.vllm.requests import RequestRecord, SchedulerObserver
 
 _REWINDING: Final = frozenset({Action.RECOMPUTE, Action.AUTO})
 _LEFT_OUT: Final = Cause(c.FAILURE_MODE_LOAD, c.ERROR_TYPE_EVICTED)
 
 
-class Admission(Enum):
+class LoadAdmission(Enum):
     """What a request may do that could load from a peer."""
 
     AS_ASKED = "as the connector answered"
@@ -47,7 +42,7 @@ class Admission(Enum):
     FAIL = "fail, at the end of this step"
 
 
-class LoadControl:
+class KvLoadController:
     """The remote loads of one scheduler.
 
     Attributes:
@@ -55,22 +50,22 @@ class LoadControl:
 
     """
 
-    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerMedia) -> None:
+    def __init__(self, scheduler: Any, observer: SchedulerObserver, media: WorkerEncoderInputs) -> None:
         """Control *scheduler*, which is built but has not run, and tell what happens by *observer*; *media*: what its workers know."""
         self._scheduler = scheduler
         self._observer = observer
         self._media = media
-        self._sync = SyncLoads(scheduler)
+        self._sync = UnconfirmedSteps(scheduler)
         # What has run on a failed load of such a connector fails anyway.
         self._rewinds = not exports(scheduler)
-        self._judge = Judge(
+        self._judge = KvFailureDecider(
             own=Outcome.RECOMPUTED if scheduler.recompute_kv_load_failures else Outcome.FAILED
         )
-        self._orders = WorkerOrders()
+        self._orders = StepMetadata()
         self._gate = PeerGate()
-        self._deadlines = LoadDeadlines(self._orders)
+        self._deadlines = KvDeadlines(self._orders)
         self._transfers = KvTransfers(scheduler, observer)
-        self._failures = KvFailures(
+        self._failures = KvFailurePlanner(
             scheduler,
             external_tokens=lambda request: observer.record_of(request).external_tokens,
             timed_out=lambda request_id: self._deadlines.overdue(request_id) is not None,
@@ -85,7 +80,7 @@ class LoadControl:
         # Looks who has waited for too long, once in each step.
         self.check_deadlines = self._deadlines.check
 
-    def follow(self, policy: Policy, directives: Directives) -> None:
+    def follow(self, policy: Policy, directives: Orders) -> None:
         """Take in what came into force; between two steps, on any thread."""
         self._judge.follow(policy)
         self._deadlines.follow(policy)
@@ -94,28 +89,28 @@ class LoadControl:
 
     # The connector
 
-    def admit(self, request: Any, local_tokens: int, external_tokens: int) -> Admission:
+    def admit(self, request: Any, local_tokens: int, external_tokens: int) -> LoadAdmission:
         """Decide about a request that is about to load *external_tokens* behind *local_tokens*, or to tell its peer that it need not."""
         if request.request_id in self.failing:
             self._fail(request.request_id)
-            return Admission.FAIL
+            return LoadAdmission.FAIL
         record = self._observer.record_of(request)
         record.local_tokens = local_tokens
         if external_tokens and record.stays_local:
-            return Admission.LOCAL
+            return LoadAdmission.LOCAL
         params = request.kv_transfer_params or {}
         if record.peer is None or not params.get("do_remote_prefill"):
-            return Admission.AS_ASKED
+            return LoadAdmission.AS_ASKED
         if not external_tokens:
             self.forget_peer(request)
-            return Admission.AS_ASKED
+            return LoadAdmission.AS_ASKED
         if self._gate.admit(record).remote:
-            return Admission.AS_ASKED
+            return LoadAdmission.AS_ASKED
         params["do_remote_prefill"] = False
         record.begin_load(external_tokens)
         affected = Affected(request.request_id, local_tokens, external_tokens, trigger=Trigger.QUARANTINE)
         decision = self._decide(record, affected, self._gate.cause(record.peer.address))
-        return Admission.LOCAL if decision.outcome is Outcome.RECOMPUTED else Admission.FAIL
+        return LoadAdmission.LOCAL if decision.outcome is Outcome.RECOMPUTED else LoadAdmission.FAIL
 
     def forget_peer(self, request: Any) -> None:
         """Let a request go without a word to its peer, if that is quarantined: its lease there runs out by itself."""
@@ -217,7 +212,7 @@ class LoadControl:
             if record is not None and record.failure is None and request_id not in output.failed_recving:
                 self._gate.load_ended(record)
 
-    def plan(self, output: Any) -> Plan | None:
+    def plan(self, output: Any) -> RecoveryPlan | None:
         """Decide about the failed loads in *output*; None where vLLM's own configuration does."""
         if not output.failed_recving and not output.invalid_block_ids and not self._pinned:
             return None

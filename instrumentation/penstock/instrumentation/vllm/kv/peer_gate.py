@@ -8,25 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.circuit_breaker import Failure, Rules, State
-from penstock.instrumentation.resilience.quarantine import Quarantine
+from penstock.instrumentation.resilience import BreakerState, PeerFailure, Quarantine, Rules
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.naming import peers
-from penstock.instrumentation.vllm.requests.outcomes import Cause
+from penstock.instrumentation.vllm.requests import Cause
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.circuit_breaker import Admit
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
-    from penstock.instrumentation.resilience.quarantine import Change
-    from penstock.instrumentation.vllm.messages.worker_report import Culprit
-    from penstock.instrumentation.vllm.requests.record import RequestRecord
+    from penstock.instrumentation.resilience import Admit, Change, Orders, Policy
+    from penstock.instrumentation.vllm.messages import Culprit
+    from penstock.instrumentation.vllm.requests import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 _REMEMBERED: Final = 1024
 
 # A probe that ends without having told anything: the next request probes.
-_INCONCLUSIVE: Final = Failure(c.FAILURE_MODE_COLLATERAL, c.ERROR_TYPE_OTHER)
+_INCONCLUSIVE: Final = PeerFailure(c.FAILURE_MODE_COLLATERAL, c.ERROR_TYPE_OTHER)
 
 
 class PeerGate:
@@ -35,12 +31,12 @@ class PeerGate:
     def __init__(self) -> None:
         self._quarantine = Quarantine(self._changed)
         self._rules: Rules | None = None
-        self._standing: dict[str, tuple[State, str]] = {}
+        self._standing: dict[str, tuple[BreakerState, str]] = {}
         self._open: frozenset[str] = frozenset()
         self._loading: dict[str, str] = {}
         self._causes: OrderedDict[str, Cause] = OrderedDict()
 
-    def follow(self, policy: Policy, directives: Directives) -> None:
+    def follow(self, policy: Policy, directives: Orders) -> None:
         """Take in the policy and the orders that came into force."""
         now = time.monotonic_ns()
         section = policy.peer_quarantine
@@ -96,7 +92,7 @@ class PeerGate:
             record,
             address,
             failure.peer.engine_id,
-            Failure(failure.mode, failure.error_type, failure.rehearsal),
+            PeerFailure(failure.mode, failure.error_type, failure.rehearsal),
         )
         culprit = failure.culprit
         if culprit is not None and culprit.mode:
@@ -104,7 +100,7 @@ class PeerGate:
 
     def _blame(self, culprit: Culprit, *, rehearsal: bool) -> None:
         """Count against a peer what it did to a load from another one."""
-        peer, failure = culprit.peer, Failure(culprit.mode, culprit.error_type, rehearsal)
+        peer, failure = culprit.peer, PeerFailure(culprit.mode, culprit.error_type, rehearsal)
         if peer.address not in self._causes:
             self._remember(peer.address, Cause(culprit.mode, culprit.error_type, rehearsal))
         self._quarantine.report(peer.address, peer.engine_id, failure, time.monotonic_ns())
@@ -156,7 +152,9 @@ class PeerGate:
                 quarantine_until_unix_nano=until,
             )
 
-    def _report(self, record: RequestRecord, address: str, engine_id: str, failure: Failure | None) -> None:
+    def _report(
+        self, record: RequestRecord, address: str, engine_id: str, failure: PeerFailure | None
+    ) -> None:
         probe, record.probe = record.probe, 0
         self._quarantine.report(address, engine_id, failure, time.monotonic_ns(), probe=probe)
 
@@ -165,9 +163,11 @@ class PeerGate:
         standing = (status.state, status.reason)
         # An engine id that becomes known, or a time that moves, is no event.
         told = self._standing.pop(status.peer, None) == standing
-        if status.state is not State.CLOSED:
+        if status.state is not BreakerState.CLOSED:
             self._standing[status.peer] = standing
-        self._open = frozenset(peer for peer, (state, _) in self._standing.items() if state is State.OPEN)
+        self._open = frozenset(
+            peer for peer, (state, _) in self._standing.items() if state is BreakerState.OPEN
+        )
         if told or not runtime.active:
             return
         until = 0 if status.until_ns is None else time.time_ns() + status.until_ns - time.monotonic_ns()

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.vllm.recovery.freed_blocks import Ghost
+from penstock.instrumentation.vllm.recovery import FreedBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _Step:
     output: Any
-    ghosts: list[Ghost] = field(default_factory=list)
+    ghosts: list[FreedBlocks] = field(default_factory=list)
 
 
-class SyncLoads:
+class UnconfirmedSteps:
     """The steps of one scheduler; on its thread."""
 
     def __init__(self, scheduler: Any) -> None:
@@ -33,7 +33,7 @@ class SyncLoads:
         return bool(self._steps)
 
     @property
-    def ghosts(self) -> Sequence[Ghost]:
+    def ghosts(self) -> Sequence[FreedBlocks]:
         """Those who have lost their blocks since the oldest of the steps was scheduled, whose result comes first."""
         return self._steps[0].ghosts if self._steps else ()
 
@@ -55,7 +55,7 @@ class SyncLoads:
         """Note the blocks of a request that is about to lose them."""
         if self._steps:
             blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            ghost = Ghost(request.request_id, blocks)
+            ghost = FreedBlocks(request.request_id, blocks)
             for step in self._steps:
                 step.ghosts.append(ghost)
 

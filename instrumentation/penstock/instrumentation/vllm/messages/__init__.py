@@ -1,1 +1,46 @@
 """All that vLLM pickles between scheduler and workers for us."""
+
+from __future__ import annotations
+
+from penstock.instrumentation.vllm.messages import worker_report
+from penstock.instrumentation.vllm.messages.ec_worker_report import EcReport, ItemFailure, failed_items
+from penstock.instrumentation.vllm.messages.load_reasons import LoadFailureReasons, LoadReason
+from penstock.instrumentation.vllm.messages.step_metadata import StepMetadata, with_children
+from penstock.instrumentation.vllm.messages.transfers import (
+    LOADS,
+    LOADS_MAX,
+    SAVES,
+    BrokenBlocks,
+    FinishedTransfer,
+    KvLoad,
+    loads_of,
+    peer_at,
+    place_of,
+    saves_of,
+)
+from penstock.instrumentation.vllm.messages.worker_report import Culprit, LoadFailure, WorkerReport, find
+
+__all__ = [
+    "LOADS",
+    "LOADS_MAX",
+    "SAVES",
+    "BrokenBlocks",
+    "Culprit",
+    "EcReport",
+    "FinishedTransfer",
+    "ItemFailure",
+    "KvLoad",
+    "LoadFailure",
+    "LoadFailureReasons",
+    "LoadReason",
+    "StepMetadata",
+    "WorkerReport",
+    "failed_items",
+    "find",
+    "loads_of",
+    "peer_at",
+    "place_of",
+    "saves_of",
+    "with_children",
+    "worker_report",
+]

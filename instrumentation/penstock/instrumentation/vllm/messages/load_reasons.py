@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.naming.failure_modes import Failure
+    from penstock.instrumentation.vllm.naming import Failure
 
 REASONS_MAX: Final = 4_096
 """Reasons that wait for the scheduler's next step."""
@@ -25,7 +25,7 @@ class LoadReason(NamedTuple):
     error_text: str = ""
 
 
-class Reasons:
+class LoadFailureReasons:
     """The reasons of one worker's connector: noted on whatever thread, taken on the worker's."""
 
     def __init__(self, rank: int) -> None:

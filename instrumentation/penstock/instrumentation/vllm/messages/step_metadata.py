@@ -13,21 +13,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.resilience.orders import NO_DIRECTIVES
-from penstock.instrumentation.resilience.policy import Telemetry
+from penstock.instrumentation.resilience import NO_ORDERS, Telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.resilience.deadlines import Wait
-    from penstock.instrumentation.resilience.orders import Directives
-    from penstock.instrumentation.resilience.policy import Policy
+    from penstock.instrumentation.resilience import Orders, Policy, WaitKind
 
 _DRILLS: Final = "penstock_drills"
 _TELEMETRY: Final = "penstock_telemetry"
 
 
-class WorkerOrders:
+class StepMetadata:
     """The orders of one scheduler.
 
     Attributes:
@@ -36,12 +33,12 @@ class WorkerOrders:
     """
 
     def __init__(self) -> None:
-        self.cancel: Mapping[str, Wait] = {}
-        self._directives = NO_DIRECTIVES
+        self.cancel: Mapping[str, WaitKind] = {}
+        self._directives = NO_ORDERS
         self._telemetry = Telemetry()
         self._news: set[str] = set()
 
-    def follow(self, policy: Policy, directives: Directives) -> None:
+    def follow(self, policy: Policy, directives: Orders) -> None:
         """Take in what came into force."""
         telemetry = policy.telemetry or Telemetry()
         if telemetry != self._telemetry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.naming.peers import UNKNOWN, Peer
+from penstock.instrumentation.vllm.naming import UNKNOWN, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ class KvLoad(NamedTuple):
     place: str = ""
 
 
-class KvMove(NamedTuple):
+class FinishedTransfer(NamedTuple):
     """A load or a save of one request that has ended on one rank.
 
     Attributes:

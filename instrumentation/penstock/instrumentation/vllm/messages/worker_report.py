@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.instrumentation.vllm.messages.load_reasons import LoadReason
-    from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, KvMove
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, FinishedTransfer
+    from penstock.instrumentation.vllm.naming import Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class WorkerReport:
     expired: tuple[str, ...] = ()
     inner: Any = None
     pinned: tuple[str, ...] = ()
-    moves: tuple[KvMove, ...] = ()
+    moves: tuple[FinishedTransfer, ...] = ()
     broken: tuple[BrokenBlocks, ...] = ()
     reasons: tuple[LoadReason, ...] = ()
 

@@ -97,7 +97,7 @@ _HASHES: Final = re.compile(r"Local: (?P<local>\w+), *Remote: (?P<remote>\w+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ExceptionNote:
     """What we found out about an exception of the host's that it does not say itself.
 
     Attributes:
@@ -112,7 +112,7 @@ class Note:
     rehearsal: bool = False
 
 
-def annotate(error: BaseException, note: Note) -> None:
+def annotate(error: BaseException, note: ExceptionNote) -> None:
     """Attach *note* to an exception; it reaches whoever classifies that exception, on whatever thread."""
     setattr(error, _NOTE, note)
 
@@ -164,7 +164,7 @@ class Failure:
 def classify(upstream_type: str, error: BaseException | None, text: str = "") -> Failure:
     """Classify a failure that vLLM calls *upstream_type*; *text* is what is known where there is no exception."""
     mode = mode_of(upstream_type)
-    note: Note = getattr(error, _NOTE, Note())
+    note: ExceptionNote = getattr(error, _NOTE, ExceptionNote())
     words = cut(_words(error, note) or text)
     return Failure(
         mode=mode,
@@ -193,7 +193,7 @@ def is_silence(error: BaseException) -> bool:
     return type(error).__name__ == "Again"
 
 
-def _words(error: BaseException | None, note: Note) -> str:
+def _words(error: BaseException | None, note: ExceptionNote) -> str:
     if error is None:
         return ""
     if note.refused:

@@ -1,1 +1,19 @@
 """The way back, for KV and encoder outputs alike: taint, rewind, client error."""
+
+from __future__ import annotations
+
+from penstock.instrumentation.vllm.recovery import client_error, rewind
+from penstock.instrumentation.vllm.recovery.client_error import ClientErrorHook
+from penstock.instrumentation.vllm.recovery.encoder_media import WorkerEncoderInputs
+from penstock.instrumentation.vllm.recovery.freed_blocks import FreedBlocks, named
+from penstock.instrumentation.vllm.recovery.rewind import Taint
+
+__all__ = [
+    "ClientErrorHook",
+    "FreedBlocks",
+    "Taint",
+    "WorkerEncoderInputs",
+    "client_error",
+    "named",
+    "rewind",
+]

@@ -12,17 +12,16 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import Requirement
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import Patch, Requirement
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.requests.outcomes import MODE_WORDS
+from penstock.instrumentation.vllm.requests import MODE_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.vllm.naming.peers import Peer
-    from penstock.instrumentation.vllm.requests.outcomes import Cause
+    from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.requests import Cause
 
 _GUARD = guard("client_error")
 _ERROR: Final = "error"

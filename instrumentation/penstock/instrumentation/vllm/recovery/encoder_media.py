@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _WAITING: Final = "WAITING"
 
 
-class WorkerMedia:
+class WorkerEncoderInputs:
     """What the workers of one scheduler know of the inputs of its requests; on its thread."""
 
     def __init__(self, scheduler: Any) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, Holder
+from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, BlockHolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
 
-class Ghost:
+class FreedBlocks:
     """The blocks of a request that was preempted or ended."""
 
     def __init__(self, request_id: str, groups: Sequence[Sequence[Any]]) -> None:
@@ -19,9 +19,9 @@ class Ghost:
         self.request_id = request_id
         self._groups = [[(block, block.block_hash) for block in group] for group in groups]
 
-    def holder(self, name: str) -> Holder:
+    def holder(self, name: str) -> BlockHolder:
         """Return, under *name*, the blocks that still have the content that they had."""
-        return Holder(
+        return BlockHolder(
             name,
             tuple(
                 [
@@ -47,6 +47,6 @@ class Ghost:
         )
 
 
-def named(ghosts: Iterable[Ghost]) -> dict[str, Ghost]:
+def named(ghosts: Iterable[FreedBlocks]) -> dict[str, FreedBlocks]:
     """Return the *ghosts* under names that no request has: no request id holds a NUL."""
     return {f"{ghost.request_id}\0{number}": ghost for number, ghost in enumerate(ghosts)}

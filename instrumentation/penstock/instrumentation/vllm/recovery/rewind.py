@@ -21,7 +21,7 @@ NO_BLOCK: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class BlockHolder:
     """A request and the blocks it holds: one sequence of block ids for each KV cache group, in the order of its tokens."""
 
     request_id: str
@@ -48,7 +48,7 @@ _NOWHERE: Final[Mapping[str, int]] = {}
 
 
 def spread(
-    holders: Sequence[Holder],
+    holders: Sequence[BlockHolder],
     invalid: AbstractSet[int],
     block_sizes: Sequence[int],
     seeds: Mapping[str, int] = _NOWHERE,
@@ -92,7 +92,7 @@ def spread(
 
 
 def _first_tainted(
-    holder: Holder, tainted: Sequence[AbstractSet[int]], block_sizes: Sequence[int]
+    holder: BlockHolder, tainted: Sequence[AbstractSet[int]], block_sizes: Sequence[int]
 ) -> int | None:
     firsts = [
         index * size
@@ -108,10 +108,10 @@ def block_sizes(scheduler: Any) -> list[int]:
     return [manager.block_size for manager in _managers(scheduler)]
 
 
-def holders(scheduler: Any, requests: Iterable[Any]) -> list[Holder]:
+def holders(scheduler: Any, requests: Iterable[Any]) -> list[BlockHolder]:
     """Return the blocks that *requests* hold in the scheduler now."""
     return [
-        Holder(
+        BlockHolder(
             request.request_id,
             tuple(
                 [NO_BLOCK if block.is_null else block.block_id for block in group]

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.deadlines import Limits, exceeded
+from penstock.instrumentation.resilience import DeadlineLimits, exceeded
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.policy import Policy
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.resilience import Policy
+    from penstock.instrumentation.vllm.naming import Peer
 
 _CHANNELS = {
     c.DEFERRAL_REASON_REMOTE_KV: c.CHANNEL_KV,
@@ -23,7 +23,7 @@ _CHANNELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Deferral:
+class OpenDeferral:
     """One wait of one request.
 
     Attributes:
@@ -56,7 +56,9 @@ class Deferral:
         observed = policy.observed
         if observed is None or observed.deferral == policy.deferral:
             return ""
-        over = exceeded(Limits.from_policy(observed.deferral), self.start_ns, self.transfer_start_ns, now_ns)
+        over = exceeded(
+            DeadlineLimits.from_policy(observed.deferral), self.start_ns, self.transfer_start_ns, now_ns
+        )
         if over is None:
             return ""
         wait, waited, limit = over
@@ -80,13 +82,13 @@ class Deferrals:
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], Deferral] = {}
+        self._open: dict[tuple[str, int], OpenDeferral] = {}
         self._requests: dict[str, int] = {}
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests
 
-    def begin(self, deferral: Deferral) -> bool:
+    def begin(self, deferral: OpenDeferral) -> bool:
         """Open a deferral; False if that request already waits for that reason (a poll, no edge).
 
         A poll may name the peer of a wait that has none yet.
@@ -114,7 +116,7 @@ class Deferrals:
         if found is not None and (not found.transfer_start_ns or began_ns < found.transfer_start_ns):
             self._open[key] = replace(found, transfer_start_ns=began_ns, peer=peer or found.peer)
 
-    def end(self, request_id: str, reason: int) -> Deferral | None:
+    def end(self, request_id: str, reason: int) -> OpenDeferral | None:
         """Close and return a deferral, or None if it was not open."""
         found = self._open.pop((request_id, reason), None)
         if found is not None:
@@ -123,7 +125,7 @@ class Deferrals:
                 self._requests[request_id] = remaining
         return found
 
-    def end_all(self, request_id: str) -> list[Deferral]:
+    def end_all(self, request_id: str) -> list[OpenDeferral]:
         """Close and return all deferrals of a request that leaves."""
         if request_id not in self._requests:
             return []

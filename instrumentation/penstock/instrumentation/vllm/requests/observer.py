@@ -14,14 +14,14 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.messages import worker_report
 from penstock.instrumentation.vllm.requests import outcomes
 from penstock.instrumentation.vllm.requests import record as requests
-from penstock.instrumentation.vllm.requests.deferrals import Deferral, Deferrals
+from penstock.instrumentation.vllm.requests.deferrals import Deferrals, OpenDeferral
 from penstock.instrumentation.vllm.requests.leases import Lease, Leases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.resilience.decisions import Decision
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.resilience import Decision
+    from penstock.instrumentation.vllm.naming import Peer
     from penstock.instrumentation.vllm.requests.outcomes import Affected, Cause
     from penstock.instrumentation.vllm.requests.record import RequestRecord
     from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -116,7 +116,7 @@ class SchedulerObserver:
         request_id = request.request_id
         record = self._records.get(request_id)
         remote = reason in {c.DEFERRAL_REASON_REMOTE_KV, c.DEFERRAL_REASON_KV_LOOKUP}
-        deferral = Deferral(
+        deferral = OpenDeferral(
             request_id,
             reason,
             time.time_ns(),
@@ -141,7 +141,7 @@ class SchedulerObserver:
             self._emit("deferral_end", self._end_fields(ended, ending), request_id)
 
     @staticmethod
-    def _end_fields(ended: Deferral, ending: int) -> dict[str, Any]:
+    def _end_fields(ended: OpenDeferral, ending: int) -> dict[str, Any]:
         fields = ended.end_fields(ending)
         if ended.reason == c.DEFERRAL_REASON_REMOTE_KV and ending != c.DEFERRAL_ENDING_TIMEOUT:
             fields["observed_reason"] = ended.observed_reason(runtime.policy.current, time.time_ns())

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.decisions import Trigger
+from penstock.instrumentation.resilience import Trigger
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.decisions import Decision
+    from penstock.instrumentation.resilience import Decision
     from penstock.instrumentation.vllm.requests.record import RequestRecord
 
 MODE_WORDS: Final = {

@@ -14,8 +14,8 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming import peers
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.messages import LoadFailure
+    from penstock.instrumentation.vllm.naming import Peer
 
 # The front end appends eight hexadecimal digits to the id that it makes from X-Request-Id.
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")

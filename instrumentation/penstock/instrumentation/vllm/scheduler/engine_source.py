@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.instrumentation.core.constants import ROLES
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.resilience.policy import Action
+from penstock.instrumentation.core import ROLES, guard
+from penstock.instrumentation.resilience import Action
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.ec.hook import EcSchedulerSideMixin
-from penstock.instrumentation.vllm.ec.load_controller import EcControl
-from penstock.instrumentation.vllm.kv.load_controller import LoadControl
+from penstock.instrumentation.vllm.ec import EcLoadController, EcSchedulerSideMixin
+from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
 from penstock.instrumentation.vllm.naming import engine_identity
-from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
+from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -38,15 +36,15 @@ class EngineSource:
         self._connector = scheduler.connector
         self._facts = _facts(scheduler)
         self.observer = SchedulerObserver(self._facts["kv_connector"])
-        self.media = WorkerMedia(scheduler)
-        self.loads = LoadControl(scheduler, self.observer, self.media)
+        self.media = WorkerEncoderInputs(scheduler)
+        self.loads = KvLoadController(scheduler, self.observer, self.media)
         self._ec_connector = scheduler.ec_connector
         self.moves = self._connector is not None or self._ec_connector is not None
-        self.ec: EcControl | None = None
+        self.ec: EcLoadController | None = None
         # Without the connector's mixin nobody would tell it anything.
         if isinstance(self._ec_connector, EcSchedulerSideMixin):
             with guard("ec_connector"):
-                self.ec = EcControl(scheduler, self.observer, self.media)
+                self.ec = EcLoadController(scheduler, self.observer, self.media)
 
     @classmethod
     def of(cls, scheduler: Any) -> EngineSource:

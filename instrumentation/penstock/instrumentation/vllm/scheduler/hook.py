@@ -11,16 +11,21 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import Extension, Requirement, State, registry
-from penstock.instrumentation.hooks.subclass import instrumented
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import (
+    Extension,
+    InstanceState,
+    Patch,
+    Requirement,
+    instrumented,
+    registry,
+)
 from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks.registry import Need
+    from penstock.instrumentation.hooks import Need
 
 _METHODS = (
     ("schedule", ()),
@@ -63,7 +68,7 @@ class SchedulerHook:
         from penstock.instrumentation.vllm.scheduler.mixin import SchedulerMixin
 
         yield from (Requirement(self._class, name, parameters) for name, parameters in _METHODS)
-        yield State(self._class, _STATE)
+        yield InstanceState(self._class, _STATE)
         yield Extension(SchedulerMixin, self._class)
 
     def install(self) -> None:

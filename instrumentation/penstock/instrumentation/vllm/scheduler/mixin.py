@@ -10,18 +10,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.scheduler.engine_source import EngineSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.vllm.ec.load_controller import EcControl
-    from penstock.instrumentation.vllm.kv.failure_planner import Plan
-    from penstock.instrumentation.vllm.kv.load_controller import LoadControl
-    from penstock.instrumentation.vllm.recovery.encoder_media import WorkerMedia
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+    from penstock.instrumentation.vllm.ec import EcLoadController
+    from penstock.instrumentation.vllm.kv.failure_planner import RecoveryPlan
+    from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
+    from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _GUARD = guard("scheduler")
 
@@ -39,11 +39,11 @@ class SchedulerMixin:
     """
 
     _penstock: SchedulerObserver | None = None
-    _penstock_loads: LoadControl | None = None
-    _penstock_ec: EcControl | None = None
-    _penstock_media: WorkerMedia | None = None
+    _penstock_loads: KvLoadController | None = None
+    _penstock_ec: EcLoadController | None = None
+    _penstock_media: WorkerEncoderInputs | None = None
     _penstock_source: EngineSource | None = None
-    _penstock_plan: Plan | None = None
+    _penstock_plan: RecoveryPlan | None = None
     # The observer's and the loads' own: a step in which both are empty asks neither.
     _penstock_awaiting: Mapping[str, Any] = MappingProxyType({})
     _penstock_failing: Mapping[str, str] = MappingProxyType({})
@@ -136,7 +136,7 @@ class SchedulerMixin:
                 observer.stepped()
         return outputs
 
-    def _penstock_judge(self, output: Any) -> Plan | None:
+    def _penstock_judge(self, output: Any) -> RecoveryPlan | None:
         """Return what is to be done about the failed loads in *output*, or None where vLLM's own configuration decides."""
         observer, loads = self._penstock, self._penstock_loads
         if observer is None or loads is None or not runtime.active:
@@ -152,7 +152,7 @@ class SchedulerMixin:
             return loads.plan(output)
         return None
 
-    def _penstock_carry_out(self, plan: Plan, scheduler_output: Any, model_runner_output: Any) -> Any:
+    def _penstock_carry_out(self, plan: RecoveryPlan, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Let vLLM's own paths do what *plan* says.
 
         vLLM's switch is all or nothing: it stands on recompute for the length of the update, and those that fail take

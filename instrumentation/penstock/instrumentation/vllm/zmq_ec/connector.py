@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.vllm.zmq_ec import settings
-from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
-from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import Consumer
-from penstock.instrumentation.vllm.zmq_ec.consumer.worker import Loader
+from penstock.instrumentation.vllm.zmq_ec.consumer import Expected
+from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import ConsumerScheduler
+from penstock.instrumentation.vllm.zmq_ec.consumer.worker import ConsumerWorker
 from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders, StepReport
-from penstock.instrumentation.vllm.zmq_ec.producer.worker import Publisher
+from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorRole
 from vllm.distributed.ec_transfer.ec_connector.utils import (
@@ -19,8 +19,8 @@ from vllm.distributed.ec_transfer.ec_connector.utils import (
 
 if TYPE_CHECKING:
     import torch
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.ec import EcFailure, EcListener
+    from penstock.instrumentation.vllm.naming import Peer
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import ECConnectorOutput
@@ -64,9 +64,9 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         digest = protocol.model_digest(self._settings.model, hidden_size)
         self.load_failure_default = self._settings.consumer.load_failure
         self._resolver = PlaceholderMetadataResolver(model)
-        self._consumer: Consumer | None = None
-        self._loader: Loader | None = None
-        self._publisher: Publisher | None = None
+        self._consumer: ConsumerScheduler | None = None
+        self._loader: ConsumerWorker | None = None
+        self._publisher: ProducerWorker | None = None
         self._publish: list[str] = []
         # vLLM runs no connector in the step of an encoder-decoder model.
         consumes = self.is_consumer and not model.is_encoder_decoder
@@ -75,7 +75,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         if role is ECConnectorRole.SCHEDULER:
             if consumes:
                 dtype = str(model.dtype).removeprefix("torch.")
-                self._consumer = Consumer(
+                self._consumer = ConsumerScheduler(
                     self._settings.consumer,
                     Expected(digest, dtype, hidden_size),
                     ranks=_reporting_ranks(parallel),
@@ -83,9 +83,9 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
                 )
             return
         if consumes:
-            self._loader = Loader()
+            self._loader = ConsumerWorker()
         if self.is_producer and _is_first_rank():
-            self._publisher = Publisher(
+            self._publisher = ProducerWorker(
                 self._settings.host, self._settings.port, digest, self._settings.host_cache_bytes
             )
 
@@ -185,7 +185,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
     # Beyond vLLM's interface: EcLoader.
 
-    def observe(self, observer: EcObserver) -> None:
+    def observe(self, observer: EcListener) -> None:
         """Tell *observer* from now on; in the scheduler it also takes over what is done about failed loads."""
         if self._consumer is not None:
             self._consumer.observe(observer)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Loaded
+from penstock.instrumentation.vllm.zmq_ec.consumer import Loaded
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import LoadOrder
+    from penstock.instrumentation.vllm.zmq_ec.consumer import LoadOrder
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionName
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorMetadata, ECConnectorWorkerMetadata
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks.registry import Requirement
+from penstock.instrumentation.hooks import Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

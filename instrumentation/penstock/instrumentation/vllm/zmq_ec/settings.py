@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.instrumentation.vllm.naming.peers import UNKNOWN, address
+from penstock.instrumentation.vllm.naming import UNKNOWN, address
 
 PRODUCERS_MAX: Final = 256
 
@@ -54,7 +54,7 @@ class ConsumerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ZmqEcSettings:
     """Everything; *model* is what both sides call the model, *host_cache_bytes* a producer's memory for items."""
 
     host: str
@@ -66,7 +66,7 @@ class Settings:
 
 def load(
     extra: Mapping[str, Any], *, ip: str, port: int, buffer_bytes: float, model: str, data_parallel_index: int
-) -> Settings:
+) -> ZmqEcSettings:
     """Return the settings; *buffer_bytes* (vLLM's ``ec_buffer_size``) is the size of either memory unless *extra* says it.
 
     Raises:
@@ -75,7 +75,7 @@ def load(
     """
     left = dict(extra)
     buffer = int(buffer_bytes)
-    settings = Settings(
+    settings = ZmqEcSettings(
         host=ip,
         port=port + data_parallel_index if port else 0,
         model=_text(left, "model", model),

@@ -14,7 +14,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.base.connector_adapters import failure_of_mooncake
 from penstock.instrumentation.vllm.messages import load_reasons
-from penstock.instrumentation.vllm.messages.load_reasons import Reasons
+from penstock.instrumentation.vllm.messages.load_reasons import LoadFailureReasons
 from penstock.instrumentation.vllm.naming.failure_modes import Failure
 
 from demo.common.processes import free_port
@@ -90,7 +90,7 @@ def test_reasons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_reasons, "REASONS_MAX", 2)
     lost: list[tuple[str, str]] = []
     monkeypatch.setattr(runtime.emitter.drops, "add", lambda *row: lost.append(row))
-    reasons = Reasons(3)
+    reasons = LoadFailureReasons(3)
     for name in "abc":
         reasons.note(name, Failure(c.FAILURE_MODE_SETUP, c.ERROR_TYPE_OTHER))
     assert [(each.request_id, each.rank) for each in reasons.take()] == [("a", 3), ("b", 3)]

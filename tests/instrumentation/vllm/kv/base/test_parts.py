@@ -14,12 +14,12 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.kv.base import connector_adapters, kv_jobs
 from penstock.instrumentation.vllm.kv.base.connector_adapters import Done, EventJobs, Job, OffloadingJobs
 from penstock.instrumentation.vllm.kv.base.kv_jobs import JobTable
-from penstock.instrumentation.vllm.kv.base.step_loads import StepLoads
+from penstock.instrumentation.vllm.kv.base.step_loads import KvStepLoads
 from penstock.instrumentation.vllm.messages.transfers import (
     LOADS_MAX,
     BrokenBlocks,
+    FinishedTransfer,
     KvLoad,
-    KvMove,
     loads_of,
     peer_at,
     place_of,
@@ -65,7 +65,7 @@ def test_peer_of_a_move() -> None:
 
 def test_a_step_that_loads_nothing_has_nothing_on_it() -> None:
     """The metadata of most steps is what the connector made of it."""
-    metadata, step = SimpleNamespace(), StepLoads(object())
+    metadata, step = SimpleNamespace(), KvStepLoads(object())
     step.found("asked", waits=True)
     step.attach(object(), metadata, None)
     assert vars(metadata) == {}
@@ -74,7 +74,7 @@ def test_a_step_that_loads_nothing_has_nothing_on_it() -> None:
 
 def test_loads_of_a_step() -> None:
     """What began since the last step goes with this one, once; what is asked again counts as answered last."""
-    metadata, step = SimpleNamespace(), StepLoads(SimpleNamespace(_cache_hit_source=Source.HOST))
+    metadata, step = SimpleNamespace(), KvStepLoads(SimpleNamespace(_cache_hit_source=Source.HOST))
     step.found("a", waits=False)
     step.found("a", waits=True)
     step.begins("a", 64)
@@ -90,7 +90,7 @@ def test_loads_of_a_step() -> None:
 
 def test_a_step_is_bounded() -> None:
     """What one step tells is bounded, and so is what is remembered of those that only asked."""
-    metadata, step = SimpleNamespace(), StepLoads(object())
+    metadata, step = SimpleNamespace(), KvStepLoads(object())
     for number in range(5_000):
         step.found(str(number), waits=False)
     for number in range(5_000):
@@ -101,7 +101,7 @@ def test_a_step_is_bounded() -> None:
 
 
 # Three numbers say all that differs.
-_MOVES = st.integers(0, 3).map(lambda rank: KvMove(f"r{rank}", "C", rank, RECEIVE, 0, rank))
+_MOVES = st.integers(0, 3).map(lambda rank: FinishedTransfer(f"r{rank}", "C", rank, RECEIVE, 0, rank))
 _BROKEN = st.integers(0, 3).map(lambda rank: BrokenBlocks("C", rank, frozenset({rank})))
 _REPORTS = st.builds(
     WorkerReport,

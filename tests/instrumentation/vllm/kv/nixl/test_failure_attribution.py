@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.deadlines import Wait
-from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Hold, Turn, Waited
+from penstock.instrumentation.resilience.deadlines import WaitKind
+from penstock.instrumentation.vllm.kv.nixl.failure_attribution import (
+    BlockingPeer,
+    HandshakeTurn,
+    HandshakeWait,
+)
 from penstock.instrumentation.vllm.naming.peers import Peer
 
 from demo.common.processes import free_port
@@ -76,19 +80,19 @@ def test_behind_a_dead_peer(make_engine: MakeEngine, prefill: Engine, recorder: 
 @pytest.mark.parametrize(
     ("wait", "mode", "culprit"),
     [
-        (Wait.START, c.FAILURE_MODE_COLLATERAL, "dead:1"),
-        (Wait.TRANSFER, c.FAILURE_MODE_TIMEOUT, ""),
+        (WaitKind.START, c.FAILURE_MODE_COLLATERAL, "dead:1"),
+        (WaitKind.TRANSFER, c.FAILURE_MODE_TIMEOUT, ""),
     ],
 )
 def test_just_begun(
-    wait: Wait, mode: int, culprit: str, make_engine: MakeEngine, prefill: Engine, recorder: Recorder
+    wait: WaitKind, mode: int, culprit: str, make_engine: MakeEngine, prefill: Engine, recorder: Recorder
 ) -> None:
     """A read that begins as its wait is over is late by another's doing; one that takes too long itself is not."""
     decode = make_engine("kv_consumer")
     connect(prefill, decode)
     recorder.events.clear()
-    turn = Turn(Peer("dead:1"), 4711, "first", 0, 9 * SECOND, bad=True)
-    waited = Waited(0, 10 * SECOND, asked=True, holds=(Hold(9 * SECOND, turn),))
+    turn = HandshakeTurn(Peer("dead:1"), 4711, "first", 0, 9 * SECOND, bad=True)
+    waited = HandshakeWait(0, 10 * SECOND, asked=True, holds=(BlockingPeer(9 * SECOND, turn),))
     with pytest.MonkeyPatch.context() as patch:
         break_agent(patch, decode, "check_xfer_state", lambda *_: "PROC")
         patch.setattr(decode.worker._penstock.handshakes, "give_up", lambda *_: waited)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.kv.nixl.compatibility import differing, versions_near
-from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Turn, in_the_way, of_wait
+from penstock.instrumentation.vllm.kv.nixl.failure_attribution import HandshakeTurn, in_the_way, of_wait
 from penstock.instrumentation.vllm.kv.nixl.handshake_mixin import clock_offset_ns
-from penstock.instrumentation.vllm.kv.nixl.handshake_table import DELAY_NS, Handshakes, Run
+from penstock.instrumentation.vllm.kv.nixl.handshake_table import DELAY_NS, HandshakeRun, HandshakeTable
 from penstock.instrumentation.vllm.kv.nixl.nixl_sizes import bytes_of
 from penstock.instrumentation.vllm.kv.nixl.port_probe import refuses
 from penstock.instrumentation.vllm.messages.worker_report import Culprit
@@ -124,7 +124,7 @@ def test_bytes_of_a_state_space_model() -> None:
 
 
 def ran(
-    handshakes: Handshakes,
+    handshakes: HandshakeTable,
     name: str,
     start_ns: int,
     end_ns: int,
@@ -137,19 +137,19 @@ def ran(
     """Let a handshake with the peer of that name run."""
     made = handshakes.join(Peer(f"{name}:1", name), waiter, Future(), queued_ns)
     handshakes.begins(name, start_ns)
-    handshakes.ran(name, Run(start_ns, end_ns, rehearsal=rehearsal, failed=failed))
+    handshakes.ran(name, HandshakeRun(start_ns, end_ns, rehearsal=rehearsal, failed=failed))
     made.future = None
     return made
 
 
 def test_who_was_in_the_way() -> None:
     """A wait is another peer's doing for as long as that peer's handshakes ran; the longest one is the cause."""
-    handshakes, unit = Handshakes(), DELAY_NS
+    handshakes, unit = HandshakeTable(), DELAY_NS
     short = ran(handshakes, "short", 0, unit)
     long = ran(handshakes, "long", unit, 10 * unit)
     mine = ran(handshakes, "mine", 11 * unit, 12 * unit, "early", 0)
     handshakes.join(mine.peer, "late", mine.future, 11 * unit - unit // 2)
-    (delay,) = handshakes.delays(mine, Run(11 * unit, 12 * unit))
+    (delay,) = handshakes.delays(mine, HandshakeRun(11 * unit, 12 * unit))
     assert (delay.request_id, delay.delay_ns) == ("early", 10 * unit)
     assert (delay.caused_by.peer, delay.caused_by.handshake_id) == (long.peer, long.id)
     assert delay.caused_by.handshake_id != short.id
@@ -157,21 +157,21 @@ def test_who_was_in_the_way() -> None:
 
 def test_nobody_was_in_the_way() -> None:
     """An idle thread, and an earlier handshake of the same peer, delay nobody."""
-    handshakes, unit = Handshakes(), DELAY_NS
+    handshakes, unit = HandshakeTable(), DELAY_NS
     ran(handshakes, "mine", 0, 10 * unit)
     mine = ran(handshakes, "mine", 10 * unit, 11 * unit, "r1", 0)
-    assert handshakes.delays(mine, Run(10 * unit, 11 * unit)) == []
+    assert handshakes.delays(mine, HandshakeRun(10 * unit, 11 * unit)) == []
 
 
 SECOND = 1_000_000_000
 
 
-def queued(handshakes: Handshakes, name: str, waiter: str, since_ns: int) -> Any:
+def queued(handshakes: HandshakeTable, name: str, waiter: str, since_ns: int) -> Any:
     """Let a handshake with the peer of that name wait for the thread."""
     return handshakes.join(Peer(f"{name}:1", name), waiter, Future(), since_ns)
 
 
-def given_up(handshakes: Handshakes, name: str, waiter: str, now_ns: int) -> Any:
+def given_up(handshakes: HandshakeTable, name: str, waiter: str, now_ns: int) -> Any:
     """Give up the load of a request that wants to reach the peer of that name."""
     waited = handshakes.give_up(waiter, f"{name}:1", now_ns)
     assert waited is not None
@@ -180,7 +180,7 @@ def given_up(handshakes: Handshakes, name: str, waiter: str, now_ns: int) -> Any
 
 def test_the_one_in_front_is_to_blame() -> None:
     """A load that waited behind two dead peers blames the one that took longer, and names both with their times."""
-    handshakes = Handshakes()
+    handshakes = HandshakeTable()
     ran(handshakes, "dead", 0, 5 * SECOND, "first", failed=True)
     second = queued(handshakes, "late", "second", 0)
     handshakes.begins("late", 5 * SECOND)
@@ -209,7 +209,7 @@ def test_the_one_in_front_is_to_blame() -> None:
 )
 def test_a_peer_that_had_its_time(begins: int | None, now: int, others: bool) -> None:
     """A peer is to blame that has not answered for longer than others were in its way; one that was just asked is not."""
-    handshakes = Handshakes()
+    handshakes = HandshakeTable()
     future: Future[Any] = Future()
     ran(handshakes, "dead", 0, (begins or now) * SECOND, failed=True)
     handshakes.join(Peer("mine:1", "mine"), "r", future, 0)
@@ -222,7 +222,7 @@ def test_a_peer_that_had_its_time(begins: int | None, now: int, others: bool) ->
 
 def test_slow_but_well() -> None:
     """A peer whose handshake was slow and ended well is named, and nothing counts against it."""
-    handshakes = Handshakes()
+    handshakes = HandshakeTable()
     ran(handshakes, "slow", 0, 5 * SECOND)
     queued(handshakes, "mine", "r", 0)
     blame = of_wait(given_up(handshakes, "mine", "r", 6 * SECOND))
@@ -232,7 +232,7 @@ def test_slow_but_well() -> None:
 def test_a_rehearsed_failure_in_front() -> None:
     """What a drill held up is a rehearsal, also while the drill's handshake runs."""
     for ended in (True, False):
-        handshakes = Handshakes()
+        handshakes = HandshakeTable()
         if ended:
             ran(handshakes, "sick", 0, 5 * SECOND, failed=True, rehearsal=True)
         else:
@@ -244,7 +244,7 @@ def test_a_rehearsed_failure_in_front() -> None:
 
 def test_a_wrong_address_is_asked() -> None:
     """Who waits for a handshake that another request has sent to another address has not been to its own peer yet."""
-    handshakes = Handshakes()
+    handshakes = HandshakeTable()
     future: Future[Any] = Future()
     handshakes.join(Peer("wrong:1", "engine"), "misled", future, 0)
     future.set_running_or_notify_cancel()
@@ -259,7 +259,7 @@ def test_a_wrong_address_is_asked() -> None:
 
 def test_nothing_is_known_of_the_thread() -> None:
     """A handshake that never began says nothing about its peer, also where it is not known what was in the way."""
-    handshakes = Handshakes()
+    handshakes = HandshakeTable()
     queued(handshakes, "mine", "r", 0)
     waited = given_up(handshakes, "mine", "r", SECOND)
     assert waited.blames_others
@@ -269,7 +269,7 @@ def test_nothing_is_known_of_the_thread() -> None:
 
 def test_who_is_done_waits_no_longer() -> None:
     """A load that has ended, and one that never waited, are not among those who wait; a paused run leaves no trace."""
-    handshakes = Handshakes()
+    handshakes = HandshakeTable()
     queued(handshakes, "mine", "r", 0)
     handshakes.done("r")
     assert handshakes.give_up("r", "mine:1", SECOND) is None
@@ -289,7 +289,7 @@ def test_nobody_holds_longer_than_the_wait(turns: list[tuple[str, int, bool]], s
     """Turns do not overlap, so what others took is at most the wait; a peer is named once and never itself, the longest first."""
     ends = list(itertools.accumulate((length for _, length, _ in turns), initial=0))
     made = [
-        Turn(Peer(name), 1, "", start, end, bad)
+        HandshakeTurn(Peer(name), 1, "", start, end, bad)
         for (name, _, bad), (start, end) in zip(turns, itertools.pairwise(ends), strict=True)
     ]
     holds = in_the_way(made, "a", since, since + wait)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.deadlines import Wait
+from penstock.instrumentation.resilience.deadlines import WaitKind
 
 from tests.support.engine import schedulers
 from tests.support.kv.nixl_faults import break_agent, refuse
@@ -98,7 +98,7 @@ def test_one_waits_for_its_handshake_while_the_other_reads(
         break_agent(slow, ranks[1], "check_xfer_state", lambda *_: "PROC")
         answers = [rank.read("r1", prefill) for rank in ranks]
         assert not aggregator.together(answers).finished_recving
-        answers = [rank.cancel("r1", wait=Wait.TRANSFER) for rank in ranks]
+        answers = [rank.cancel("r1", wait=WaitKind.TRANSFER) for rank in ranks]
         assert answers[0][0].failed_recving == {"r1"}
         told = aggregator.together(answers)
         assert not told.finished_recving

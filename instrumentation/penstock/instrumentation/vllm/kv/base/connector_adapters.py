@@ -37,7 +37,7 @@ class Done(NamedTuple):
     duration_ns: int = 0
 
 
-class Jobs(Protocol):
+class JobAdapter(Protocol):
     """How a connector names what it does beside the steps.
 
     Attributes:
@@ -148,7 +148,7 @@ def failure_of_mooncake(reason: str, error: BaseException | None) -> failure_mod
 SAVES: Final[dict[str, SavesIn]] = {"ExampleConnector": saves_of_example}
 """By a connector's class: the requests that are saved with a step, of the connector, its metadata and the scheduler's output."""
 
-JOBS: Final[dict[str, type[Jobs]]] = {
+JOBS: Final[dict[str, type[JobAdapter]]] = {
     "OffloadingConnector": OffloadingJobs,
     "SimpleCPUOffloadConnector": EventJobs,
 }

@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks.registry import Extension, Requirement, registry
-from penstock.instrumentation.hooks.subclass import Swaps
+from penstock.instrumentation.hooks import Extension, Requirement, Swaps, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.base import connector_adapters
 from penstock.instrumentation.vllm.kv.base.mooncake import MooncakeWorkers
 from penstock.instrumentation.vllm.kv.base.observer import KvObserver
 from penstock.instrumentation.vllm.kv.base.worker_mixin import KvWorkerMixin
-from penstock.instrumentation.vllm.messages.transfers import place_of
+from penstock.instrumentation.vllm.messages import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks.registry import Need
+    from penstock.instrumentation.hooks import Need
 
 
 class KvWorkerHook:

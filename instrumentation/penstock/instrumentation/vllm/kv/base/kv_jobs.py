@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.kv.base.connector_adapters import Done, Job, Jobs
+    from penstock.instrumentation.vllm.kv.base.connector_adapters import Done, Job, JobAdapter
 
 JOBS_MAX: Final = 8_192
 """Jobs that are remembered; beyond that the oldest is not told."""
@@ -14,7 +14,7 @@ JOBS_MAX: Final = 8_192
 class JobTable:
     """What a worker's connector does beside the steps."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: JobAdapter) -> None:
         """Keep the jobs of a connector that names them so."""
         self._jobs = jobs
         self._begun: dict[int, Job] = {}

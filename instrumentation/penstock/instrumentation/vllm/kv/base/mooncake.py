@@ -9,17 +9,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.registry import Extension, Requirement, registry
-from penstock.instrumentation.hooks.subclass import Swaps
+from penstock.instrumentation.core import guard
+from penstock.instrumentation.hooks import Extension, Requirement, Swaps, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.base.connector_adapters import failure_of_mooncake
-from penstock.instrumentation.vllm.messages.load_reasons import Reasons
+from penstock.instrumentation.vllm.messages import LoadFailureReasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks.registry import Need
+    from penstock.instrumentation.hooks import Need
 
 _GUARD = guard("mooncake")
 _FAILED = "_handle_failed_recv"
@@ -28,7 +27,7 @@ _FAILED = "_handle_failed_recv"
 class MooncakeWorkerMixin:
     """Over a ``MooncakeConnectorWorker``; on the thread of its event loop."""
 
-    _penstock_reasons: Reasons | None = None
+    _penstock_reasons: LoadFailureReasons | None = None
 
     def _handle_failed_recv(self, pull_metas: Any, req_ids: Any, reason: str) -> Any:
         """Note the reason, which vLLM only logs."""
@@ -76,7 +75,7 @@ class MooncakeWorkers:
     def __init__(self) -> None:
         self._hook: MooncakeHook | None = None
 
-    def instrument(self, connector: Any, rank: int) -> Reasons | None:
+    def instrument(self, connector: Any, rank: int) -> LoadFailureReasons | None:
         """Put the mixin over the worker of *connector*; None if it is not Mooncake's or does not fit."""
         worker: Any = getattr(connector, "connector_worker", None)
         if not hasattr(worker, _FAILED):
@@ -86,6 +85,6 @@ class MooncakeWorkers:
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return None
         self._hook.swaps.swap(worker, MooncakeWorkerMixin)
-        worker._penstock_reasons = Reasons(rank)
-        reasons: Reasons = worker._penstock_reasons
+        worker._penstock_reasons = LoadFailureReasons(rank)
+        reasons: LoadFailureReasons = worker._penstock_reasons
         return reasons

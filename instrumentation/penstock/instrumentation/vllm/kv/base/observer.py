@@ -14,25 +14,24 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
 from penstock.instrumentation.vllm.kv.base.kv_jobs import JobTable
-from penstock.instrumentation.vllm.messages.transfers import (
+from penstock.instrumentation.vllm.messages import (
     LOADS,
     LOADS_MAX,
     SAVES,
     BrokenBlocks,
-    KvMove,
+    FinishedTransfer,
+    WorkerReport,
     loads_of,
     peer_at,
     saves_of,
 )
-from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
 from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from penstock.instrumentation.vllm.kv.base.connector_adapters import Jobs
-    from penstock.instrumentation.vllm.messages.load_reasons import Reasons
-    from penstock.instrumentation.vllm.messages.transfers import KvLoad
+    from penstock.instrumentation.vllm.kv.base.connector_adapters import JobAdapter
+    from penstock.instrumentation.vllm.messages import KvLoad, LoadFailureReasons
 
 MOVES_MAX: Final = 4_096
 """Moves that wait for the scheduler's next step."""
@@ -55,8 +54,8 @@ class KvObserver:
         rank: int,
         *,
         place: str = "",
-        jobs: Jobs | None = None,
-        reasons: Reasons | None = None,
+        jobs: JobAdapter | None = None,
+        reasons: LoadFailureReasons | None = None,
     ) -> None:
         """Observe the connector of that class on *rank*.
 
@@ -81,7 +80,7 @@ class KvObserver:
         self._saved_ns = 0
         self._waiting: dict[str, tuple[KvLoad, int]] = {}
         self._began: list[tuple[str, int]] = []
-        self._moves: list[KvMove] = []
+        self._moves: list[FinishedTransfer] = []
         self._broken: list[BrokenBlocks] = []
 
     # A step
@@ -187,8 +186,10 @@ class KvObserver:
                 request_id=request_id,
             )
 
-    def _received(self, load: KvLoad, start_ns: int, duration_ns: int, *, failed: bool = False) -> KvMove:
-        return KvMove(
+    def _received(
+        self, load: KvLoad, start_ns: int, duration_ns: int, *, failed: bool = False
+    ) -> FinishedTransfer:
+        return FinishedTransfer(
             load.request_id,
             self.connector,
             self._rank,
@@ -202,8 +203,8 @@ class KvObserver:
 
     def _sent(
         self, request_id: str, start_ns: int, duration_ns: int, *, size: int = 0, failed: bool = False
-    ) -> KvMove:
-        return KvMove(
+    ) -> FinishedTransfer:
+        return FinishedTransfer(
             request_id,
             self.connector,
             self._rank,
@@ -215,7 +216,7 @@ class KvObserver:
             place=self._place,
         )
 
-    def _move(self, move: KvMove) -> None:
+    def _move(self, move: FinishedTransfer) -> None:
         """Keep a move that has ended until the scheduler's next step."""
         if len(self._moves) >= MOVES_MAX:
             runtime.emitter.drops.add("queue_full", "transfer")
@@ -266,7 +267,7 @@ class KvObserver:
             ]
 
 
-def emit(move: KvMove, peer: str, peer_engine_id: str) -> None:
+def emit(move: FinishedTransfer, peer: str, peer_engine_id: str) -> None:
     """Emit a move as a transfer of the worker that made it."""
     if runtime.active:
         runtime.emit_transfer(

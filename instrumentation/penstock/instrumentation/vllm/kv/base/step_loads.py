@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.vllm.kv.base import connector_adapters
-from penstock.instrumentation.vllm.messages.transfers import LOADS, LOADS_MAX, SAVES, KvLoad, place_of
+from penstock.instrumentation.vllm.messages import LOADS, LOADS_MAX, SAVES, KvLoad, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,7 @@ _ASKED_MAX: Final = 1_024
 """Requests whose last answer is remembered until they get their blocks."""
 
 
-class StepLoads:
+class KvStepLoads:
     """The loads and saves of one connector; those of a MultiConnector are its children's."""
 
     def __init__(self, connector: Any) -> None:

@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.base import observer as kv_observer
-from penstock.instrumentation.vllm.messages.load_reasons import LoadReason
-from penstock.instrumentation.vllm.messages.transfers import peer_at
-from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
+from penstock.instrumentation.vllm.messages import LoadFailure, LoadReason, peer_at
 from penstock.instrumentation.vllm.recovery import rewind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.instrumentation.vllm.messages.transfers import BrokenBlocks, KvMove
-    from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
-    from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
+    from penstock.instrumentation.vllm.messages import BrokenBlocks, FinishedTransfer, WorkerReport
+    from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _NO_REASON: Final = LoadReason("", 0, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
 """Of a connector that only says which blocks are missing."""
@@ -85,7 +82,7 @@ class KvTransfers:
             self.ended(request_id)
         return failed
 
-    def _move(self, move: KvMove, broken: _Broken | None) -> Iterator[LoadFailure]:
+    def _move(self, move: FinishedTransfer, broken: _Broken | None) -> Iterator[LoadFailure]:
         record = self._observer.record(move.request_id)
         load = self._open.get(move.request_id) if move.loads else None
         spoiled = load is not None and move.rank in load.spoiled
@@ -100,7 +97,7 @@ class KvTransfers:
             yield from self._failed(move.request_id, move.rank, _Broken(move.connector), move)
 
     def _failed(
-        self, request_id: str, rank: int, broken: _Broken, move: KvMove | None = None
+        self, request_id: str, rank: int, broken: _Broken, move: FinishedTransfer | None = None
     ) -> Iterator[LoadFailure]:
         """Emit a load that failed on a rank; *move* if it has ended there."""
         record = self._observer.record(request_id)

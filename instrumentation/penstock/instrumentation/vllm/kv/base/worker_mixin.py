@@ -7,7 +7,7 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 
 if TYPE_CHECKING:

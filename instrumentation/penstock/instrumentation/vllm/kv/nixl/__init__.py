@@ -1,1 +1,14 @@
 """NIXL workers, to the bottom of each transfer."""
+
+from __future__ import annotations
+
+from penstock.instrumentation.vllm.kv.nixl import compatibility
+from penstock.instrumentation.vllm.kv.nixl.hook import NixlHook, NixlWorkers
+from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
+
+__all__ = [
+    "NixlHook",
+    "NixlObserver",
+    "NixlWorkers",
+    "compatibility",
+]

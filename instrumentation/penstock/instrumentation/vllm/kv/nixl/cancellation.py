@@ -20,7 +20,7 @@ from typing import Any, Final
 _MARK: Final = "penstock_cancelled"
 
 
-class Cancel(Enum):
+class CancelResult(Enum):
     """What became of the wish to cancel a load."""
 
     FAILED = "no transfer of it has begun or can begin"
@@ -33,7 +33,7 @@ def is_cancelled(meta: Any) -> bool:
     return getattr(meta, _MARK, False)
 
 
-class Cancels:
+class Cancellations:
     """What may be cancelled in one worker; for the worker's thread, the registrations for the writer's too."""
 
     def __init__(self, *, push: bool) -> None:
@@ -43,18 +43,18 @@ class Cancels:
         self._registered: set[str] = set()
         self._withheld: set[str] = set()
 
-    def cancel(self, worker: Any, request_id: str) -> Cancel:
-        """Give up the load of a request; a request that :attr:`Cancel.FAILED` is in vLLM's queue of failed ones."""
+    def cancel(self, worker: Any, request_id: str) -> CancelResult:
+        """Give up the load of a request; a request that :attr:`CancelResult.FAILED` is in vLLM's queue of failed ones."""
         meta = worker._recving_metadata.get(request_id)
         if meta is None or not meta.awaiting_kvs or request_id in worker._recv_failures:
-            return Cancel.SETTLED
+            return CancelResult.SETTLED
         if request_id in worker._recving_transfers:
             # In push mode an entry says that the peer has written all.
-            return Cancel.SETTLED if self._push else Cancel.PINNED
+            return CancelResult.SETTLED if self._push else CancelResult.PINNED
         if self._push:
             with self._lock:
                 if request_id in self._registered:
-                    return Cancel.PINNED
+                    return CancelResult.PINNED
                 self._withheld.add(request_id)
         else:
             worker._recving_metadata[request_id] = dataclasses.replace(meta)
@@ -62,7 +62,7 @@ class Cancels:
             meta.awaiting_kvs = False
             setattr(meta, _MARK, True)
         worker._failed_recv_reqs.put(request_id)
-        return Cancel.FAILED
+        return CancelResult.FAILED
 
     def end(self, request_id: str) -> None:
         """Forget a request that is done."""

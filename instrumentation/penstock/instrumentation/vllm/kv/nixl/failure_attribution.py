@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.messages.worker_report import Culprit
+from penstock.instrumentation.vllm.messages import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
-    from penstock.instrumentation.vllm.naming.failure_modes import Failure
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Failure, Peer
 
 _SECOND: Final = 1_000_000_000
 
@@ -30,7 +29,7 @@ _DEAD: Final = frozenset({c.ERROR_TYPE_REFUSED, c.ERROR_TYPE_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class HandshakeTurn:
     """One handshake's time on the thread; *bad*: it failed, or is still running."""
 
     peer: Peer
@@ -43,28 +42,31 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class BlockingPeer:
     """For how long the handshakes with one peer were in the way; *longest* is the one that was for the longest."""
 
     held_ns: int
-    longest: Turn
+    longest: HandshakeTurn
 
 
-def in_the_way(turns: Iterable[Turn], address: str, since_ns: int, until_ns: int) -> tuple[Hold, ...]:
+def in_the_way(
+    turns: Iterable[HandshakeTurn], address: str, since_ns: int, until_ns: int
+) -> tuple[BlockingPeer, ...]:
     """Return who kept a request for *address* waiting between two times, the longest first."""
-    found: defaultdict[str, list[tuple[int, Turn]]] = defaultdict(list)
+    found: defaultdict[str, list[tuple[int, HandshakeTurn]]] = defaultdict(list)
     for turn in turns:
         held_ns = min(turn.end_ns, until_ns) - max(turn.start_ns, since_ns)
         if held_ns > 0 and turn.peer.address != address:
             found[turn.peer.address].append((held_ns, turn))
     holds = (
-        Hold(sum(held for held, _ in each), max(each, key=lambda pair: pair[0])[1]) for each in found.values()
+        BlockingPeer(sum(held for held, _ in each), max(each, key=lambda pair: pair[0])[1])
+        for each in found.values()
     )
     return tuple(sorted(holds, key=lambda hold: -hold.held_ns))
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class HandshakeWait:
     """How a request that waited for a handshake has spent the time until it was given up, or until its transfer began.
 
     Attributes:
@@ -76,7 +78,7 @@ class Waited:
     since_ns: int
     until_ns: int
     asked: bool
-    holds: tuple[Hold, ...]
+    holds: tuple[BlockingPeer, ...]
 
     @property
     def held_ns(self) -> int:
@@ -103,7 +105,7 @@ class Waited:
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class FailureAttribution:
     """Whose doing a ``collateral`` failure is.
 
     Attributes:
@@ -130,23 +132,23 @@ class Blame:
         return fields
 
 
-def of_wait(waited: Waited) -> Blame:
+def of_wait(waited: HandshakeWait) -> FailureAttribution:
     """Blame the peer that was in the way for the longest; it is to be counted unless its handshakes ended well: it is slow."""
     if not waited.holds:
-        return Blame()
+        return FailureAttribution()
     turn = waited.holds[0].longest
     culprit = Culprit(turn.peer)
     if turn.bad:
         culprit = Culprit(turn.peer, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
-    return Blame(turn.initiator, turn.handshake_id, culprit, turn.rehearsal)
+    return FailureAttribution(turn.initiator, turn.handshake_id, culprit, turn.rehearsal)
 
 
-def of_shared(handshake: Handshake, failure: Failure) -> Blame:
+def of_shared(handshake: Handshake, failure: Failure) -> FailureAttribution:
     """Blame the peer of a handshake that has failed, which was not the one that the request wanted to reach."""
     culprit = Culprit(handshake.peer)
     if failure.error_type in _DEAD:
         culprit = Culprit(handshake.peer, failure.mode, failure.error_type)
-    return Blame(handshake.initiator, handshake.id, culprit, handshake.rehearsal)
+    return FailureAttribution(handshake.initiator, handshake.id, culprit, handshake.rehearsal)
 
 
 def _seconds(nanoseconds: int) -> str:

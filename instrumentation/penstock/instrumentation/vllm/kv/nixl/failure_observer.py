@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import failure_attribution, nixl_sizes
-from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancels
-from penstock.instrumentation.vllm.kv.nixl.fault_injection import Faults
-from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshakes
-from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, Here, Plan
-from penstock.instrumentation.vllm.kv.nixl.transfer_table import Transfers
-from penstock.instrumentation.vllm.messages.worker_report import LoadFailure
-from penstock.instrumentation.vllm.naming import peers
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancellations
+from penstock.instrumentation.vllm.kv.nixl.fault_injection import FaultInjection
+from penstock.instrumentation.vllm.kv.nixl.handshake_table import HandshakeTable
+from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, CallContext, PlannedTransfer
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import TransferTable
+from penstock.instrumentation.vllm.messages import LoadFailure
+from penstock.instrumentation.vllm.naming import Peer, peers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Blame, Waited
+    from penstock.instrumentation.vllm.kv.nixl.failure_attribution import FailureAttribution, HandshakeWait
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
-    from penstock.instrumentation.vllm.naming.failure_modes import Failure
+    from penstock.instrumentation.vllm.naming import Failure
 
 PENDING: Final = 1_024
 """Reports that wait for the scheduler's next step; an idle engine has none to take them."""
@@ -54,7 +53,7 @@ _LOAD: Final = "load"
 _RELEASE: Final = "release"
 
 
-class NixlFailures:
+class NixlFailureObserver:
     """The failures of one NIXL worker.
 
     Attributes:
@@ -74,11 +73,11 @@ class NixlFailures:
         self.connector = str(worker.kv_transfer_config.kv_connector)
         self.rank: int = worker.vllm_config.parallel_config.rank
         self.push = getattr(worker, "_TRANSFER_MODE", "pull") == "push"
-        self.here = Here()
-        self.handshakes = Handshakes()
-        self.transfers = Transfers()
-        self.faults = Faults()
-        self.cancels = Cancels(push=self.push)
+        self.here = CallContext()
+        self.handshakes = HandshakeTable()
+        self.transfers = TransferTable()
+        self.faults = FaultInjection()
+        self.cancels = Cancellations(push=self.push)
         self._worker = weakref.ref(worker)
         self._told: dict[str, dict[str, object]] = {}
         self._began: dict[str, int] = {}
@@ -94,7 +93,7 @@ class NixlFailures:
         meta: Any = None,
         direction: int = 0,
         context: Mapping[str, Any] | None = None,
-        waited: Waited | None = None,
+        waited: HandshakeWait | None = None,
     ) -> None:
         """Emit one failure: of a load the first only, whatever follows from it; of others once where vLLM repeats it.
 
@@ -143,7 +142,7 @@ class NixlFailures:
                 LoadFailure(request_id, mode, failure.error_type, peer, self.rank, rehearsed, culprit)
             )
 
-    def _since(self, request_id: str, shared: Handshake | None, waited: Waited | None) -> int:
+    def _since(self, request_id: str, shared: Handshake | None, waited: HandshakeWait | None) -> int:
         """Return when what has failed began; 0 if that is not known."""
         if shared is not None:
             return shared.queued_ns
@@ -155,7 +154,7 @@ class NixlFailures:
         self._failures.append(failure)
 
     def _peer_and_handshake(
-        self, failure: Failure, meta: Any, context: Mapping[str, Any], plan: Plan
+        self, failure: Failure, meta: Any, context: Mapping[str, Any], plan: PlannedTransfer
     ) -> tuple[Peer, Handshake | None]:
         peer = self.peer_of(meta, context) if meta is not None or context else plan.peer
         peer = peer if peer != Peer() else plan.peer
@@ -192,12 +191,12 @@ class NixlFailures:
         posted = self.transfers.get(handle)
         self.here.transfer = posted.plan if posted is not None else NO_PLAN
 
-    def _plan_of(self, request_id: str) -> Plan:
+    def _plan_of(self, request_id: str) -> PlannedTransfer:
         """Return the transfer at hand on this thread, if it is the request's."""
         plan = self.here.transfer
         return plan if plan.request_id == request_id else NO_PLAN
 
-    def _extent(self, meta: Any, plan: Plan) -> dict[str, Any]:
+    def _extent(self, meta: Any, plan: PlannedTransfer) -> dict[str, Any]:
         """Return blocks and bytes that are affected: those of the load, or of the transfer at hand."""
         if meta is None:
             return {"blocks": plan.blocks, "bytes": plan.size} if plan.blocks else {}
@@ -269,8 +268,8 @@ class NixlFailures:
 
 
 def _blame(
-    failure: Failure, request_id: str, peer: Peer, shared: Handshake | None, waited: Waited | None
-) -> Blame | None:
+    failure: Failure, request_id: str, peer: Peer, shared: Handshake | None, waited: HandshakeWait | None
+) -> FailureAttribution | None:
     """Return whose doing a failure is if it is not that of its own *peer*."""
     if waited is not None and waited.blames_others:
         return failure_attribution.of_wait(waited)

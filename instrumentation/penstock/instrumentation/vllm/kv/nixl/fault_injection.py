@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience.fault_drills import SLOW, Drill, Drills
+from penstock.instrumentation.resilience import SLOW, Drill, Drills
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl.transfer_table import CAPACITY, address
 from penstock.instrumentation.vllm.naming import failure_modes
@@ -29,7 +29,7 @@ class RehearsedFaultError(RuntimeError):
 
     def __init__(self, drill: Drill) -> None:
         super().__init__(f"rehearsal: fault drill {drill.id}")
-        failure_modes.annotate(self, failure_modes.Note(rehearsal=True))
+        failure_modes.annotate(self, failure_modes.ExceptionNote(rehearsal=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Held:
     until_ns: int
 
 
-class Faults:
+class FaultInjection:
     """The drills of one worker and the transfers that they hit.
 
     Drills are replaced by the worker's thread; any thread may ask, on which handshakes, transfers and notifications run.

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import compatibility, port_probe
-from penstock.instrumentation.vllm.kv.nixl.handshake_table import Run
+from penstock.instrumentation.vllm.kv.nixl.handshake_table import HandshakeRun
 from penstock.instrumentation.vllm.naming import failure_modes, peers
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience.fault_drills import Drill
+    from penstock.instrumentation.resilience import Drill
     from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
 
 _GUARD = guard("nixl")
@@ -76,7 +76,7 @@ class NixlHandshakeMixin:
         finally:
             with _GUARD:
                 offset_ns = clock_offset_ns(result, time.monotonic_ns() - began)
-                run = Run(start_ns, time.time_ns(), offset_ns, drill is not None, failed)
+                run = HandshakeRun(start_ns, time.time_ns(), offset_ns, drill is not None, failed)
                 observer.handshakes.ran(engine_id, run if runtime.active else None)
         return result
 
@@ -84,12 +84,12 @@ class NixlHandshakeMixin:
         """Find out what a failed handshake does not say: a closed port, the factors that do not fit."""
         if failure_modes.is_silence(error):
             if port_probe.refuses(host, port):
-                failure_modes.annotate(error, failure_modes.Note(refused=True))
+                failure_modes.annotate(error, failure_modes.ExceptionNote(refused=True))
             return
         hashes = failure_modes.hashes_in(str(error))
         if hashes is not None:
             factors = compatibility.explain(self, hashes[1])
-            failure_modes.annotate(error, failure_modes.Note(factors=factors))
+            failure_modes.annotate(error, failure_modes.ExceptionNote(factors=factors))
 
     def _background_nixl_handshake(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
         return self._penstock_for(req_id, "_background_nixl_handshake", req_id, *args, **kwargs)

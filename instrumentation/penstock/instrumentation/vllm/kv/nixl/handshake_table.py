@@ -14,11 +14,10 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Turn, Waited, in_the_way
+from penstock.instrumentation.vllm.kv.nixl.failure_attribution import HandshakeTurn, HandshakeWait, in_the_way
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.naming.failure_modes import Failure
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Failure, Peer
 
 ENGINES: Final = 4_096
 """Remote engines whose last handshake is remembered, the least recently used go first."""
@@ -37,7 +36,7 @@ DELAY_NS: Final = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class HandshakeRun:
     """One run on the handshake's thread: wall clock in nanoseconds, and the peer's monotonic clock minus ours."""
 
     start_ns: int
@@ -53,7 +52,7 @@ class Delay:
 
     request_id: str
     delay_ns: int
-    caused_by: Turn
+    caused_by: HandshakeTurn
 
 
 @dataclass(slots=True)
@@ -107,11 +106,11 @@ class Handshake:
         future = self.future
         return future is None or future.running() or future.done()
 
-    def turn(self, start_ns: int, end_ns: int, *, bad: bool, rehearsal: bool = False) -> Turn:
+    def turn(self, start_ns: int, end_ns: int, *, bad: bool, rehearsal: bool = False) -> HandshakeTurn:
         """Return its time on the thread."""
-        return Turn(self.peer, self.id, self.initiator, start_ns, end_ns, bad, rehearsal)
+        return HandshakeTurn(self.peer, self.id, self.initiator, start_ns, end_ns, bad, rehearsal)
 
-    def fields(self, run: Run | None, failure: Failure | None, connector: str) -> dict[str, Any]:
+    def fields(self, run: HandshakeRun | None, failure: Failure | None, connector: str) -> dict[str, Any]:
         """Return the fields of the wire's ``Handshake``; *run* is None if it never got to its thread."""
         fields: dict[str, Any] = {
             "id": self.id,
@@ -134,14 +133,14 @@ class Handshake:
         return fields
 
 
-class Handshakes:
+class HandshakeTable:
     """The last handshake of each remote engine and the last runs, bounded; methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: OrderedDict[str, Handshake] = OrderedDict()
-        self._runs: OrderedDict[str, Run] = OrderedDict()
-        self._recent: deque[Turn] = deque(maxlen=RUNS)
+        self._runs: OrderedDict[str, HandshakeRun] = OrderedDict()
+        self._recent: deque[HandshakeTurn] = deque(maxlen=RUNS)
         self._running: tuple[str, int, bool] | None = None
         self._waiting: OrderedDict[str, tuple[Handshake, int]] = OrderedDict()
 
@@ -166,7 +165,7 @@ class Handshakes:
         with self._lock:
             self._running = (engine_id, start_ns, rehearsal)
 
-    def ran(self, engine_id: str, run: Run | None) -> None:
+    def ran(self, engine_id: str, run: HandshakeRun | None) -> None:
         """Note that a run has ended on the handshake's thread; None if nothing is to be told of it."""
         with self._lock:
             self._running = None
@@ -179,12 +178,12 @@ class Handshakes:
                     handshake.turn(run.start_ns, run.end_ns, bad=run.failed, rehearsal=run.rehearsal)
                 )
 
-    def run_of(self, engine_id: str) -> Run | None:
+    def run_of(self, engine_id: str) -> HandshakeRun | None:
         """Return and forget the last run for an engine."""
         with self._lock:
             return self._runs.pop(engine_id, None)
 
-    def delays(self, handshake: Handshake, run: Run) -> list[Delay]:
+    def delays(self, handshake: Handshake, run: HandshakeRun) -> list[Delay]:
         """Return whom *handshake*, which began as late as *run* says, kept waiting behind another peer's handshake.
 
         The peer that was for the longest is the cause; the delay is the whole time in which others were.
@@ -200,7 +199,7 @@ class Handshakes:
                 found.append(Delay(request_id, delay_ns, holds[0].longest))
         return found
 
-    def give_up(self, request_id: str, address: str, until_ns: int) -> Waited | None:
+    def give_up(self, request_id: str, address: str, until_ns: int) -> HandshakeWait | None:
         """Return, once, how a request for the peer at *address* has spent its wait until then; None if it waited for no handshake.
 
         It no longer counts as a waiter if others are to blame: that its handshake fails later is then no failure of its load.
@@ -214,7 +213,7 @@ class Handshakes:
             # By another engine id: it is the same peer that keeps the thread.
             asked = asked or any(turn.peer.address == address for turn in turns)
             holds = in_the_way(turns, address, since_ns, until_ns)
-            waited = Waited(since_ns, until_ns, asked, holds)
+            waited = HandshakeWait(since_ns, until_ns, asked, holds)
             if waited.blames_others:
                 handshake.left(request_id)
             return waited
@@ -224,7 +223,7 @@ class Handshakes:
         with self._lock:
             self._waiting.pop(request_id, None)
 
-    def _turns(self, since_ns: int, now_ns: int) -> list[Turn]:
+    def _turns(self, since_ns: int, now_ns: int) -> list[HandshakeTurn]:
         """Return the turns on the handshakes' thread that ended after *since_ns*, the present one included."""
         # They stand in the order of time.
         turns = list(takewhile(lambda turn: turn.end_ns > since_ns, reversed(self._recent)))

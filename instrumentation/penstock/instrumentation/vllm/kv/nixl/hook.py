@@ -6,8 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks.registry import Extension, Requirement, State, registry
-from penstock.instrumentation.hooks.subclass import Swaps
+from penstock.instrumentation.hooks import Extension, InstanceState, Requirement, Swaps, registry
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl.agent_mixin import NixlAgentMixin
 from penstock.instrumentation.vllm.kv.nixl.observer import NixlObserver
@@ -17,7 +16,7 @@ from penstock.instrumentation.vllm.kv.nixl.worker_mixin import NixlWorkerMixin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.hooks.registry import Need
+    from penstock.instrumentation.hooks import Need
 
 
 # What the snapshot reads, on another thread; what else is read may be missing (NixlWorkerMixin).
@@ -54,7 +53,7 @@ class NixlHook:
             Requirement(agent, "get_xfer_telemetry", ("handle",)),
             Requirement(agent, "release_xfer_handle", ("handle",)),
             Requirement(agent, "get_new_notifs"),
-            State(worker, _STATE),
+            InstanceState(worker, _STATE),
             Extension(NixlWorkerMixin, worker),
             Extension(NixlAgentMixin, agent),
         ]

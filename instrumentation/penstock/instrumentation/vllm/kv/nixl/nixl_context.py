@@ -6,14 +6,14 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.naming import Peer
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedTransfer:
     """A transfer that vLLM is about to prepare and post.
 
     *rank* is the peer's; *blocks* are logical blocks of this rank, *size* their bytes (None where that is not known).
@@ -26,10 +26,10 @@ class Plan:
     size: int | None = None
 
 
-NO_PLAN: Final = Plan()
+NO_PLAN: Final = PlannedTransfer()
 
 
-class Here(threading.local):
+class CallContext(threading.local):
     """What vLLM is doing on the calling thread.
 
     Attributes:
@@ -41,6 +41,6 @@ class Here(threading.local):
     """
 
     waiter: str = ""
-    transfer: Plan = NO_PLAN
+    transfer: PlannedTransfer = NO_PLAN
     reading: tuple[str, Any] = ("", None)
     handshake: Handshake | None = None

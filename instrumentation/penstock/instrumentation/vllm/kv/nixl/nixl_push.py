@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl.handshake_mixin import NixlHandshakeMixin
 from penstock.instrumentation.vllm.naming import failure_modes

@@ -6,24 +6,22 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.instrumentation.core import LogLimit, guard
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.core.log_limit import LogLimit
-from penstock.instrumentation.resilience.deadlines import Wait
+from penstock.instrumentation.resilience import WaitKind
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancel
-from penstock.instrumentation.vllm.kv.nixl.failure_observer import PENDING, NixlFailures, bound
-from penstock.instrumentation.vllm.kv.nixl.transfer_table import Posted
-from penstock.instrumentation.vllm.messages.worker_report import WorkerReport
-from penstock.instrumentation.vllm.naming import failure_modes
-from penstock.instrumentation.vllm.naming.peers import UNKNOWN, Peer
+from penstock.instrumentation.vllm.kv.nixl.cancellation import CancelResult
+from penstock.instrumentation.vllm.kv.nixl.failure_observer import PENDING, NixlFailureObserver, bound
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer
+from penstock.instrumentation.vllm.messages import WorkerReport
+from penstock.instrumentation.vllm.naming import UNKNOWN, Peer, failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from penstock.instrumentation.resilience.fault_drills import Drill
-    from penstock.instrumentation.vllm.kv.nixl.failure_attribution import Turn, Waited
-    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, Run
+    from penstock.instrumentation.resilience import Drill
+    from penstock.instrumentation.vllm.kv.nixl.failure_attribution import HandshakeTurn, HandshakeWait
+    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake, HandshakeRun
 
 _GUARD = guard("nixl")
 _TOO_LONG: Final = "the load took longer than the policy's deferral allows, and was cancelled"
@@ -32,7 +30,7 @@ _STAYS: Final = (
 )
 
 
-class NixlObserver(NixlFailures):
+class NixlObserver(NixlFailureObserver):
     """What is known of one NIXL worker.
 
     Attributes:
@@ -54,7 +52,7 @@ class NixlObserver(NixlFailures):
         """Note that the transfer planned on this thread is posted; the scheduler hears of the first of each load."""
         now, plan = time.time_ns(), self.here.transfer
         direction = c.DIRECTION_SEND if self.push else c.DIRECTION_RECEIVE
-        self.transfers.begin(handle, Posted(plan, direction, now))
+        self.transfers.begin(handle, PostedTransfer(plan, direction, now))
         if plan.request_id not in self._began:
             bound(self._began)
             self._began[plan.request_id] = now
@@ -89,7 +87,7 @@ class NixlObserver(NixlFailures):
 
     def _sample(
         self,
-        posted: Posted,
+        posted: PostedTransfer,
         result: int,
         duration_ns: int,
         transferred: int = 0,
@@ -116,7 +114,9 @@ class NixlObserver(NixlFailures):
 
     # Handshakes
 
-    def handshake_ended(self, handshake: Handshake, run: Run | None, error: BaseException | None) -> None:
+    def handshake_ended(
+        self, handshake: Handshake, run: HandshakeRun | None, error: BaseException | None
+    ) -> None:
         """Emit a handshake that has ended; a failure that no request waited for is reported here, too."""
         failure = failure_modes.classify("handshake_setup_failed", error) if error is not None else None
         handshake.rehearsal = failure is not None and failure.rehearsal
@@ -130,12 +130,12 @@ class NixlObserver(NixlFailures):
         elif run is not None:
             self._delayed(handshake, run)
 
-    def _delayed(self, handshake: Handshake, run: Run) -> None:
+    def _delayed(self, handshake: Handshake, run: HandshakeRun) -> None:
         """Emit what it cost good requests that another peer's handshake was in the way."""
         for delay in self.handshakes.delays(handshake, run):
             self._held_up(delay.request_id, handshake.peer, delay.delay_ns, delay.caused_by)
 
-    def _held_up(self, request_id: str, peer: Peer, delay_ns: int, caused_by: Turn) -> None:
+    def _held_up(self, request_id: str, peer: Peer, delay_ns: int, caused_by: HandshakeTurn) -> None:
         fields = {
             "channel": c.CHANNEL_KV,
             "peer": peer.fields(),
@@ -207,19 +207,19 @@ class NixlObserver(NixlFailures):
 
     # Orders of the scheduler
 
-    def cancel(self, worker: Any, overdue: Mapping[str, Wait]) -> None:
+    def cancel(self, worker: Any, overdue: Mapping[str, WaitKind]) -> None:
         """Give up the loads that are over a deadline; of those that a transfer may still write to, tell that their blocks stay."""
         for request_id, wait in sorted(overdue.items()):
             meta = worker._recving_metadata.get(request_id)
             result = self.cancels.cancel(worker, request_id)
-            if result is Cancel.SETTLED:
+            if result is CancelResult.SETTLED:
                 continue
-            stays = result is Cancel.PINNED
+            stays = result is CancelResult.PINNED
             meta = meta if stays else worker._recving_metadata[request_id]
             # Whoever was in the way before the transfer is not why the transfer takes so long; but it may have begun on other
             # ranks only.
             waited = None
-            if wait is Wait.START or not stays:
+            if wait is WaitKind.START or not stays:
                 # It has failed by now: that has to be told, whoever is to blame.
                 with _GUARD:
                     waited = self._waited(request_id, meta)
@@ -233,7 +233,7 @@ class NixlObserver(NixlFailures):
             if stays and self.pinned(request_id, meta):
                 self._kept.append(request_id)
 
-    def _waited(self, request_id: str, meta: Any) -> Waited | None:
+    def _waited(self, request_id: str, meta: Any) -> HandshakeWait | None:
         """Return how a load that is given up has spent the wait for its start; tell who else was in the way if that is why."""
         peer = self.peer_of(meta, {})
         until_ns = self._began.get(request_id) or time.time_ns()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.kv.nixl import nixl_sizes
 from penstock.instrumentation.vllm.kv.nixl.cancellation import is_cancelled
-from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, Plan
+from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, PlannedTransfer
 from penstock.instrumentation.vllm.kv.nixl.nixl_push import NixlPushMixin
 from penstock.instrumentation.vllm.naming import failure_modes
 
@@ -65,13 +65,13 @@ class NixlWorkerMixin(NixlPushMixin):
         finally:
             observer.here.transfer = NO_PLAN
 
-    def _penstock_plan(self, observer: NixlObserver, described: dict[str, Any]) -> Plan:
+    def _penstock_plan(self, observer: NixlObserver, described: dict[str, Any]) -> PlannedTransfer:
         request_id = str(described.get("request_id", ""))
         context = {"dst_engine_id": described.get("dst_engine_id")}
         spec = described.get("read_spec")
         groups = getattr(spec, "local_block_ids", ())
         per_block = getattr(self, "_physical_blocks_per_logical_kv_block", 1)
-        return Plan(
+        return PlannedTransfer(
             request_id,
             observer.peer_of(self._penstock_meta(request_id), context),
             getattr(spec, "remote_rank", None),

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.ec.protocol import EcFailure
+from penstock.instrumentation.vllm.ec import EcFailure
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Wanted
+    from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import FetchOrder
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
     from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer
-    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Attempt:
 
     """
 
-    wanted: Wanted
+    wanted: FetchOrder
     asked: dict[int, tuple[Producer, int]] = field(default_factory=dict)
     deadline: float = 0.0
     retries: int = 0

@@ -31,7 +31,7 @@ _WATCHED: Final = (
 )
 
 
-class Fate(enum.Enum):
+class ConnectionEnd(enum.Enum):
     """Why a link is of no use any more."""
 
     REFUSED = "the connection was refused"
@@ -41,7 +41,7 @@ class Fate(enum.Enum):
     ENDLESS = "it sent a message without an end"
 
 
-class Link:
+class ProducerConnection:
     """One connection; when it ends, so does the link. It never reconnects by itself.
 
     Attributes:
@@ -119,19 +119,19 @@ class Link:
                 continue
             yield answer, frames[1].buffer if len(frames) == _FRAMES else None
 
-    def fate(self) -> Fate | None:
+    def fate(self) -> ConnectionEnd | None:
         """Return why the link has ended, None while it has not."""
         for event in self.undelivered.note(self.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._up = True
             elif event & _INCOMPATIBLE:
-                return Fate.INCOMPATIBLE
+                return ConnectionEnd.INCOMPATIBLE
             elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                return Fate.CLOSED
+                return ConnectionEnd.CLOSED
             elif event != zmq.EVENT_CONNECTED:
                 if self._endless:
-                    return Fate.ENDLESS
-                return Fate.RESET if self._up else Fate.REFUSED
+                    return ConnectionEnd.ENDLESS
+                return ConnectionEnd.RESET if self._up else ConnectionEnd.REFUSED
         return None
 
     def close(self) -> None:

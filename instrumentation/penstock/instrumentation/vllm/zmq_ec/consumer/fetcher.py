@@ -11,19 +11,19 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
+from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.core.log_limit import LogLimit
 from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import REFUSALS, Attempt, Expected
-from penstock.instrumentation.vllm.zmq_ec.consumer.connection import Fate
+from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ConnectionEnd
 from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer, Producers
 from penstock.instrumentation.vllm.zmq_ec.consumer.transfer import Transfer, TransferError
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
-    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Telling
-    from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import Region
-    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slots
+    from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slots
+    from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SharedRegion
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -34,11 +34,11 @@ _STOP_WAIT: Final = 5.0
 _LOG_INTERVAL: Final = 60.0
 
 _FATES: Final = {
-    Fate.REFUSED: c.ERROR_TYPE_REFUSED,
-    Fate.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
-    Fate.CLOSED: c.ERROR_TYPE_REMOTE_RESET,
-    Fate.RESET: c.ERROR_TYPE_REMOTE_RESET,
-    Fate.ENDLESS: c.ERROR_TYPE_CORRUPT,
+    ConnectionEnd.REFUSED: c.ERROR_TYPE_REFUSED,
+    ConnectionEnd.INCOMPATIBLE: c.ERROR_TYPE_INCOMPATIBLE,
+    ConnectionEnd.CLOSED: c.ERROR_TYPE_REMOTE_RESET,
+    ConnectionEnd.RESET: c.ERROR_TYPE_REMOTE_RESET,
+    ConnectionEnd.ENDLESS: c.ERROR_TYPE_CORRUPT,
 }
 
 
@@ -49,10 +49,10 @@ class Fetcher:
         self,
         items: Items,
         slots: Slots,
-        region: Region,
+        region: SharedRegion,
         settings: ConsumerSettings,
         expected: Expected,
-        telling: Telling,
+        telling: Reporter,
         wake: int,
     ) -> None:
         """Start; *wake* is an eventfd that *items* writes to."""

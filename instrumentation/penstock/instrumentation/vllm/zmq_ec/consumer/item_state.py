@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.naming.peers import Peer
+    from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slot
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SlotName
-    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot
-    from penstock.instrumentation.vllm.zmq_ec.wire.protocol import Content
+    from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 
 class Stage(enum.Enum):
@@ -34,7 +34,7 @@ class Readiness(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FetchOrder:
     """An order to the fetcher; *producers* are addresses that the request itself named."""
 
     serial: int
@@ -74,10 +74,10 @@ class Loaded:
 
 
 @dataclass(slots=True, eq=False)
-class Known:
+class ItemRecord:
     """What is known of one item; *untold* is a failure that nobody has taken yet."""
 
-    wanted: Wanted
+    wanted: FetchOrder
     stage: Stage = Stage.PROBING
     until: float = 0.0
     peer: Peer | None = None

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import (
     PENDING,
-    Known,
+    FetchOrder,
+    ItemRecord,
     LoadOrder,
     Readiness,
     Stage,
-    Wanted,
 )
 from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import SlotName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure
-    from penstock.instrumentation.vllm.naming.peers import Peer
-    from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot, Slots
-    from penstock.instrumentation.vllm.zmq_ec.wire.protocol import Content
+    from penstock.instrumentation.vllm.ec import EcFailure
+    from penstock.instrumentation.vllm.naming import Peer
+    from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots
+    from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 KNOWN_MAX: Final = 8_192
 """Items without a slot that are remembered: clients name them."""
@@ -67,8 +67,8 @@ class Items:
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, Known] = {}
-        self._orders: deque[Wanted] = deque()
+        self._known: dict[str, ItemRecord] = {}
+        self._orders: deque[FetchOrder] = deque()
         self._failures: deque[EcFailure] = deque(maxlen=KNOWN_MAX)
         self._serial = 0
         self._room_wanted = False
@@ -151,7 +151,7 @@ class Items:
             known = self._known.get(item)
             if known is None:
                 self._serial += 1
-                known = self._known[item] = Known(Wanted(self._serial, item, 0, ""))
+                known = self._known[item] = ItemRecord(FetchOrder(self._serial, item, 0, ""))
             self._drop(known)
             known.untold = False
 
@@ -198,21 +198,21 @@ class Items:
 
     # The fetcher's side. Each tells whether the attempt is still wanted.
 
-    def take_orders(self) -> list[Wanted]:
+    def take_orders(self) -> list[FetchOrder]:
         """Return what is wanted since the last call."""
         with self._lock:
             taken = list(self._orders)
             self._orders.clear()
             return taken
 
-    def asks(self, wanted: Wanted, peer: Peer | None) -> None:
+    def asks(self, wanted: FetchOrder, peer: Peer | None) -> None:
         """Note that *peer* is the only one that may still have *wanted*, None if several may."""
         with self._lock:
             known = self._of(wanted)
             if known is not None and known.stage is Stage.PROBING:
                 known.peer = peer
 
-    def place(self, wanted: Wanted, content: Content, peer: Peer) -> Slot | None:
+    def place(self, wanted: FetchOrder, content: Content, peer: Peer) -> Slot | None:
         """Return a slot for *wanted*, which *peer* has, or None while there is no room."""
         with self._lock:
             known = self._of(wanted)
@@ -227,12 +227,12 @@ class Items:
                 known.stage, known.content, known.began_ns = Stage.MOVING, content, time.time_ns()
             return slot
 
-    def is_wanted(self, wanted: Wanted) -> bool:
+    def is_wanted(self, wanted: FetchOrder) -> bool:
         """Whether anybody still waits for it."""
         with self._lock:
             return self._of(wanted) is not None
 
-    def arrived(self, wanted: Wanted, slot: Slot) -> bool:
+    def arrived(self, wanted: FetchOrder, slot: Slot) -> bool:
         """Let *slot*, which is whole, be loaded."""
         with self._lock:
             known = self._of(wanted)
@@ -244,7 +244,7 @@ class Items:
             self._slots.seal(slot, self._clock() + _FRESH)
             return True
 
-    def again(self, wanted: Wanted, slot: Slot | None) -> bool:
+    def again(self, wanted: FetchOrder, slot: Slot | None) -> bool:
         """Give the slot of a failed attempt back; another attempt follows."""
         with self._lock:
             if slot is not None:
@@ -255,7 +255,7 @@ class Items:
             known.stage, known.began_ns, known.peer = Stage.PROBING, 0, None
             return True
 
-    def missed(self, wanted: Wanted) -> None:
+    def missed(self, wanted: FetchOrder) -> None:
         """Note that nobody has it."""
         with self._lock:
             known = self._of(wanted)
@@ -264,7 +264,7 @@ class Items:
                 known.began_ns, known.peer = 0, None
                 known.waiters.clear()
 
-    def failed(self, failure: EcFailure, wanted: Wanted, slot: Slot | None) -> None:
+    def failed(self, failure: EcFailure, wanted: FetchOrder, slot: Slot | None) -> None:
         """Note that it was there and could not be brought here."""
         with self._lock:
             if slot is not None:
@@ -279,14 +279,14 @@ class Items:
 
     # Below the lock.
 
-    def _current(self, item: str) -> Known | None:
+    def _current(self, item: str) -> ItemRecord | None:
         known = self._known.get(item)
         if known is not None and known.stage in (Stage.MISSING, Stage.BAD) and known.until <= self._clock():
             del self._known[item]
             return None
         return known
 
-    def _is_open(self, known: Known, request_id: str) -> bool:
+    def _is_open(self, known: ItemRecord, request_id: str) -> bool:
         """Whether it is still to be decided what the failed load means for this request."""
         if known.stage is not Stage.BAD:
             return False
@@ -301,9 +301,9 @@ class Items:
         if len(self._known) - len(self._slots) >= KNOWN_MAX and not self._make_room():
             return Readiness.ABSENT
         self._serial += 1
-        wanted = Wanted(self._serial, item, rows, request_id, producers)
+        wanted = FetchOrder(self._serial, item, rows, request_id, producers)
         until = self._clock() + self._pending_for
-        self._known[item] = Known(wanted, until=until, peer=expected, waiters={request_id})
+        self._known[item] = ItemRecord(wanted, until=until, peer=expected, waiters={request_id})
         self._orders.append(wanted)
         self._wake()
         return Readiness.PENDING
@@ -315,17 +315,17 @@ class Items:
                 del self._known[item]
         return len(self._known) - len(self._slots) < KNOWN_MAX
 
-    def _of(self, wanted: Wanted) -> Known | None:
+    def _of(self, wanted: FetchOrder) -> ItemRecord | None:
         known = self._known.get(wanted.item)
         if known is None or known.wanted.serial != wanted.serial or known.stage not in PENDING:
             return None
         return known
 
-    def _hold(self, known: Known) -> None:
+    def _hold(self, known: ItemRecord) -> None:
         if known.slot is not None and not known.slot.held:
             self._slots.hold(known.slot)
 
-    def _drop(self, known: Known) -> None:
+    def _drop(self, known: ItemRecord) -> None:
         """Make it bad. A slot that is being filled is the fetcher's to free; it finds that nobody wants the item."""
         if known.slot is not None:
             self._slots.doom(known.slot)

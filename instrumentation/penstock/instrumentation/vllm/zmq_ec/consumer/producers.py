@@ -7,9 +7,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import zmq
-from penstock.instrumentation.transport.backoff import Backoff
-from penstock.instrumentation.vllm.naming.peers import Peer
-from penstock.instrumentation.vllm.zmq_ec.consumer.connection import Link
+from penstock.instrumentation.transport import Backoff
+from penstock.instrumentation.vllm.naming import Peer
+from penstock.instrumentation.vllm.zmq_ec.consumer.connection import ProducerConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ class Producer:
 
     def __init__(self, address: str) -> None:
         self.peer = Peer(address)
-        self.link: Link | None = None
+        self.link: ProducerConnection | None = None
         self.busy = 0
         self.waited_for = 0
         self.moving = 0
@@ -111,7 +111,7 @@ class Producers:
         if producer.link is not None:
             return True
         try:
-            link = Link(self._context, producer.peer.address)
+            link = ProducerConnection(self._context, producer.peer.address)
         except (ValueError, zmq.ZMQError) as error:
             producer.failed(now, str(error))
             return False
@@ -143,5 +143,5 @@ class Producers:
         return False
 
 
-def _polled(link: Link) -> tuple[zmq.Socket[bytes] | int, ...]:
+def _polled(link: ProducerConnection) -> tuple[zmq.Socket[bytes] | int, ...]:
     return link.socket, link.monitor, link.undelivered.fileno()

@@ -6,19 +6,19 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.vllm.ec.protocol import EcTransfer
+from penstock.instrumentation.vllm.ec import EcTransfer
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Attempt
     from penstock.instrumentation.vllm.zmq_ec.consumer.producers import Producer
 
 
-class Telling:
+class Reporter:
     """Tells *observer*, if there is one; it may be set at any time."""
 
     def __init__(self) -> None:
-        self.observer: EcObserver | None = None
+        self.observer: EcListener | None = None
 
     def probe(self, attempt: Attempt, producer: Producer, result: int, sent_ns: int) -> None:
         """Tell a probe's result."""

@@ -7,20 +7,20 @@ import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.consumer.fetcher import Fetcher
 from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import Loaded, LoadOrder, Readiness
 from penstock.instrumentation.vllm.zmq_ec.consumer.items import Items
-from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Telling
-from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import BEGIN, Region, RegionName
-from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slots
+from penstock.instrumentation.vllm.zmq_ec.consumer.reporting import Reporter
+from penstock.instrumentation.vllm.zmq_ec.memory import Slots
+from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import BEGIN, RegionName, SharedRegion
 from penstock.instrumentation.vllm.zmq_ec.settings import named_producer
 from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcObserver
+    from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 _RESIDENT_MAX: Final = 65_536
 
 
-class Consumer:
+class ConsumerScheduler:
     """Used by the scheduler's thread only, but for :attr:`items`.
 
     Attributes:
@@ -56,7 +56,7 @@ class Consumer:
         self._expected = expected
         self._ranks = ranks
         self._has_media = has_media
-        self._region = Region(settings.region_bytes)
+        self._region = SharedRegion(settings.region_bytes)
         self._slots = Slots(BEGIN, settings.region_bytes)
         self._closed = False
         # Whether the workers can read the region: how many do, and whether one cannot.
@@ -71,7 +71,7 @@ class Consumer:
             wake=self._wake_fetcher,
         )
         self._fetcher: Fetcher | None = None
-        self._telling = Telling()
+        self._telling = Reporter()
         # What vLLM's own encoder cache holds, as its scheduler tells us: nothing of it needs to be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
@@ -83,7 +83,7 @@ class Consumer:
         self._loads: dict[str, LoadOrder] = {}
         self._unavailable: set[str] = set()
 
-    def observe(self, observer: EcObserver) -> None:
+    def observe(self, observer: EcListener) -> None:
         """Tell *observer*, who takes the failures and decides, from now on."""
         self._telling.observer = observer
         self.items.observed = True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 
-class Loader:
+class ConsumerWorker:
     """Loads what the steps order; maps the region as soon as it is told where that is."""
 
     def __init__(self) -> None:

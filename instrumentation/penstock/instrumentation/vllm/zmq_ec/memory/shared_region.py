@@ -50,7 +50,7 @@ class SlotName:
     nbytes: int
 
 
-class Region:
+class SharedRegion:
     """The writer's side. One process, one thread at a time a slot."""
 
     def __init__(self, size: int) -> None:

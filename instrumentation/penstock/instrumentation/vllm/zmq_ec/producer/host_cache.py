@@ -13,9 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.instrumentation.vllm.zmq_ec.memory import host_memory
-from penstock.instrumentation.vllm.zmq_ec.memory.slots import Slot, Slots
-from penstock.instrumentation.vllm.zmq_ec.wire.protocol import Content
+from penstock.instrumentation.vllm.zmq_ec.memory import Slot, Slots, host_memory
+from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 if TYPE_CHECKING:
     from collections.abc import Callable

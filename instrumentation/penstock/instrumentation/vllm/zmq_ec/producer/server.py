@@ -18,10 +18,10 @@ from collections import Counter, OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 import zmq
-from penstock.instrumentation.core.log_limit import LogLimit
-from penstock.instrumentation.transport.backoff import Backoff
-from penstock.instrumentation.vllm.ec.protocol import EcTransfer
-from penstock.instrumentation.vllm.naming.peers import Peer
+from penstock.instrumentation.core import LogLimit
+from penstock.instrumentation.transport import Backoff
+from penstock.instrumentation.vllm.ec import EcTransfer
+from penstock.instrumentation.vllm.naming import Peer
 from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
 from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
 from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import INTERVAL, Undelivered
@@ -29,7 +29,7 @@ from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import INTERVAL, Un
 if TYPE_CHECKING:
     import socket as sockets
 
-    from penstock.instrumentation.vllm.ec.protocol import EcObserver
+    from penstock.instrumentation.vllm.ec import EcListener
     from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
@@ -64,7 +64,7 @@ class Server:
 
         """
         self.counts: Counter[str] = Counter()
-        self.observer: EcObserver | None = None
+        self.observer: EcListener | None = None
         self._responder = responder
         self._log = LogLimit()
         self._log.interval = _LOG_INTERVAL

@@ -19,7 +19,7 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 _DIMENSIONS = 2
 
 
-class Publisher:
+class ProducerWorker:
     """Owns the host cache and the server.
 
     Attributes:

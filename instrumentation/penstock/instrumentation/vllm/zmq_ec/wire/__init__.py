@@ -1,1 +1,11 @@
 """The messages, and the bounds of a connection."""
+
+from __future__ import annotations
+
+from penstock.instrumentation.vllm.zmq_ec.wire import protocol
+from penstock.instrumentation.vllm.zmq_ec.wire.protocol import Content
+
+__all__ = [
+    "Content",
+    "protocol",
+]
