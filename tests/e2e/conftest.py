@@ -50,7 +50,7 @@ def _forked_servers() -> Iterator[None]:
         for module in ("demo.servers", "demo.eplb.__main__"):
             patch.setattr(f"{module}.Child", ForkedChild)
         yield
-    ForkedChild.end_server()
+    ForkedChild.end_servers()
 
 
 @pytest.fixture(scope="package")
