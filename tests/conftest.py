@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 # The same examples in every run: who changes one thing does not land on a rare example of another (fresh ones: ``make
 # properties``). How fast they are is for benchmarks to say.
 settings.register_profile(
-    "fixed", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=50,
 )
-settings.register_profile("long", settings.get_profile("fixed"))
+settings.register_profile("long", settings.get_profile("fixed"), max_examples=100)
 settings.register_profile("fresh", settings.get_profile("fixed"), derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
