@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.agent.admin.support import messages, selecting
+from penstock.agent.admin.support import messages, order_fields
 from penstock.agent.admin.support.bounded_scan import Found, Scan
 from penstock.agent.admin.support.context import AgentContext
-from penstock.agent.admin.support.counters import METRICS, engine_counters
+from penstock.agent.admin.support.engine_counters import METRICS, engine_counters
 from penstock.agent.admin.support.deferrals import deferred_requests
 from penstock.agent.admin.support.messages import MOST_32, counted, key_message, rollout_message, timestamp
 from penstock.agent.admin.support.peers import COUNTED, PeerKey, last_failures, peer_summaries
 from penstock.agent.admin.support.policy_impact import Merges, confirm, engine_changes, warnings
 from penstock.agent.admin.support.retirement import Retirement
-from penstock.agent.admin.support.selecting import selected_targets
+from penstock.agent.admin.support.order_fields import selected_targets
 from penstock.agent.admin.support.targets import (
     EngineCounts,
     find_target,
@@ -50,7 +50,7 @@ __all__ = [
     "rollout_message",
     "selected_targets",
     "selected_views",
-    "selecting",
+    "order_fields",
     "selection_of",
     "source_target",
     "standing",
