@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.admin.calls import (
-    backup_call,
+    backup,
     drills,
     engines,
     events,
@@ -114,7 +114,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
 
-    Backup = _unary(backup_call.backup)
+    Backup = _unary(backup.backup)
     Forget = _unary(forget.forget)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)

@@ -18,12 +18,10 @@ _HELP_WIDTH = 80
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are ``name -> (module, help)``; the attribute has the name of the command.
+    """A group whose commands are ``name -> (module, help)`` or ``name -> (module:attribute, help)``.
 
-    The help lists them in *sections*, what is in none of them last.
-
-    Importing gRPC takes longer than all else: ``agentctl --help`` and shell
-    completion do without it.
+    Without an attribute, the command's own name is the attribute's. The help lists commands by *sections*; the rest
+    come last. Commands are imported when they run: ``--help`` and shell completion do not import gRPC.
     """
 
     def __init__(
@@ -55,8 +53,9 @@ class LazyGroup(click.Group):
         name = self._aliases.get(cmd_name, cmd_name)
         if name not in self._lazy:
             return super().get_command(ctx, name)
-        module = importlib.import_module(self._lazy[name][0])
-        attribute = name.replace("-", "_")
+        path, _, attribute = self._lazy[name][0].partition(":")
+        module = importlib.import_module(path)
+        attribute = attribute or name.replace("-", "_")
         command: click.Command = getattr(module, f"{attribute}_" if iskeyword(attribute) else attribute)
         return command
 

@@ -29,7 +29,7 @@ _COMMANDS = {
     "trace": (f"{_PACKAGE}.trace", "Show the spans of one request as a tree."),
     "explain": (f"{_PACKAGE}.trace", "Say in one sentence what happened to a request, and why."),
     "quarantine": (f"{_PACKAGE}.quarantine", "Peers that are cut off: list, add, lift."),
-    "inject-fault": (f"{_PACKAGE}.inject_fault", "Rehearse a fault in engines that allow it."),
+    "inject-fault": (f"{_PACKAGE}.drill", "Rehearse a fault in engines that allow it."),
     "drill": (f"{_PACKAGE}.drill", "Rehearsals that are running: list, stop."),
     "pause": (f"{_PACKAGE}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_PACKAGE}.pause", "Undo a pause."),
@@ -115,7 +115,7 @@ def diff() -> None:
     """Say what changed in a policy, or what tells two engines apart."""
 
 
-@cli.group(cls=LazyGroup, lazy={"policy": (f"{_PACKAGE}.delete", "Delete a policy.")})
+@cli.group(cls=LazyGroup, lazy={"policy": (f"{_PACKAGE}.apply:delete_policy", "Delete a policy.")})
 def delete() -> None:
     """Delete a policy."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.admin.calls import (
-    backup_call,
+    backup,
     drills,
     engines,
     events,
@@ -19,7 +19,7 @@ from penstock.agent.admin.calls.backup import back_up
 
 __all__ = [
     "back_up",
-    "backup_call",
+    "backup",
     "drills",
     "engines",
     "events",

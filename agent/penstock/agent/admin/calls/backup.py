@@ -1,12 +1,14 @@
-"""Backups: a state directory of its own that an agent can be started on."""
+"""``Backup``: a copy of the state directory that an agent can start on."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.agent.errors import ImpossibleError, StateError
@@ -14,10 +16,12 @@ from penstock.agent.journal import FILE as JOURNAL
 from penstock.agent.journal import connect_reader
 from penstock.agent.policy.store import FILE_NAME as POLICIES
 from penstock.agent.state import size_of
+from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from penstock.agent.admin.support import AgentContext
 
 
 # Copied between two looks at whether to go on: a mebibyte.
@@ -33,6 +37,13 @@ class _Steps:
     def __call__(self, _status: int, _remaining: int, _total: int) -> None:
         if self._stopped():
             raise ImpossibleError("the agent is stopping; the backup was given up, and nothing of it is left")
+
+
+async def backup(agent: AgentContext, request: admin.BackupRequest) -> admin.BackupResponse:
+    """Write the backup; answers when it is complete, or was given up because the agent stops."""
+    agent.journal.whereabouts.check()
+    size = await asyncio.to_thread(back_up, agent.state_dir, Path(request.path), agent.stopping.is_set)
+    return admin.BackupResponse(path=request.path, bytes=size)
 
 
 def back_up(state_dir: Path, target: Path, stopped: Callable[[], bool] = lambda: False) -> int:

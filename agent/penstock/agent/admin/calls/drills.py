@@ -5,7 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import known, messages, selecting, selection_of
+from penstock.agent.admin.support import (
+    author_and_reason,
+    checked_peer,
+    checked_ttl,
+    known,
+    messages,
+    new_order_id,
+    selected_targets,
+    selection_of,
+    subscribed_engines,
+    timedelta_of,
+)
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import DRILL_MODES, SLOW, format_duration
 from penstock.agent.policy.distribution import progress
@@ -32,7 +43,7 @@ _NOT_ALLOWED = "it was not started with PENSTOCK_ALLOW_FAULTS=1"
 async def start_drill(agent: AgentContext, request: admin.StartDrillRequest) -> admin.Drill:
     """Begin a rehearsal in all selected engines, or in none."""
     drill = _drill(agent, request)
-    subscribers = list(selecting.subscribed(agent, selecting.selected_targets(agent, drill.selection)))
+    subscribers = list(subscribed_engines(agent, selected_targets(agent, drill.selection)))
     if not subscribers:
         raise ImpossibleError("none of the selected engines is connected; 'agentctl get engines' shows them")
     for subscriber in subscribers:
@@ -72,7 +83,7 @@ def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
         raise ContractError(
             f"rate {request.rate:g} is no share of the attempts; use a number above 0 and up to 1 such as 0.2"
         )
-    delay, slow = selecting.timedelta_of(request.delay), not request.mode
+    delay, slow = timedelta_of(request.delay), not request.mode
     if slow != bool(delay) or not timedelta() <= delay <= MAX_DELAY:
         raise ContractError(
             f"delay {format_duration(delay)} does not go with mode {modes[request.mode]}; "
@@ -80,15 +91,15 @@ def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
         )
     began = agent.orders.now_unix_nano
     return FaultDrill(
-        id=selecting.new_id(),
+        id=new_order_id(),
         selection=selection_of(request.selector),
-        **selecting.who_and_why(request.author, request.reason),
+        **author_and_reason(request.author, request.reason),
         began_unix_nano=began,
-        ends_unix_nano=began + selecting.checked_ttl(request.ttl, MAX_DRILL, "a fault drill"),
+        ends_unix_nano=began + checked_ttl(request.ttl, MAX_DRILL, "a fault drill"),
         channel=channel,
         mode=request.mode,
         rate=request.rate,
-        peer=selecting.checked_peer(request.peer) if request.peer else "",
+        peer=checked_peer(request.peer) if request.peer else "",
         delay_nano=request.delay.ToNanoseconds(),
     )
 

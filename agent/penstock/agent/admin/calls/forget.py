@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import key_of, messages, selecting, selection_of
+from penstock.agent.admin.support import author_and_reason, key_of, messages, selected_targets, selection_of
 from penstock.agent.errors import ContractError
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -16,13 +16,13 @@ async def forget(agent: AgentContext, request: admin.ForgetRequest) -> admin.For
     """Forget an engine that is away, or a peer that is not in use, before its time."""
     if request.HasField("engine") == bool(request.peer):
         raise ContractError("give engine, or peer")
-    who = selecting.who_and_why(request.author, request.reason)
+    who = author_and_reason(request.author, request.reason)
     if request.HasField("engine"):
         keys = [key_of(request.engine)]
         await agent.retirement.forget_engine(keys[0], **who)
     else:
         selection = selection_of(request.selector)
-        chosen = None if selection.everything else selecting.selected_targets(agent, selection)
+        chosen = None if selection.everything else selected_targets(agent, selection)
         keys = await agent.retirement.forget_peer(
             request.peer, None if chosen is None else [target.key for target in chosen], **who
         )

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.calls.events import with_reader
-from penstock.agent.admin.support import messages, selected_views, selecting, selection_of, targets
+from penstock.agent.admin.support import (
+    author_and_reason,
+    check_names,
+    checked_peer,
+    checked_ttl,
+    messages,
+    new_order_id,
+    selected_targets,
+    selected_views,
+    selection_of,
+    subscribed_engines,
+    targets,
+)
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import select
 from penstock.agent.policy.orders import MAX_QUARANTINE, QuarantineOrder
@@ -38,14 +50,14 @@ async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineReques
     selection = selection_of(request.selector)
     adds = request.state == QUARANTINE_STATE_OPEN
     began = agent.orders.now_unix_nano
-    ttl = selecting.checked_ttl(request.ttl, MAX_QUARANTINE, "a quarantine order")
+    ttl = checked_ttl(request.ttl, MAX_QUARANTINE, "a quarantine order")
     order = QuarantineOrder(
-        id=selecting.new_id(),
+        id=new_order_id(),
         selection=selection,
-        **selecting.who_and_why(request.author, request.reason),
+        **author_and_reason(request.author, request.reason),
         began_unix_nano=began,
         ends_unix_nano=began + ttl,
-        peer=selecting.checked_peer(request.peer),
+        peer=checked_peer(request.peer),
         quarantined=adds,
     )
     _check_engines(agent, selection, adds=adds)
@@ -58,7 +70,7 @@ async def list_quarantines(
 ) -> admin.ListQuarantinesResponse:
     """Return the peers that are cut off, or kept out of quarantine, in each selected engine."""
     selection = selection_of(request.selector)
-    selecting.check_names(agent, selection)
+    check_names(agent, selection)
     reported = _reported(agent, selection)
     ordered = _orders(agent, selection)
     reasons = await with_reader(agent, _reasons)
@@ -73,8 +85,8 @@ async def list_quarantines(
 
 def _check_engines(agent: AgentContext, selection: Selection, *, adds: bool) -> None:
     everything = selection.everything
-    found = list(targets(agent).values()) if everything else selecting.selected_targets(agent, selection)
-    for subscriber in selecting.subscribed(agent, found):
+    found = list(targets(agent).values()) if everything else selected_targets(agent, selection)
+    for subscriber in subscribed_engines(agent, found):
         if adds and not subscriber.takes_quarantines:
             raise ImpossibleError(
                 f"engine {subscriber.target.key} cannot quarantine peers: its connector or its version of Penstock "

@@ -1,4 +1,4 @@
-"""What the orders of an operator have in common: which engines they mean, and for how long."""
+"""The fields that all operator orders share: id, author, reason, peer, time to live."""
 
 from __future__ import annotations
 
@@ -7,31 +7,24 @@ import secrets
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.targets import targets
-from penstock.agent.errors import ContractError, NotFoundError
-from penstock.agent.parsing import format_duration, no_engine, select
+from penstock.agent.errors import ContractError
+from penstock.agent.parsing import format_duration
 from penstock.agent.policy.store import MAX_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from google.protobuf.duration_pb2 import Duration
-    from penstock.agent.admin.support.context import AgentContext
-    from penstock.agent.model import EngineKey
-    from penstock.agent.parsing import Selection, Target
-    from penstock.agent.policy.distribution import Subscriber
 
 _SHORTEST = timedelta(seconds=1)
 _PEER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]]{1,253}):\d{1,5}")
 
 
-def new_id() -> str:
-    """Return an id that no order has had."""
+def new_order_id() -> str:
+    """Return a random id of 8 hex digits."""
     return secrets.token_hex(4)
 
 
-def who_and_why(author: str, reason: str) -> dict[str, str]:
-    """Return both as fields of an order, as long as the audit log takes them."""
+def author_and_reason(author: str, reason: str) -> dict[str, str]:
+    """Return both as fields of an order, cut to the audit log's limit."""
     return {"author": author[:MAX_WORDS], "reason": reason[:MAX_WORDS]}
 
 
@@ -39,7 +32,7 @@ def checked_peer(peer: str) -> str:
     """Return *peer*.
 
     Raises:
-        ContractError: it is no address of a peer.
+        ContractError: it is not ``host:port``.
 
     """
     if not _PEER.fullmatch(peer):
@@ -50,7 +43,7 @@ def checked_peer(peer: str) -> str:
 
 
 def timedelta_of(duration: Duration) -> timedelta:
-    """Return *duration*; one that Python cannot hold as the longest or the shortest that it can."""
+    """Return *duration*, clamped to Python's range."""
     try:
         return duration.ToTimedelta()
     except OverflowError:
@@ -61,7 +54,7 @@ def checked_ttl(ttl: Duration, most: timedelta, what: str) -> int:
     """Return *ttl* in nanoseconds.
 
     Raises:
-        ContractError: it is not between 1 s and *most*; *what* names the thing that ends by it.
+        ContractError: it is not between 1 s and *most*; *what* names the order in the sentence.
 
     """
     given = timedelta_of(ttl)
@@ -71,38 +64,3 @@ def checked_ttl(ttl: Duration, most: timedelta, what: str) -> int:
             f"give one from {format_duration(_SHORTEST)} to {format_duration(most)}"
         )
     return ttl.ToNanoseconds()
-
-
-def check_names(agent: AgentContext, selection: Selection) -> Mapping[EngineKey, Target]:
-    """Return all engines, by name.
-
-    Raises:
-        NotFoundError: there is none of a name that *selection* gives.
-
-    """
-    known = targets(agent)
-    for key in sorted(selection.keys - known.keys()):
-        raise NotFoundError(no_engine(key, known))
-    return known
-
-
-def selected_targets(agent: AgentContext, selection: Selection) -> list[Target]:
-    """Return the engines that *selection* means now.
-
-    Raises:
-        NotFoundError: there is none, or not one of those that it names.
-
-    """
-    known = check_names(agent, selection)
-    found = select(known.values(), selection)
-    if not found:
-        raise NotFoundError("no engine fits the selector; 'agentctl get engines -o wide' shows labels")
-    return found
-
-
-def subscribed(agent: AgentContext, found: list[Target]) -> Iterator[Subscriber]:
-    """Yield those of *found* that are in the policy feed now."""
-    for target in found:
-        subscriber = agent.feed.subscriber(target.key)
-        if subscriber is not None and subscriber.connected:
-            yield subscriber

@@ -6,14 +6,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support import messages
-from penstock.agent.admin.support.connectors import shortfalls
 from penstock.agent.errors import ManifestError
 from penstock.agent.parsing import select
 from penstock.agent.policy.manifest import merge, selecting
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from penstock.agent.admin.support.context import AgentContext
@@ -38,6 +37,16 @@ _OWN_ACTION = {"kvLoadFailure": "vLLM's own", "ecLoadFailure": "the connector's 
 # A quarantine changes the very failures that it is decided by; telemetry decides about no request.
 _NOT_OBSERVED = frozenset({"peerQuarantine", "telemetry"})
 
+
+_NIXL = frozenset({"NixlConnector", "NixlPullConnector", "NixlPushConnector"})
+
+# Its requests always wait for their loads, so none has run on blocks that fail.
+_ALWAYS_WAIT = _NIXL | {"MooncakeConnector"}
+
+# They have a NIXL child or not; the facts do not tell.
+_PERHAPS = "MultiConnector"
+
+_DEADLINES = ("deferral.maxStartWait", "deferral.maxTransferWait")
 
 Selected = tuple[str, ...]
 """Names of the policies that select an engine, in their order in the store."""
@@ -151,12 +160,39 @@ def _warnings(
         if target.key in facts:
             holding = given.get("kvLoadFailure.action")
             action = str(holding.value) if holding is not None else ""
-            for shortfall in shortfalls(manifest.leaves.keys(), action, facts[target.key]):
+            for shortfall in connector_shortfalls(manifest.leaves.keys(), action, facts[target.key]):
                 yield f"engine {target.key}: {shortfall}"
         for path in manifest.leaves:
             winner = given[path].policy if path in given else manifest.name
             if winner != manifest.name:
                 yield f"engine {target.key}: spec.{path} is given by policy {winner}, which ranks higher"
+
+
+def connector_shortfalls(paths: Collection[str], action: str, facts: EngineFacts) -> Iterator[str]:
+    """Yield a sentence for each thing that an engine will not do of what a policy sets.
+
+    Args:
+        paths: the fields that it sets, ``kvLoadFailure.action``.
+        action: ``kvLoadFailure.action`` that holds with it; empty for none.
+        facts: of the engine.
+
+    """
+    connector = facts.kv_connector
+    if not connector:
+        return
+    saves = facts.kv_role in {"kv_both", "kv_producer"} or connector == _PERHAPS
+    recomputes = "kvLoadFailure.action" in paths and action in {"recompute", "auto"}
+    if recomputes and saves and connector not in _ALWAYS_WAIT:
+        yield (
+            f"{connector} may save in the step that loads ({facts.kv_role}): where a request has run on a load that failed, it fails "
+            f"and is not recomputed; loads that requests wait for are"
+        )
+    deadlines = [path for path in _DEADLINES if path in paths]
+    if deadlines and connector not in _NIXL:
+        those = (
+            "loads of its children that are not NIXL's" if connector == _PERHAPS else f"loads of {connector}"
+        )
+        yield f"spec.{deadlines[0]} ends no {those}: they cannot be given up, and last until the connector itself ends them"
 
 
 def _without_effect(manifest: Manifest, target: Target, given: Mapping[str, FieldSource]) -> Iterator[str]:

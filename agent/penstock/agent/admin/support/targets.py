@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
-from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_engine, parse_labels
+from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_engine, parse_labels, select
 from penstock.agent.policy.distribution import KnownEngine, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import Source
+    from penstock.agent.policy.distribution import Subscriber
     from penstock.agent.sources import EngineView
     from penstock.proto.v1.admin_pb2 import EngineSelector
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
@@ -97,6 +98,41 @@ def selected_views(agent: AgentContext, selection: Selection) -> list[EngineView
     """Return the engines of the registry that *selection* means, ordered by key."""
     all_targets = targets(agent)
     return [view for view in agent.registry.engines() if selection.matches(all_targets[view.key])]
+
+
+def check_names(agent: AgentContext, selection: Selection) -> Mapping[EngineKey, Target]:
+    """Return all engines, by name.
+
+    Raises:
+        NotFoundError: there is none of a name that *selection* gives.
+
+    """
+    known = targets(agent)
+    for key in sorted(selection.keys - known.keys()):
+        raise NotFoundError(no_engine(key, known))
+    return known
+
+
+def selected_targets(agent: AgentContext, selection: Selection) -> list[Target]:
+    """Return the engines that *selection* means now.
+
+    Raises:
+        NotFoundError: there is none, or not one of those that it names.
+
+    """
+    known = check_names(agent, selection)
+    found = select(known.values(), selection)
+    if not found:
+        raise NotFoundError("no engine fits the selector; 'agentctl get engines -o wide' shows labels")
+    return found
+
+
+def subscribed_engines(agent: AgentContext, found: list[Target]) -> Iterator[Subscriber]:
+    """Yield those of *found* that are in the policy feed now."""
+    for target in found:
+        subscriber = agent.feed.subscriber(target.key)
+        if subscriber is not None and subscriber.connected:
+            yield subscriber
 
 
 def _with_role(labels: Mapping[str, str], role: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``agentctl apply`` and ``rollback``, and the options that all changes share."""
+"""``agentctl apply``, ``rollback`` and ``delete policy``, and the options that all changes share."""
 
 from __future__ import annotations
 
@@ -221,3 +221,22 @@ def rollback(
         (present,) = client.call("ListPolicies", admin.ListPoliciesRequest(name=name)).policies
         selector = selector_of(present.manifest_json)
     finish(client, response, selector, dry_run=dry_run, **how)
+
+
+@click.command("policy")
+@click.argument("name", type=POLICY)
+@click.option("--reason", default="", help="Why, for the audit log.")
+@with_if_generation
+@with_change
+@with_client
+def delete_policy(
+    client: Client, name: str, reason: str, if_generation: int | None, dry_run: bool, **how: Any
+) -> None:
+    """Delete policy NAME; 'agentctl rollback NAME' brings it back."""
+    request = admin.DeletePolicyRequest(
+        name=name, author=author(), reason=reason, if_generation=if_generation, dry_run=dry_run
+    )
+    response = client.call("DeletePolicy", request)
+    selector = changed_engines(response)
+    how["wait"] = how["wait"] and selector is not None
+    finish(client, response, selector or admin.EngineSelector(), dry_run=dry_run, **how)

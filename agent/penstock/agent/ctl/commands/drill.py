@@ -1,24 +1,38 @@
-"""``agentctl drill``: the rehearsals that are running."""
+"""``agentctl inject-fault`` and ``agentctl drill``: fault drills."""
 
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.commands.get import show_table
-from penstock.agent.ctl.commands.order_options import follow_order, with_timeout
+from penstock.agent.ctl.commands.order_options import follow_order, with_order, with_timeout
 from penstock.agent.ctl.errors import UsageError
-from penstock.agent.ctl.name_arguments import DRILL
-from penstock.agent.ctl.options import author, with_client, with_output
-from penstock.agent.ctl.render import order_rows, say
+from penstock.agent.ctl.name_arguments import DRILL, PEER
+from penstock.agent.ctl.options import (
+    DURATION,
+    author,
+    duration_message,
+    engine_selector,
+    with_client,
+    with_output,
+)
+from penstock.agent.ctl.render import drill_words, order_rows, say
 from penstock.agent.ctl.render.output import show
+from penstock.agent.parsing import DRILL_MODES, SLOW
+from penstock.proto.names import number
 from penstock.proto.v1 import admin_pb2 as admin
+from penstock.proto.v1.common_pb2 import FAILURE_MODE_UNSPECIFIED, Channel, FailureMode
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from penstock.agent.ctl.client import Client
+    from penstock.agent.model import EngineKey
+
+_MODES = tuple(mode for modes in DRILL_MODES.values() for mode in modes)
+_BY_CHANNEL = "; ".join(f"{channel}: {', '.join(modes)}" for channel, modes in DRILL_MODES.items())
+_TTL = timedelta(seconds=60)
 
 
 @click.group()
@@ -65,3 +79,75 @@ def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timede
         item.engines.extend(last.engines)
     if quiet:
         show(admin.ListDrillsResponse(drills=stopped), output)
+
+
+@click.command("inject-fault")
+@click.option(
+    "--mode",
+    type=click.Choice(_MODES),
+    required=True,
+    metavar="MODE",
+    help=f"What goes wrong. {_BY_CHANNEL}.",
+)
+@click.option(
+    "--channel", type=click.Choice(tuple(DRILL_MODES)), help="What is loaded.  [default: that of the mode]"
+)
+@click.option(
+    "--rate", type=float, default=0.2, show_default=True, help="Share of the attempts that are hit, up to 1."
+)
+@click.option("--peer", type=PEER, default="", help="Only transfers with this one, as host:port.")
+@click.option("--delay", type=DURATION, help="With --mode slow: how much slower, at most 60s.")
+@click.option("--ttl", type=DURATION, default=_TTL, help="Ends by itself, at most 1h.  [default: 60s]")
+@click.option("--all", "everywhere", is_flag=True, help="Confirm that it is for all engines.")
+@with_order
+@with_client
+def inject_fault(
+    client: Client,
+    mode: str,
+    channel: str | None,
+    rate: float,
+    peer: str,
+    delay: timedelta | None,
+    ttl: timedelta,
+    everywhere: bool,
+    engines: tuple[EngineKey, ...],
+    selector: str,
+    reason: str,
+    timeout: timedelta,
+    output: str,
+) -> None:
+    """Rehearse a fault in running engines. Requests are really recomputed, failed or slowed down.
+
+    Only in engines that were started with PENSTOCK_ALLOW_FAULTS=1. All that it causes is marked as a rehearsal.
+    """
+    if not (engines or selector or everywhere):
+        raise UsageError("which engines? name them, give --selector, or confirm with --all")
+    channel = channel or next(name for name, modes in DRILL_MODES.items() if mode in modes)
+    if mode not in DRILL_MODES[channel]:
+        raise UsageError(
+            f"mode {mode} cannot be rehearsed in channel {channel}; use one of {', '.join(DRILL_MODES[channel])}"
+        )
+    if (mode == SLOW) != (delay is not None):
+        raise UsageError("--mode slow needs a --delay such as 2s, and no other mode takes one")
+    request = admin.StartDrillRequest(
+        selector=engine_selector(selector, engines),
+        channel=number(Channel, channel),  # type: ignore[arg-type]
+        mode=FAILURE_MODE_UNSPECIFIED if mode == SLOW else number(FailureMode, mode),  # type: ignore[arg-type]
+        rate=rate,
+        peer=peer,
+        ttl=duration_message(ttl),
+        author=author(),
+        reason=reason,
+    )
+    if delay is not None:
+        request.delay.FromTimedelta(delay)
+    drill = client.call("StartDrill", request)
+    quiet = output != "table"
+    if not quiet:
+        ends = client.hinted(f"'agentctl drill stop {drill.id}' ends it")
+        say(f"drill {drill.id} began: {drill_words(drill)}; {ends}")
+    last = follow_order(client, request.selector, timeout, f"drill {drill.id}", "rehearsing", quiet=quiet)
+    if quiet:
+        del drill.engines[:]
+        drill.engines.extend(last.engines)
+        show(drill, output)

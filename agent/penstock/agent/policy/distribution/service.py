@@ -13,7 +13,6 @@ import structlog
 from google.protobuf.message import DecodeError
 from penstock.agent.aio import TokenBucket
 from penstock.agent.errors import ContractError, HeldError, PenstockError
-from penstock.agent.policy.distribution.answer_log import AnswerLog
 from penstock.agent.server import refuse
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
@@ -32,6 +31,9 @@ _HELLO_DEADLINE = 10.0
 MAX_REPORT_BYTES = 512 << 10
 # An engine answers pushes, one at a time; what comes faster is read later.
 _REPORTS_PER_SECOND, _REPORTS_BURST = 50.0, 500.0
+# How long an acknowledgement waits for others; a change reaches all engines of a pod in less.
+ANSWER_LOG_SECONDS = 0.5
+_MAX_ENGINES_NAMED = 16
 
 _log = structlog.get_logger(__name__)
 
@@ -105,11 +107,40 @@ class PolicyFeedService:
                 report = _parse(body)
                 self._feed.take(subscriber, report)
                 if report.HasField("ack") and subscriber.settled:
-                    self._answers.note(subscriber)
+                    self._answers.add(subscriber)
                 if (pause := pace.owe(1)) > 0:
                     await asyncio.sleep(pause)
         finally:
             subscriber.wake.notify()
+
+
+class AnswerLog:
+    """Logs one line for all engines that acknowledge the same policy within 0.5 s. One loop."""
+
+    def __init__(self) -> None:
+        self._engines: dict[tuple[str, bool], dict[str, None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, subscriber: Subscriber) -> None:
+        """Add the engine's last answer; a refusal is not logged here."""
+        answer = subscriber.answer
+        if answer is None or answer.error:
+            return
+        self._engines.setdefault((answer.hash, answer.paused), {})[str(subscriber.target.key)] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ANSWER_LOG_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Write the lines that are due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        engines, self._engines = self._engines, {}
+        for (hash_, paused), keys in engines.items():
+            names = list(keys)
+            more = {"more": len(names) - _MAX_ENGINES_NAMED} if len(names) > _MAX_ENGINES_NAMED else {}
+            what = "pause acknowledged, which holds the policy back" if paused else "policy acknowledged"
+            _log.info(what, engines=names[:_MAX_ENGINES_NAMED], hash=hash_, paused=paused, **more)
 
 
 def _parse(body: bytes) -> Report:
