@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from penstock.agent.ctl.diagnosis import NOTE, OK, WRONG
-from penstock.agent.ctl.render import MOST, FieldKind, kind_of, may_be_absent, name_of
+from penstock.agent.ctl.render.json_values import MOST, FieldKind, kind_of, may_be_absent, name_of
 from penstock.agent.policy.manifest import API_VERSION, KIND
 from penstock.proto.v1 import admin_pb2 as admin
 

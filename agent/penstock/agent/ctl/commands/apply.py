@@ -13,7 +13,7 @@ from penstock.agent.ctl.errors import UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, author, with_client, with_output, with_paths
-from penstock.agent.ctl.render import plain
+from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.parsing import Requirement, format_labels
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -11,7 +11,8 @@ from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warni
 from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, wait_for
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.options import author, with_client, with_paths
-from penstock.agent.ctl.render import plain, say
+from penstock.agent.ctl.render import say
+from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 

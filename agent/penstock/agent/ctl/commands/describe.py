@@ -10,8 +10,9 @@ import click
 from penstock.agent.ctl.commands.engine_document import document, effective_policy, find_engine
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
-from penstock.agent.ctl.render import leaves, rows, say
+from penstock.agent.ctl.render import rows, say
 from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.field_diff import leaves
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common

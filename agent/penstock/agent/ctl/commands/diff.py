@@ -12,9 +12,10 @@ from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client, with_output
-from penstock.agent.ctl.render import Difference, differences, plain, plain_rows, say
+from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.field_diff import rows
+from penstock.agent.ctl.render.field_diff import Difference, differences, plain_rows, rows
+from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.ctl.render.output import say_document, say_table
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -19,7 +19,8 @@ from penstock.agent.ctl.options import (
     with_client,
     with_output,
 )
-from penstock.agent.ctl.render import drill_words, order_rows, say
+from penstock.agent.ctl.render import order_rows, say
+from penstock.agent.ctl.render.order_rows import drill_words
 from penstock.agent.ctl.render.output import show
 from penstock.agent.parsing import DRILL_MODES, SLOW
 from penstock.proto.names import number

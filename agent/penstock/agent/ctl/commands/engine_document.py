@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import engine_selector
-from penstock.agent.ctl.render import plain
 from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
 from penstock.proto.v1 import admin_pb2 as admin

@@ -13,9 +13,11 @@ from penstock.agent.ctl.commands.get import show_table
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
-from penstock.agent.ctl.render import Table, plain, say
+from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.ctl.render.output import say_document, say_documents, say_table, show
+from penstock.agent.ctl.render.rows import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 

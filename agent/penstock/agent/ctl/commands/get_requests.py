@@ -10,9 +10,10 @@ from penstock.agent.ctl.commands.get import nothing_fits, show_table
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.render import Table, say
+from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
 from penstock.agent.ctl.render.output import tell_unreadable
+from penstock.agent.ctl.render.rows import Table
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common

@@ -11,7 +11,8 @@ import click
 from penstock.agent.ctl.commands.rollout_progress import GRACE, follow
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.options import duration_message
-from penstock.agent.ctl.render import plain, selector_words
+from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.order_rows import selector_words
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.render import say, tree_lines
+from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render.output import show, tell_unreadable
+from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:

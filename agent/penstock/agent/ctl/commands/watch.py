@@ -11,7 +11,9 @@ import click
 from penstock.agent.ctl.commands.get import events_request, with_filters
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.render import event_peer, event_words, plain, say, text
+from penstock.agent.ctl.render import say, text
+from penstock.agent.ctl.render.events import event_peer, event_words
+from penstock.agent.ctl.render.json_values import plain
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
