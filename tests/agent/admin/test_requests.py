@@ -132,12 +132,12 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
     assert (len(events.events), events.truncated) == (0, True)
     with harness.journal.reader() as reader:
         rows = reader.scan(kinds=["request_closed"], limit=10)
-        scan = bounded_scan.Scan(reader, rows, events=2)
+        scan = bounded_scan.EventScan(reader, rows, events=2)
         assert [found.event.request_id for found in scan] == ["r2", "r1"]
         assert scan.cut
         allowance = ReadBudget(1)
         rows = reader.scan(kinds=["request_closed"], limit=10, allowance=allowance)
-        scan = bounded_scan.Scan(reader, rows, allowance=allowance)
+        scan = bounded_scan.EventScan(reader, rows, allowance=allowance)
         assert [found.event.request_id for found in scan] == ["r2"]
         assert scan.cut
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 from click.testing import CliRunner
-from penstock.agent.ctl.diagnosis.agent_checks import examine
+from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
-from penstock.agent.ctl.diagnosis.socket_probe import why
+from penstock.agent.ctl.diagnosis.socket_probe import probe_address
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -72,7 +72,7 @@ def _engine(**fields: Any) -> admin.Engine:
 
 def test_an_installation_that_is_well() -> None:
     """Nothing to note, and it says what was looked at."""
-    found = examine(_status(engines_expected=1), [_engine()], _NOW)
+    found = check_agent(_status(engines_expected=1), [_engine()], _NOW)
     assert {finding.level for finding in found} == {OK}
     text = "\n".join(finding.what for finding in found)
     for part in (
@@ -124,7 +124,7 @@ def test_an_installation_that_is_well() -> None:
 )
 def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, what: str, advice: str) -> None:
     """One finding more than nothing, with a remedy."""
-    found = [item for item in examine(_status(**fields), [_engine()], _NOW) if item.level != OK]
+    found = [item for item in check_agent(_status(**fields), [_engine()], _NOW) if item.level != OK]
     assert [item.level for item in found] == [level]
     assert what in found[0].what
     assert advice in found[0].advice
@@ -161,7 +161,7 @@ def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, wh
 )  # fmt: skip
 def test_what_may_be_wrong_with_an_engine(fields: dict[str, Any], level: str, what: str, advice: str) -> None:
     """Named by its key, with a remedy."""
-    found = [item for item in examine(_status(), [_engine(**fields)], _NOW) if item.level != OK]
+    found = [item for item in check_agent(_status(), [_engine(**fields)], _NOW) if item.level != OK]
     assert [(item.level, item.subject) for item in found] == [(level, "engine 0")]
     assert what in found[0].what
     assert advice in found[0].advice
@@ -170,7 +170,7 @@ def test_what_may_be_wrong_with_an_engine(fields: dict[str, Any], level: str, wh
 def test_a_pause_is_not_also_a_missing_hook() -> None:
     """Nor a policy that is late: one cause, one finding."""
     hooks = [{"name": "scheduler", "installed": False, "reason": "uninstalled"}]
-    found = examine(_status(), [_engine(paused=True, in_sync=False, source={"hooks": hooks})], _NOW)
+    found = check_agent(_status(), [_engine(paused=True, in_sync=False, source={"hooks": hooks})], _NOW)
     assert sum(item.level == WRONG for item in found) == 1
 
 
@@ -178,7 +178,7 @@ def test_a_process_that_engines_share_is_looked_at_once() -> None:
     """The API process of a server with two engines."""
     source = {"drops": [{"reason": "queue_full", "kind": "transfer_sample", "count": 3}]}
     engines = [_engine(key={"engine": key}, source=source) for key in ("0", "1")]
-    assert sum("lost" in item.what for item in examine(_status(), engines, _NOW)) == 1
+    assert sum("lost" in item.what for item in check_agent(_status(), engines, _NOW)) == 1
 
 
 def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
@@ -190,7 +190,7 @@ def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
         source.epoch, source.hello.pid = number, number
     worker.hello.process = "worker"
     gone.connected = False
-    (found,) = [item for item in examine(_status(), [engine], _NOW) if item.level != OK]
+    (found,) = [item for item in check_agent(_status(), [engine], _NOW) if item.level != OK]
     assert (found.level, found.subject) == (WRONG, "engine 0")
     assert "2 EngineCores go by this name (pid 0, 10)" in found.what
     assert "PENSTOCK_SERVER" in found.advice
@@ -198,7 +198,7 @@ def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
 
 def test_no_engine_at_all_is_told_how_to_connect_one() -> None:
     """With the address that this agent really listens at."""
-    (found,) = [item for item in examine(_status(), [], _NOW) if item.level == WRONG]
+    (found,) = [item for item in check_agent(_status(), [], _NOW) if item.level == WRONG]
     assert "PENSTOCK_ENDPOINT=unix:///run/penstock/ingest.sock" in found.advice
 
 
@@ -270,8 +270,8 @@ def test_a_port_where_nobody_listens() -> None:
     """And one where somebody does is no cause."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert why(f"127.0.0.1:{port}") is None
-    cause = why(f"127.0.0.1:{port}")
+        assert probe_address(f"127.0.0.1:{port}") is None
+    cause = probe_address(f"127.0.0.1:{port}")
     assert cause is not None
     assert cause.what == f"nobody listens at 127.0.0.1:{port}"
 

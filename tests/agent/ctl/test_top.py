@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.tls import ClientTls
 from penstock.agent.ctl.top.layout import screen, text
-from penstock.agent.ctl.top.poll import Poller, take
+from penstock.agent.ctl.top.poll import Poller, poll_agent
 from penstock.agent.ctl.top.view import SORTS, WINDOW, AgentState, History
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ERROR_TYPE_REFUSED, FAILURE_MODE_HANDSHAKE
@@ -270,7 +270,7 @@ def test_the_poller_keeps_the_newest_and_an_error_is_a_sample() -> None:
 
             raise UnreachableError("no agent answers")
 
-    assert take(Nobody(), admin.EngineSelector()).error == "no agent answers"  # type: ignore[arg-type]
+    assert poll_agent(Nobody(), admin.EngineSelector()).error == "no agent answers"  # type: ignore[arg-type]
 
 
 def test_a_client_that_is_closed_under_the_poller_ends_it_quietly(harness: AdminHarness) -> None:
@@ -281,7 +281,7 @@ def test_a_client_that_is_closed_under_the_poller_ends_it_quietly(harness: Admin
     def ask() -> AgentState:
         asked.set()
         assert closed.wait(60)
-        return take(client, admin.EngineSelector())
+        return poll_agent(client, admin.EngineSelector())
 
     with Poller(ask, 1.0) as poller:
         assert asked.wait(60)

@@ -19,7 +19,7 @@ from penstock.agent.errors import ContractError, HeldError
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
 from penstock.agent.policy.distribution.feed import PolicyFeed
-from penstock.agent.policy.manifest.merge import effective
+from penstock.agent.policy.manifest.merge import effective_schedule
 from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
@@ -273,7 +273,7 @@ class World:
             return
         manifests = [policy.manifest for policy in self.store.policies()]
         for engine in self.engines:
-            steps = effective(manifests, engine.target, datetime.fromtimestamp(self.now, UTC))
+            steps = effective_schedule(manifests, engine.target, datetime.fromtimestamp(self.now, UTC))
             self.admitted.setdefault(engine.key, {""}).update(step.merged.hash for step in steps)
 
     def pass_time(self, seconds: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from penstock.agent.ctl.diagnosis import NOTE, OK, WRONG
-from penstock.agent.ctl.render.json_values import MOST, FieldKind, kind_of, may_be_absent, name_of
+from penstock.agent.ctl.render.json_values import MOST, FieldKind, field_kind, field_name, may_be_absent
 from penstock.agent.policy.manifest import API_VERSION, KIND
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -229,7 +229,7 @@ def _add(descriptor: Any, found: dict[str, Any]) -> None:
         return
     found[_name(descriptor)] = _properties(descriptor)
     for field in descriptor.fields:
-        if kind_of(field) is FieldKind.MESSAGE:
+        if field_kind(field) is FieldKind.MESSAGE:
             _add(field.message_type, found)
 
 
@@ -242,8 +242,8 @@ def _properties(descriptor: Any, without: frozenset[str] = frozenset()) -> dict[
     ]
     return {
         "type": "object",
-        "properties": {name_of(field): _field(field) for field in fields},
-        "required": [name_of(field) for field in fields if _is_list(field) or not may_be_absent(field)],
+        "properties": {field_name(field): _field(field) for field in fields},
+        "required": [field_name(field) for field in fields if _is_list(field) or not may_be_absent(field)],
     }
 
 
@@ -252,7 +252,7 @@ def _field(field: Any) -> dict[str, Any]:
 
 
 def _value(field: Any) -> dict[str, Any]:
-    kind = kind_of(field)
+    kind = field_kind(field)
     if kind in _SCALARS:
         return _ref(_SCALARS[kind][0])
     if kind is FieldKind.MESSAGE:
@@ -269,7 +269,7 @@ def _value(field: Any) -> dict[str, Any]:
 
 
 def _is_list(field: Any) -> bool:
-    return isinstance(field.default_value, list) and kind_of(field) is not FieldKind.MAP
+    return isinstance(field.default_value, list) and field_kind(field) is not FieldKind.MAP
 
 
 def text() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from penstock.agent.errors import FilesError
-from penstock.agent.policy.files.parse import check
+from penstock.agent.policy.files.parse import parse_files
 
 from tests.support.policy.policies import NOW, document, manifest
 
@@ -38,14 +38,16 @@ def _yaml(name: str = "base", **spec: Any) -> str:
 def test_all_documents_of_all_files_are_policies() -> None:
     """Each belongs to its file; Lists are taken apart; a status is left aside."""
     listed = yaml.safe_dump({"kind": "List", "items": [document("c"), {**document("d"), "status": {"x": 1}}]})
-    checked = check({"b.yml": listed, "a.yaml": f"---\n{_policy()}---\n{_policy(base='b')}---\n"}, (), NOW)
+    checked = parse_files(
+        {"b.yml": listed, "a.yaml": f"---\n{_policy()}---\n{_policy(base='b')}---\n"}, (), NOW
+    )
     assert [(item.manifest.name, item.owner) for item in checked.policies] == [
         ("base", "file:a.yaml"),
         ("b", "file:a.yaml"),
         ("c", "file:b.yml"),
         ("d", "file:b.yml"),
     ]
-    assert check({"a.yaml": "kind: List\nitems: []\n"}, (), NOW).policies == ()
+    assert parse_files({"a.yaml": "kind: List\nitems: []\n"}, (), NOW).policies == ()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_all_documents_of_all_files_are_policies() -> None:
 def test_a_mistake_anywhere_refuses_everything(texts: dict[str, str], sentence: str) -> None:
     """The sentence begins with the file and the line, and names policy, field, value and way out."""
     with pytest.raises(FilesError) as caught:
-        check({"good.yaml": _yaml("good"), **texts}, (), NOW)
+        parse_files({"good.yaml": _yaml("good"), **texts}, (), NOW)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -85,7 +87,7 @@ def test_a_mistake_anywhere_refuses_everything(texts: dict[str, str], sentence: 
 def test_what_has_run_out_is_left_out_and_told() -> None:
     """It must not keep the others out, nor stop a change weeks later."""
     text = _yaml("gone", expiresAt="2026-11-01T00:00:00Z") + "---\n" + _yaml("stays")
-    checked = check({"a.yaml": text}, (), NOW)
+    checked = parse_files({"a.yaml": text}, (), NOW)
     assert [item.manifest.name for item in checked.policies] == ["stays"]
     assert checked.expired == ("a.yaml:1: policy gone",)
 
@@ -94,6 +96,6 @@ def test_the_expiry_of_what_holds_already_is_not_checked_again() -> None:
     """A clock that was set back is no reason to refuse the files."""
     spec = {"priority": 950, "expiresAt": (NOW + timedelta(hours=5)).isoformat()}
     known = {manifest("base", **spec).canonical}
-    assert len(check({"a.yaml": _yaml(**spec)}, known, NOW).policies) == 1
+    assert len(parse_files({"a.yaml": _yaml(**spec)}, known, NOW).policies) == 1
     with pytest.raises(FilesError):
-        check({"a.yaml": _yaml(**spec)}, (), NOW)
+        parse_files({"a.yaml": _yaml(**spec)}, (), NOW)

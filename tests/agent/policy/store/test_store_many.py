@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import FullError, ManifestError, OwnedError
-from penstock.agent.policy.store.change_plan import Edit, plan
+from penstock.agent.policy.store.change_plan import Edit, plan_changes
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.interface import MAX_POLICIES, OwnedManifest, StoredPolicy
 from penstock.agent.policy.store.sqlite_store import PolicyStore
@@ -186,7 +186,7 @@ def test_generations_never_go_back_and_the_log_tells_all(rounds: list[list[Edit]
     replayed: dict[str, str] = {}
     for edits in rounds:
         valid = [edit for edit in edits if edit.manifest is not None or edit.name in present]
-        planned = plan(present, last, valid, 1)
+        planned = plan_changes(present, last, valid, 1)
         for write in planned.writes:
             change = write.change
             assert change.new_generation == last.get(change.name, 0) + 1

@@ -15,10 +15,9 @@ from penstock.agent.admin.calls import (
     rollouts,
     status,
 )
-from penstock.agent.admin.calls.backup import back_up
+from penstock.agent.admin.calls.backup import write_backup
 
 __all__ = [
-    "back_up",
     "backup",
     "drills",
     "engines",
@@ -30,4 +29,5 @@ __all__ = [
     "requests",
     "rollouts",
     "status",
+    "write_backup",
 ]

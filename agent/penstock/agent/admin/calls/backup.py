@@ -42,11 +42,11 @@ class _Steps:
 async def backup(agent: AgentContext, request: admin.BackupRequest) -> admin.BackupResponse:
     """Write the backup; answers when it is complete, or was given up because the agent stops."""
     agent.journal.whereabouts.check()
-    size = await asyncio.to_thread(back_up, agent.state_dir, Path(request.path), agent.stopping.is_set)
+    size = await asyncio.to_thread(write_backup, agent.state_dir, Path(request.path), agent.stopping.is_set)
     return admin.BackupResponse(path=request.path, bytes=size)
 
 
-def back_up(state_dir: Path, target: Path, stopped: Callable[[], bool] = lambda: False) -> int:
+def write_backup(state_dir: Path, target: Path, stopped: Callable[[], bool] = lambda: False) -> int:
     """Copy the journal and the policies of *state_dir*, of a running agent too, to the new directory *target*.
 
     Each database is as it was at one moment. *target* appears when it is complete. Blocks, for seconds a gigabyte;

@@ -9,7 +9,7 @@ from penstock.agent.admin.support import (
     author_and_reason,
     checked_peer,
     checked_ttl,
-    known,
+    known_engines,
     messages,
     new_order_id,
     selected_targets,
@@ -19,7 +19,7 @@ from penstock.agent.admin.support import (
 )
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import DRILL_MODES, SLOW, format_duration
-from penstock.agent.policy.distribution import progress
+from penstock.agent.policy.distribution import rollout_progress
 from penstock.agent.policy.orders import MAX_DELAY, MAX_DRILL, FaultDrill
 from penstock.proto.names import label, number
 from penstock.proto.v1 import admin_pb2 as admin
@@ -116,13 +116,13 @@ def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
             author=drill.author,
             reason=drill.reason,
         ),
-        started=messages.timestamp(drill.began_unix_nano),
-        expires=messages.timestamp(drill.ends_unix_nano),
+        started=messages.timestamp_message(drill.began_unix_nano),
+        expires=messages.timestamp_message(drill.ends_unix_nano),
     )
     message.spec.ttl.FromNanoseconds(drill.ends_unix_nano - drill.began_unix_nano)
     if drill.delay_nano:
         message.spec.delay.FromNanoseconds(drill.delay_nano)
-    for engine in progress(agent.feed, known(agent), drill.selection, agent.clock()):
+    for engine in rollout_progress(agent.feed, known_engines(agent), drill.selection, agent.clock()):
         entry = messages.engine_rollout(engine)
         subscriber = agent.feed.subscriber(engine.key)
         if entry.state != "contested" and subscriber is not None and subscriber.connected:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import with_reader
+from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.quarantines import ordered_states
 from penstock.agent.admin.support import (
-    COUNTED,
-    METRICS,
-    Merges,
+    ENGINE_METRICS,
+    PEER_METRICS,
+    MergedPolicies,
     engine_counters,
     last_failures,
     messages,
     peer_summaries,
+    policy_states,
     selected_views,
     selection_of,
-    standing,
-    targets,
+    targets_by_key,
 )
 from penstock.agent.errors import ContractError
 from penstock.agent.model import engines_by_server
@@ -48,9 +48,9 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
     views = [
         view for view in selected_views(agent, selection_of(request.selector)) if view.connected in wanted
     ]
-    all_targets, holding = targets(agent), standing(agent).in_force
-    merges = Merges((policy.manifest for policy in agent.store.policies()), agent.now)
-    rows = {row.key: row for row in agent.fold.engines(METRICS)}
+    all_targets, holding = targets_by_key(agent), policy_states(agent).in_force
+    merges = MergedPolicies((policy.manifest for policy in agent.store.policies()), agent.now)
+    rows = {row.key: row for row in agent.fold.engines(ENGINE_METRICS)}
     servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
     response = admin.ListEnginesResponse()
     for view in views:
@@ -71,14 +71,14 @@ async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> ad
     if request.state not in _PEER_STATES:
         raise ContractError(f"state is {request.state!r}; give active, retired or all, or nothing for active")
     selection = selection_of(request.selector)
-    all_targets = targets(agent)
+    all_targets = targets_by_key(agent)
     views = selected_views(agent, selection)
     rows = [
         row
-        for row in agent.fold.engines(COUNTED)
+        for row in agent.fold.engines(PEER_METRICS)
         if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
     ]
-    failures = await with_reader(agent, last_failures)
+    failures = await read_in_turn(agent, last_failures)
     ordered = ordered_states(agent, selection)
     since = int((agent.clock() - agent.retirement.after) * 1e9)
     peers = peer_summaries(rows, views, failures, ordered, since)
@@ -97,7 +97,7 @@ def _engine(
     engine = admin.Engine(
         key=messages.key_message(view.key),
         connected=view.connected,
-        last_seen=messages.timestamp(view.last_seen_unix_nano),
+        last_seen=messages.timestamp_message(view.last_seen_unix_nano),
         role=messages.role_of(view.role),
         role_guessed=view.role_guessed,
         labels=dict(target.labels),
@@ -167,8 +167,8 @@ def _add_leases(engine: admin.Engine, leases: list[Leases]) -> None:
     if not leases:
         return
     starts = [item.oldest_start_time_unix_nano for item in leases if item.oldest_start_time_unix_nano]
-    engine.leases.count = messages.counted(sum(item.count for item in leases), messages.MOST_32)
-    engine.leases.blocks = messages.counted(sum(item.blocks for item in leases))
+    engine.leases.count = messages.clamp_unsigned(sum(item.count for item in leases), messages.MAX_UINT32)
+    engine.leases.blocks = messages.clamp_unsigned(sum(item.blocks for item in leases))
     engine.leases.oldest_start_time_unix_nano = min(starts, default=0)
 
 
@@ -179,17 +179,17 @@ def _source(live: LiveSource) -> admin.Source:
         epoch=live.source.epoch,
         watermark=live.watermark,
         connected=live.connected,
-        last_seen=messages.timestamp(live.last_seen_unix_nano),
+        last_seen=messages.timestamp_message(live.last_seen_unix_nano),
         hooks=snapshot.hooks if snapshot is not None else (),
         emitter=snapshot.emitter if snapshot is not None and snapshot.HasField("emitter") else None,
-        clock_offset_nano=messages.difference(live.clock_offset_nano),
-        stored_entries=messages.counted(live.account.stored) if live.account is not None else 0,
-        lost_entries=messages.counted(live.account.lost) if live.account is not None else 0,
-        unaccounted_entries=messages.difference(live.unaccounted),
+        clock_offset_nano=messages.clamp_signed(live.clock_offset_nano),
+        stored_entries=messages.clamp_unsigned(live.account.stored) if live.account is not None else 0,
+        lost_entries=messages.clamp_unsigned(live.account.lost) if live.account is not None else 0,
+        unaccounted_entries=messages.clamp_signed(live.unaccounted),
     )
     message.drops.extend(_drops(live.drops.items()))
     message.guard_errors.extend(
-        GuardError(hook=hook, error_class=error_class, count=messages.counted(count))
+        GuardError(hook=hook, error_class=error_class, count=messages.clamp_unsigned(count))
         for (hook, error_class), count in sorted(live.guard_errors.items())
     )
     return message
@@ -197,7 +197,7 @@ def _source(live: LiveSource) -> admin.Source:
 
 def _drops(counts: Iterable[tuple[tuple[str, str], int]]) -> list[Drop]:
     return [
-        Drop(reason=reason, kind=kind, count=messages.counted(count))
+        Drop(reason=reason, kind=kind, count=messages.clamp_unsigned(count))
         for (reason, kind), count in sorted(counts)
     ]
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.agent.admin.support import Scan, messages, selection_of, source_target
+from penstock.agent.admin.support import EventScan, messages, selection_of, source_target
 from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import describe, event_request_ids
@@ -106,7 +106,7 @@ async def list_events(agent: AgentContext, request: admin.ListEventsRequest) -> 
     """Return the newest events that the request asks for, oldest first."""
     wanted = Filter.of(request)
     limit = min(request.limit or _DEFAULT_EVENTS, MAX_EVENTS)
-    return await with_reader(agent, lambda reader: _list(reader, wanted, limit, agent.clock()))
+    return await read_in_turn(agent, lambda reader: _list(reader, wanted, limit, agent.clock()))
 
 
 async def watch_events(
@@ -136,16 +136,16 @@ async def watch_events(
 
 async def get_trace_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Trace:
     """Return the spans of one request."""
-    return await with_reader(agent, lambda reader: get_trace(reader, request.request_id))
+    return await read_in_turn(agent, lambda reader: get_trace(reader, request.request_id))
 
 
 async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Explanation:
     """Return one sentence for each cause of one request."""
-    return await with_reader(agent, lambda reader: explain(reader, request.request_id))
+    return await read_in_turn(agent, lambda reader: explain(reader, request.request_id))
 
 
-async def with_reader(agent: AgentContext, read: Callable[[Reader], T]) -> T:
-    """Run *read* as :func:`at_once`, when it is its turn.
+async def read_in_turn(agent: AgentContext, read: Callable[[Reader], T]) -> T:
+    """Run *read* as :func:`read_in_thread`, when it is its turn.
 
     Raises:
         StateError: the journal cannot be read.
@@ -154,10 +154,10 @@ async def with_reader(agent: AgentContext, read: Callable[[Reader], T]) -> T:
     """
     async with agent.turns:
         # Its turn is over when its thread is done, whether or not anybody still waits for it.
-        return await to_completion(at_once(agent, read))
+        return await to_completion(read_in_thread(agent, read))
 
 
-async def at_once(agent: AgentContext, read: Callable[[Reader], T]) -> T:
+async def read_in_thread(agent: AgentContext, read: Callable[[Reader], T]) -> T:
     """Run *read* on a thread, with a reader of its own.
 
     Raises:
@@ -192,7 +192,7 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
     request = wanted.request
     since = since_unix_nano(request, now)
     kinds = tuple(request.kinds)
-    scan = Scan.newest(reader, kinds=kinds, since_unix_nano=since, request_id=request.request_id)
+    scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=since, request_id=request.request_id)
     found: list[admin.LoggedEvent] = []
     left, truncated = _ANSWER_BYTES, False
     for event in _wanted(scan, wanted):
@@ -204,7 +204,7 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
     return admin.ListEventsResponse(
         events=reversed(found),
         truncated=truncated or scan.cut,
-        unreadable_batches=messages.counted(scan.unreadable, messages.MOST_32),
+        unreadable_batches=messages.clamp_unsigned(scan.unreadable, messages.MAX_UINT32),
     )
 
 
@@ -214,12 +214,12 @@ def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> li
     return [
         event
         # What is read at once is bounded already, and nothing of it may be missed.
-        for event in _wanted(Scan(reader, rows, events=len(rows)), wanted)
+        for event in _wanted(EventScan(reader, rows, events=len(rows)), wanted)
         if not request_id or request_id in event_request_ids(event.event)
     ]
 
 
-def _wanted(scan: Scan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
+def _wanted(scan: EventScan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
     for found in scan:
         if wanted.takes(found.event, found.source):
             yield admin.LoggedEvent(

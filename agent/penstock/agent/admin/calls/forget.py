@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import author_and_reason, key_of, messages, selected_targets, selection_of
+from penstock.agent.admin.support import (
+    author_and_reason,
+    engine_key_of,
+    messages,
+    selected_targets,
+    selection_of,
+)
 from penstock.agent.errors import ContractError
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -18,7 +24,7 @@ async def forget(agent: AgentContext, request: admin.ForgetRequest) -> admin.For
         raise ContractError("give engine, or peer")
     who = author_and_reason(request.author, request.reason)
     if request.HasField("engine"):
-        keys = [key_of(request.engine)]
+        keys = [engine_key_of(request.engine)]
         await agent.retirement.forget_engine(keys[0], **who)
     else:
         selection = selection_of(request.selector)

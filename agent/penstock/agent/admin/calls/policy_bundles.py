@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support import confirm, engine_changes, targets, warnings
+from penstock.agent.admin.support import check_confirmed, engine_changes, policy_warnings, targets_by_key
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.manifest import Manifest, about, check_manifest, read_json
+from penstock.agent.policy.manifest import Manifest, check_manifest, prefix_errors, read_json
 from penstock.agent.policy.store import IMPERATIVE, MAX_POLICIES
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -41,12 +41,12 @@ async def import_policies(
     manifests = [manifest for manifest in bundle if manifest not in expired]
     for manifest in manifests:
         if manifest.canonical not in present:
-            with about(manifest.name):
-                confirm(manifest, request.all)
+            with prefix_errors(manifest.name):
+                check_confirmed(manifest, request.all)
     applied = await agent.store.apply_all(
         manifests, author=request.author, reason=request.reason, dry_run=request.dry_run
     )
-    known = targets(agent)
+    known = targets_by_key(agent)
     response = admin.ApplyPolicyResponse(
         store_generation=applied.store_generation,
         result="changed" if any(item.result != "unchanged" for item in applied.results) else "unchanged",
@@ -57,7 +57,7 @@ async def import_policies(
         ],
     )
     response.warnings.extend(f"policy {manifest.name} has expired and is left out" for manifest in expired)
-    response.warnings.extend(warnings(agent, known, manifests, applied.after))
+    response.warnings.extend(policy_warnings(agent, known, manifests, applied.after))
     return response
 
 
@@ -74,5 +74,5 @@ def _read(text: str) -> list[Manifest]:
 def _item(number: int, item: Any) -> Manifest:
     metadata = item.get("metadata") if isinstance(item, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    with about(name if isinstance(name, str) else f"items[{number}]"):
+    with prefix_errors(name if isinstance(name, str) else f"items[{number}]"):
         return check_manifest(item)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import with_reader
+from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.support import (
     author_and_reason,
-    check_names,
+    check_engine_names,
     checked_peer,
     checked_ttl,
     messages,
@@ -16,7 +16,7 @@ from penstock.agent.admin.support import (
     selected_views,
     selection_of,
     subscribed_engines,
-    targets,
+    targets_by_key,
 )
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import select
@@ -70,10 +70,10 @@ async def list_quarantines(
 ) -> admin.ListQuarantinesResponse:
     """Return the peers that are cut off, or kept out of quarantine, in each selected engine."""
     selection = selection_of(request.selector)
-    check_names(agent, selection)
+    check_engine_names(agent, selection)
     reported = _reported(agent, selection)
     ordered = _orders(agent, selection)
-    reasons = await with_reader(agent, _reasons)
+    reasons = await read_in_turn(agent, _reasons)
     found = [
         _row(agent, peer, reported.get(peer), ordered.get(peer), reasons.get(peer, ""))
         for peer in sorted(reported.keys() | ordered.keys())
@@ -85,7 +85,7 @@ async def list_quarantines(
 
 def _check_engines(agent: AgentContext, selection: Selection, *, adds: bool) -> None:
     everything = selection.everything
-    found = list(targets(agent).values()) if everything else selected_targets(agent, selection)
+    found = list(targets_by_key(agent).values()) if everything else selected_targets(agent, selection)
     for subscriber in subscribed_engines(agent, found):
         if adds and not subscriber.takes_quarantines:
             raise ImpossibleError(
@@ -108,7 +108,7 @@ def _reported(agent: AgentContext, selection: Selection) -> dict[PeerKey, PeerSt
 def _orders(agent: AgentContext, selection: Selection) -> dict[PeerKey, QuarantineOrder]:
     return {
         (target.key, order.peer): order
-        for target in select(targets(agent).values(), selection)
+        for target in select(targets_by_key(agent).values(), selection)
         for order in agent.orders.quarantines_for(target)
     }
 
@@ -164,7 +164,7 @@ def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> in
 
 def _waiting(agent: AgentContext) -> Iterator[admin.Quarantine]:
     """Yield the orders that wait for an engine to come."""
-    present = list(targets(agent).values())
+    present = list(targets_by_key(agent).values())
     for order in agent.orders.quarantines():
         if order.left_nano(agent.orders.now_unix_nano) and not select(present, order.selection):
             yield _ordered(order, QUARANTINE_STATE_UNSPECIFIED)
@@ -175,6 +175,6 @@ def _ordered(order: QuarantineOrder, state: int) -> admin.Quarantine:
         peer=Peer(address=order.peer),
         state=state,  # type: ignore[arg-type]
         reason=order.reason or "operator",
-        until=messages.timestamp(order.ends_unix_nano),
+        until=messages.timestamp_message(order.ends_unix_nano),
         author=order.author,
     )

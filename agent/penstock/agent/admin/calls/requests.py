@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import peers_of, since_unix_nano, with_reader
+from penstock.agent.admin.calls.events import peers_of, read_in_turn, since_unix_nano
 from penstock.agent.admin.support import (
-    MOST_32,
-    Scan,
-    counted,
+    MAX_UINT32,
+    EventScan,
+    clamp_unsigned,
     deferred_requests,
     key_message,
     selection_of,
     source_target,
-    timestamp,
+    timestamp_message,
 )
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
@@ -28,7 +28,7 @@ from penstock.proto.v1.common_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support import AgentContext, Found
+    from penstock.agent.admin.support import AgentContext, FoundEvent
     from penstock.agent.journal import Reader
     from penstock.agent.parsing import Selection
     from penstock.agent.traces.spans import Entry
@@ -78,7 +78,7 @@ async def list_requests(
         response.requests.sort(key=lambda item: item.since.ToNanoseconds(), reverse=not by_age)
         return response
 
-    return await with_reader(agent, read)
+    return await read_in_turn(agent, read)
 
 
 class _Log:
@@ -132,8 +132,8 @@ def _known(
 ) -> admin.ListRequestsResponse:
     """Find the newest requests by the events that name them, then read what the log says about each."""
     kinds = ("load_outcome",) if request.outcome else _KINDS
-    scan = Scan.newest(reader, kinds=kinds, since_unix_nano=since)
-    newest: dict[RequestKey, Found] = {}
+    scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=since)
+    newest: dict[RequestKey, FoundEvent] = {}
     for found in scan:
         if _takes(request, found) and selection.matches(source_target(found.source)):
             newest.setdefault(RequestKey(found.source.key.server, found.event.request_id), found)
@@ -151,11 +151,11 @@ def _known(
         facts = RequestFacts.of(key.request_id, entries)
         response.requests.append(_summary(facts, asked, engine_lost=log.lost(facts.source.epoch)))
     response.truncated = response.truncated or allowance.cut
-    response.unreadable_batches = counted(reader.unreadable, MOST_32)
+    response.unreadable_batches = clamp_unsigned(reader.unreadable, MAX_UINT32)
     return response
 
 
-def _takes(request: admin.ListRequestsRequest, found: Found) -> bool:
+def _takes(request: admin.ListRequestsRequest, found: FoundEvent) -> bool:
     event = found.event
     body = getattr(event, event.WhichOneof("body") or "")
     return (
@@ -177,14 +177,14 @@ def _summary(facts: RequestFacts, asked: LoadOutcome | None, *, engine_lost: boo
         outcome=outcome.outcome if outcome is not None else OUTCOME_UNSPECIFIED,
         mode=cause.mode if cause is not None else 0,  # type: ignore[arg-type]
         peer=cause.peer if cause is not None and cause.peer.address else facts.peer,
-        tokens_recomputed=counted(
+        tokens_recomputed=clamp_unsigned(
             sum(
                 entry.event.load_outcome.tokens_recomputed
                 for entry in facts.outcomes
                 if entry.event.load_outcome.outcome == OUTCOME_RECOMPUTED
             )
         ),
-        since=timestamp(facts.start_unix_nano),
+        since=timestamp_message(facts.start_unix_nano),
     )
     if facts.closed is not None:
         summary.closed.FromNanoseconds(facts.closed.event.time_unix_nano)

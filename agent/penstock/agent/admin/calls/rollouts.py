@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import known, rollout_message, selected_targets, selection_of, targets
+from penstock.agent.admin.support import (
+    known_engines,
+    rollout_message,
+    selected_targets,
+    selection_of,
+    targets_by_key,
+)
 from penstock.agent.errors import ContractError
 from penstock.agent.parsing import Selection
-from penstock.agent.policy.distribution import rollout
+from penstock.agent.policy.distribution import follow_rollout
 from penstock.agent.policy.orders import with_front_ends
 
 if TYPE_CHECKING:
@@ -44,7 +50,7 @@ async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> As
     else:
         selected = [target.key for target in selected_targets(agent, selection)]
         selection = Selection(keys=frozenset(selected))
-        keys = with_front_ends(selected, targets(agent), request.paused, agent.pauses.is_paused)
+        keys = with_front_ends(selected, targets_by_key(agent), request.paused, agent.pauses.is_paused)
         which = "engine " + ", ".join(str(key) for key in sorted(selected))
         await agent.pauses.set(
             keys, request.paused, author=request.author, which=which, reason=request.reason
@@ -57,9 +63,9 @@ async def _follow(
     agent: AgentContext, selection: Selection, within: Duration, *, pausing: bool = False
 ) -> AsyncIterator[admin.Rollout]:
     seconds = within.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
-    steps = rollout(
+    steps = follow_rollout(
         agent.feed,
-        lambda: known(agent),
+        lambda: known_engines(agent),
         selection,
         within=min(seconds, _LONGEST_TIMEOUT),
         clock=agent.clock,

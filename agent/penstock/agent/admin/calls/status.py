@@ -6,8 +6,8 @@ from contextlib import suppress
 from shutil import disk_usage
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import at_once
-from penstock.agent.admin.support import timestamp
+from penstock.agent.admin.calls.events import read_in_thread
+from penstock.agent.admin.support import timestamp_message
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.version import __version__
 
@@ -24,7 +24,7 @@ async def get_status(agent: AgentContext, request: admin.GetStatusRequest) -> ad
     def read(reader: Reader) -> tuple[int, int, int, int]:
         return reader.first(), reader.last(), _bytes(agent.state_dir), disk_usage(agent.state_dir).free
 
-    first, last, state_bytes, free = await at_once(agent, read)
+    first, last, state_bytes, free = await read_in_thread(agent, read)
     status = admin.AgentStatus(
         version=__version__,
         state_dir=str(agent.state_dir),
@@ -33,7 +33,7 @@ async def get_status(agent: AgentContext, request: admin.GetStatusRequest) -> ad
         log_first=first,
         log_last=last,
         degraded=agent.journal.error,
-        now=timestamp(int(agent.clock() * 1e9)),
+        now=timestamp_message(int(agent.clock() * 1e9)),
     )
     for fill in agent.statuses:
         fill(status)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_EVENTS = 20_000
 
 
-class Found(NamedTuple):
+class FoundEvent(NamedTuple):
     """An event of the log, its place and its sender."""
 
     logged: LoggedBatch
@@ -26,7 +26,7 @@ class Found(NamedTuple):
     source: Source
 
 
-class Scan:
+class EventScan:
     """The events at *rows*, as many as the bounds allow; one batch is in memory at a time."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Scan:
     @classmethod
     def newest(
         cls, reader: Reader, *, kinds: Collection[str], since_unix_nano: int, request_id: str = ""
-    ) -> Scan:
+    ) -> EventScan:
         """Look at the newest events of *kinds*, of the moment *since_unix_nano* or later, about *request_id* or all."""
         allowance = ReadBudget(seconds=STEP_SECONDS)
         rows = reader.scan(
@@ -79,7 +79,7 @@ class Scan:
         """Whether the bounds ended it, once it has been iterated over."""
         return self._full or self._allowance.cut
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[FoundEvent]:
         """Yield the events; one whose sender is not known is left out."""
         batch, batch_id = Batch(), 0
         for logged, index in self._rows:
@@ -91,7 +91,7 @@ class Scan:
                 batch, batch_id = self._reader.parse(logged), logged.id
             source = self._source(logged.epoch)
             if source is not None:
-                yield Found(logged, index, batch.events[index], source)
+                yield FoundEvent(logged, index, batch.events[index], source)
 
     def _source(self, epoch: int) -> Source | None:
         if epoch not in self._sources:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.agent.policy.manifest import effective
+from penstock.agent.policy.manifest import effective_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -78,4 +78,4 @@ class AgentContext:
 
     def schedule(self, target: Target) -> tuple[ScheduleStep, ...]:
         """Return what *target* is to have, now and later."""
-        return effective((policy.manifest for policy in self.store.policies()), target, self.now)
+        return effective_schedule((policy.manifest for policy in self.store.policies()), target, self.now)

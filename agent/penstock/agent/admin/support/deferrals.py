@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.bounded_scan import MAX_EVENTS
-from penstock.agent.admin.support.messages import MOST_32, counted, key_message, timestamp
+from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def deferred_requests(
         response.truncated |= total > len(opened)
         starts = [item.start for item in opened if not _is_over(item.start, live.snapshot)]
         unnamed = _unnamed(live.snapshot, starts, peer) if total == len(opened) else 0
-        response.unnamed_deferred = counted(response.unnamed_deferred + unnamed, MOST_32)
+        response.unnamed_deferred = clamp_unsigned(response.unnamed_deferred + unnamed, MAX_UINT32)
         for start in starts:
             awaited = _awaited(start, live.snapshot)
             if start.time_unix_nano >= since_unix_nano and peer in {"", awaited.address if awaited else ""}:
@@ -93,5 +93,5 @@ def _summary(source: Source, start: Event, peer: Peer | None) -> admin.RequestSu
         request_id=start.request_id,
         peer=peer,
         deferred=start.deferral_start.reason,
-        since=timestamp(start.time_unix_nano),
+        since=timestamp_message(start.time_unix_nano),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.messages import counted
+from penstock.agent.admin.support.messages import clamp_unsigned
 from penstock.agent.metrics import catalogue as c
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from penstock.agent.metrics import EngineRows, Metric
 
 # All that is read of the fold.
-METRICS = frozenset({c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFER_FAILURES, c.RECOMPUTED_TOKENS, c.LOAD_OUTCOMES})
+ENGINE_METRICS = frozenset(
+    {c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFER_FAILURES, c.RECOMPUTED_TOKENS, c.LOAD_OUTCOMES}
+)
 
 
 def engine_counters(engine: EngineRows) -> admin.EngineCounters:
     """Sum up one engine's series."""
 
     def total(metric: Metric, takes: Callable[[dict[str, str]], bool] = lambda _: True) -> int:
-        return counted(
+        return clamp_unsigned(
             sum(
                 row.total
                 for row in engine.rows.get(metric, ())

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 _MOST, _MOST_SIGNED = (1 << 64) - 1, (1 << 63) - 1
-MOST_32 = (1 << 32) - 1
+MAX_UINT32 = (1 << 32) - 1
 
 
-def counted(number: int, most: int = _MOST) -> int:
+def clamp_unsigned(number: int, most: int = _MOST) -> int:
     """Return *number* as an unsigned field can hold it, of 64 bits or to *most*: sums of what engines send may be larger."""
     return min(max(number, 0), most)
 
 
-def difference(number: int | None) -> int | None:
+def clamp_signed(number: int | None) -> int | None:
     """Return *number* as a signed field of 64 bits can hold it; None for None."""
     return None if number is None else min(max(number, -_MOST_SIGNED), _MOST_SIGNED)
 
@@ -51,7 +51,7 @@ def selector_message(selection: Selection) -> admin.EngineSelector:
     )
 
 
-def timestamp(unix_nano: int) -> Timestamp | None:
+def timestamp_message(unix_nano: int) -> Timestamp | None:
     """Return a moment; None (which leaves a field unset) for 0."""
     if not unix_nano:
         return None
@@ -104,7 +104,7 @@ def audit_message(entry: AuditEntry) -> admin.AuditEntry:
     change = entry.change
     return admin.AuditEntry(
         id=entry.id,
-        time=timestamp(entry.time_unix_nano),
+        time=timestamp_message(entry.time_unix_nano),
         author=change.author,
         action=change.action,
         name=change.name,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import ContractError
 from penstock.agent.parsing import format_duration
-from penstock.agent.policy.store import MAX_WORDS
+from penstock.agent.policy.store import MAX_TEXT
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
@@ -25,7 +25,7 @@ def new_order_id() -> str:
 
 def author_and_reason(author: str, reason: str) -> dict[str, str]:
     """Return both as fields of an order, cut to the audit log's limit."""
-    return {"author": author[:MAX_WORDS], "reason": reason[:MAX_WORDS]}
+    return {"author": author[:MAX_TEXT], "reason": reason[:MAX_TEXT]}
 
 
 def checked_peer(peer: str) -> str:

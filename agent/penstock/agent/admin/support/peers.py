@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support.bounded_scan import Scan
-from penstock.agent.admin.support.messages import MOST_32, counted, key_message, timestamp
+from penstock.agent.admin.support.bounded_scan import EventScan
+from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.agent.admin.support.retirement import peers_in_use
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.agent.metrics import catalogue
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PeerKey = tuple[EngineKey, str]
 
 # All that is read of the fold.
-COUNTED = frozenset({catalogue.TRANSFERS, catalogue.TRANSFER_DURATION, catalogue.TRANSFER_FAILURES})
+PEER_METRICS = frozenset({catalogue.TRANSFERS, catalogue.TRANSFER_DURATION, catalogue.TRANSFER_FAILURES})
 # How far back in the log the last failure of a peer is looked for.
 _FAILURES_READ = 2000
 
@@ -56,7 +56,7 @@ def last_failures(reader: Reader) -> dict[PeerKey, int]:
     found: dict[PeerKey, int] = {}
     allowance = ReadBudget(seconds=STEP_SECONDS)
     rows = reader.scan(kinds=["transfer_failure"], limit=_FAILURES_READ, allowance=allowance)
-    for failure in Scan(reader, rows):
+    for failure in EventScan(reader, rows):
         peer = failure.source.key, failure.event.transfer_failure.peer.address or "unknown"
         found[peer] = max(found.get(peer, 0), failure.event.time_unix_nano)
     return found
@@ -135,7 +135,7 @@ def _count(
     metric: Metric,
     row: Row,
 ) -> None:
-    if metric not in COUNTED:
+    if metric not in PEER_METRICS:
         return
     total = row.total
     named = dict(zip(metric.labels, row.labels, strict=True))
@@ -179,22 +179,22 @@ def _summary(peer: PeerKey, account: _Account, last_failure: int, since: int) ->
         key=key_message(key),
         peer=Peer(address=address, engine_id=account.engine_id),
         status=account.status if account.status.HasField("peer") else None,
-        transfers_ok=counted(account.ok),
-        transfers_failed=counted(account.failed),
+        transfers_ok=clamp_unsigned(account.ok),
+        transfers_failed=clamp_unsigned(account.failed),
         mean_duration_seconds=account.duration_nano / account.timed / 1e9 if account.timed else 0.0,
-        in_flight=counted(account.in_flight, MOST_32),
-        oldest_in_flight=timestamp(account.oldest_unix_nano),
-        deferred=counted(account.deferred, MOST_32),
-        oldest_deferred=timestamp(account.oldest_deferred_unix_nano),
+        in_flight=clamp_unsigned(account.in_flight, MAX_UINT32),
+        oldest_in_flight=timestamp_message(account.oldest_unix_nano),
+        deferred=clamp_unsigned(account.deferred, MAX_UINT32),
+        oldest_deferred=timestamp_message(account.oldest_deferred_unix_nano),
         failures=[
             admin.FailureCount(
                 mode=_number(FailureMode, mode),
                 error_type=_number(ErrorType, error_type),
-                count=counted(count),
+                count=clamp_unsigned(count),
             )
             for (mode, error_type), count in sorted(account.failures.items())
         ],
-        last_failure=timestamp(last_failure),
+        last_failure=timestamp_message(last_failure),
         retired=not active,
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.admin.support import messages
 from penstock.agent.errors import ManifestError
 from penstock.agent.parsing import select
-from penstock.agent.policy.manifest import merge, selecting
+from penstock.agent.policy.manifest import merge_policies, policies_selecting
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ Selected = tuple[str, ...]
 """Names of the policies that select an engine, in their order in the store."""
 
 
-class Merges:
+class MergedPolicies:
     """What holds now under some policies, worked out once for all engines that the same ones of them select."""
 
     def __init__(self, policies: Iterable[Manifest], now: datetime) -> None:
@@ -61,16 +61,16 @@ class Merges:
 
     def selected(self, target: Target) -> Selected:
         """Return by which policies *target* is selected."""
-        return tuple(policy.name for policy in selecting(self._alive.values(), target))
+        return tuple(policy.name for policy in policies_selecting(self._alive.values(), target))
 
     def merged(self, selected: Selected) -> Merged:
         """Return what holds in engines that are selected so."""
         if selected not in self._merged:
-            self._merged[selected] = merge(self._alive[name] for name in selected)
+            self._merged[selected] = merge_policies(self._alive[name] for name in selected)
         return self._merged[selected]
 
 
-def confirm(manifest: Manifest, confirmed: bool) -> None:
+def check_confirmed(manifest: Manifest, confirmed: bool) -> None:
     """Let a policy for every engine pass only if that is *confirmed*: a selector is easily left out.
 
     Raises:
@@ -92,7 +92,7 @@ def engine_changes(
     after: Sequence[Manifest],
 ) -> Iterator[admin.EngineChange]:
     """Yield what changes in each engine that is *known*, field by field."""
-    old, new = Merges(before, agent.now), Merges(after, agent.now)
+    old, new = MergedPolicies(before, agent.now), MergedPolicies(after, agent.now)
     # Most engines are selected by the same policies, so that the same changes in them.
     found: dict[tuple[Selected, Selected], admin.EngineChange | None] = {}
     for key, target in sorted(known.items()):
@@ -106,14 +106,14 @@ def engine_changes(
             yield message
 
 
-def warnings(
+def policy_warnings(
     agent: AgentContext,
     known: Mapping[EngineKey, Target],
     manifests: Iterable[Manifest],
     after: Sequence[Manifest],
 ) -> Iterator[str]:
     """Yield what *manifests* will not do in the engines that are *known*, as some of *after*."""
-    merges = Merges(after, agent.now)
+    merges = MergedPolicies(after, agent.now)
     # Each engine is looked at once: an import may bring as many policies as there can be.
     merged = cache(lambda key: merges.merged(merges.selected(known[key])))
     facts = {view.key: view.facts for view in agent.registry.engines() if view.facts is not None}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_engine, parse_labels, select
-from penstock.agent.policy.distribution import KnownEngine, progress
+from penstock.agent.policy.distribution import KnownEngine, rollout_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
 
-class EngineCounts(NamedTuple):
+class PolicyStates(NamedTuple):
     """Engines by how they stand to what they are to have."""
 
     in_force: frozenset[EngineKey]
     paused: frozenset[EngineKey]
 
 
-def key_of(message: EngineKeyMessage) -> EngineKey:
+def engine_key_of(message: EngineKeyMessage) -> EngineKey:
     """Return the key that *message* says."""
     return EngineKey(message.server, message.engine)
 
@@ -47,7 +47,7 @@ def selection_of(selector: EngineSelector) -> Selection:
         requirements = parse_labels(selector.labels)
     except ValueError as error:
         raise ContractError(str(error)) from None
-    return Selection(requirements, tuple(selector.models), frozenset(map(key_of, selector.engines)))
+    return Selection(requirements, tuple(selector.models), frozenset(map(engine_key_of, selector.engines)))
 
 
 def source_target(source: Source) -> Target:
@@ -55,7 +55,7 @@ def source_target(source: Source) -> Target:
     return Target(source.key, source.model, _with_role(source.labels, source.role))
 
 
-def known(agent: AgentContext) -> list[KnownEngine]:
+def known_engines(agent: AgentContext) -> list[KnownEngine]:
     """Return all engines of the registry, ordered by key."""
     return [
         KnownEngine(
@@ -65,17 +65,17 @@ def known(agent: AgentContext) -> list[KnownEngine]:
     ]
 
 
-def targets(agent: AgentContext) -> dict[EngineKey, Target]:
+def targets_by_key(agent: AgentContext) -> dict[EngineKey, Target]:
     """Return all engines that the registry or the feed knows; the feed's word counts more."""
-    found = {item.target.key: item.target for item in known(agent)}
+    found = {item.target.key: item.target for item in known_engines(agent)}
     found |= {subscriber.target.key: subscriber.target for subscriber in agent.feed.subscribers()}
     return found
 
 
-def standing(agent: AgentContext) -> EngineCounts:
+def policy_states(agent: AgentContext) -> PolicyStates:
     """Return where what engines are to have is in force, and where a pause holds it back, by their own word."""
-    engines = progress(agent.feed, known(agent), Selection(), agent.clock())
-    return EngineCounts(
+    engines = rollout_progress(agent.feed, known_engines(agent), Selection(), agent.clock())
+    return PolicyStates(
         frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
         frozenset(engine.key for engine in engines if engine.state == "paused"),
     )
@@ -88,7 +88,7 @@ def find_target(agent: AgentContext, key: EngineKey) -> Target:
         NotFoundError: there is none.
 
     """
-    known_targets = targets(agent)
+    known_targets = targets_by_key(agent)
     if key not in known_targets:
         raise NotFoundError(no_engine(key, known_targets))
     return known_targets[key]
@@ -96,18 +96,18 @@ def find_target(agent: AgentContext, key: EngineKey) -> Target:
 
 def selected_views(agent: AgentContext, selection: Selection) -> list[EngineView]:
     """Return the engines of the registry that *selection* means, ordered by key."""
-    all_targets = targets(agent)
+    all_targets = targets_by_key(agent)
     return [view for view in agent.registry.engines() if selection.matches(all_targets[view.key])]
 
 
-def check_names(agent: AgentContext, selection: Selection) -> Mapping[EngineKey, Target]:
+def check_engine_names(agent: AgentContext, selection: Selection) -> Mapping[EngineKey, Target]:
     """Return all engines, by name.
 
     Raises:
         NotFoundError: there is none of a name that *selection* gives.
 
     """
-    known = targets(agent)
+    known = targets_by_key(agent)
     for key in sorted(selection.keys - known.keys()):
         raise NotFoundError(no_engine(key, known))
     return known
@@ -120,7 +120,7 @@ def selected_targets(agent: AgentContext, selection: Selection) -> list[Target]:
         NotFoundError: there is none, or not one of those that it names.
 
     """
-    known = check_names(agent, selection)
+    known = check_engine_names(agent, selection)
     found = select(known.values(), selection)
     if not found:
         raise NotFoundError("no engine fits the selector; 'agentctl get engines -o wide' shows labels")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, show_change
-from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, name_of, time_left, wait_for
+from penstock.agent.ctl.commands.rollout_wait import Followed, change_name, conclude, time_left, wait_for
 from penstock.agent.ctl.errors import UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, author, with_client, with_output, with_paths
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.parsing import Requirement, format_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -64,7 +64,7 @@ with_if_generation = click.option(
 )
 
 
-def finish(
+def report_change(
     client: Client,
     response: admin.ApplyPolicyResponse,
     selector: admin.EngineSelector,
@@ -91,8 +91,8 @@ def follow_change(
 ) -> Followed:
     """Wait for a change if that was asked."""
     if wait:
-        return wait_for(client, response, {name_of(response): selector}, **how)
-    return Followed(plain(response))
+        return wait_for(client, response, {change_name(response): selector}, **how)
+    return Followed(as_json_values(response))
 
 
 def selector_of(manifest_json: str) -> admin.EngineSelector:
@@ -220,7 +220,7 @@ def rollback(
     if how["wait"] and not dry_run:
         (present,) = client.call("ListPolicies", admin.ListPoliciesRequest(name=name)).policies
         selector = selector_of(present.manifest_json)
-    finish(client, response, selector, dry_run=dry_run, **how)
+    report_change(client, response, selector, dry_run=dry_run, **how)
 
 
 @click.command("policy")
@@ -239,4 +239,4 @@ def delete_policy(
     response = client.call("DeletePolicy", request)
     selector = changed_engines(response)
     how["wait"] = how["wait"] and selector is not None
-    finish(client, response, selector or admin.EngineSelector(), dry_run=dry_run, **how)
+    report_change(client, response, selector or admin.EngineSelector(), dry_run=dry_run, **how)

@@ -12,7 +12,7 @@ from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, wait_fo
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.options import author, with_client, with_paths
 from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -70,7 +70,7 @@ def import_(
             say(f"policy {policy.name} {policy.result}, generation {policy.generation}{tail}")
         if dry_run:
             show_fields(response)
-    followed = Followed(plain(response))
+    followed = Followed(as_json_values(response))
     if wait and not dry_run:
         # What has expired is left out.
         taken = {policy.name for policy in response.policies}

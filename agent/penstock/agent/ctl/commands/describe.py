@@ -12,7 +12,7 @@ from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
 from penstock.agent.ctl.render import rows, say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.field_diff import leaves
+from penstock.agent.ctl.render.field_diff import flat_values
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -109,7 +109,9 @@ def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) ->
         # What is not in force must not read as if it were.
         yield text if item.in_sync else words.paused(text) if item.paused else f"wanted: {text}"
     for step in effective.schedule[1:]:
-        fields = ", ".join(f"{path}={value}" for path, value in leaves(json.loads(step.spec_json or "{}")))
+        fields = ", ".join(
+            f"{path}={value}" for path, value in flat_values(json.loads(step.spec_json or "{}"))
+        )
         yield f"{words.ago_of(step.begins, now)}: {fields or words.short_hash('')}"
 
 

@@ -14,8 +14,8 @@ from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client, with_output
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.field_diff import Difference, differences, plain_rows, rows
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.field_diff import Difference, difference_rows, differences, plain_rows
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document, say_table
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -63,7 +63,7 @@ def policy(
             "differences": plain_rows(found, "from", "to"),
         }
         if change is not None:
-            document["engines"] = plain(change)["engines"]
+            document["engines"] = as_json_values(change)["engines"]
         say_document(document, output)
     else:
         _show(name, before, after, found, file)
@@ -78,7 +78,7 @@ def policy(
 def _show(name: str, before: str, after: str, found: list[Difference], file: str | None) -> None:
     if found:
         title = after if file is not None else after.upper()
-        say_table(("FIELD", before.upper(), title), rows(found))
+        say_table(("FIELD", before.upper(), title), difference_rows(found))
     else:
         say(f"policy {name}: {before} and {after} are the same")
 
@@ -185,7 +185,7 @@ def engine(
         document = {"engines": list(names), "differences": plain_rows(found, "first", "second")}
         say_document(document, output)
     elif found:
-        say_table(("FIELD", names[0], names[1]), rows(found))
+        say_table(("FIELD", names[0], names[1]), difference_rows(found))
         _explain(found)
     else:
         say(f"engines {names[0]} and {names[1]} are alike")

@@ -6,7 +6,16 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.diagnosis import AGENT, NOTE, OK, WRONG, Finding, examine, why, wrong
+from penstock.agent.ctl.diagnosis import (
+    AGENT,
+    NOTE,
+    OK,
+    WRONG,
+    Finding,
+    check_agent,
+    count_problems,
+    probe_address,
+)
 from penstock.agent.ctl.errors import FailedError, RefusedError, UnreachableError
 from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.render import say, text
@@ -30,7 +39,7 @@ def doctor(client: Client, output: str) -> int:
     Exits with 1 if something is wrong.
     """
     found = [item._replace(advice=client.hinted(item.advice)) for item in _look(client)]
-    bad = wrong(found)
+    bad = count_problems(found)
     if output == "table":
         # What is wrong stands last, above the prompt.
         for finding in sorted(found, key=lambda finding: _ORDER.index(finding.level)):
@@ -48,10 +57,10 @@ def _look(client: Client) -> list[Finding]:
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
     except UnreachableError as error:
         # What the system says about the way there is more than what the call can know.
-        return [why(client.address) or _answer(client.address, error)]
+        return [probe_address(client.address) or _answer(client.address, error)]
     except FailedError as error:
         return [_answer(client.address, error)]
-    return examine(status, engines, time.time())
+    return check_agent(status, engines, time.time())
 
 
 def _answer(address: str, error: FailedError) -> Finding:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import engine_selector
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
 from penstock.proto.v1 import admin_pb2 as admin
@@ -63,7 +63,7 @@ def described(client: Client, key: EngineKey) -> dict[str, Any]:
 
 def document(engine: admin.Engine, effective: admin.EffectivePolicy) -> dict[str, Any]:
     """Return an engine and its effective policy as JSON values."""
-    return plain(engine) | {"effectivePolicy": plain(effective)}
+    return as_json_values(engine) | {"effectivePolicy": as_json_values(effective)}
 
 
 def read_engine(path: str) -> dict[str, Any]:

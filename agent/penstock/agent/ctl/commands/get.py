@@ -9,7 +9,7 @@ import click
 from penstock.agent.ctl.name_arguments import KIND, PEER, POLICY
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
 from penstock.agent.ctl.render import rows, say
-from penstock.agent.ctl.render.output import say_table, show, tell_unreadable
+from penstock.agent.ctl.render.output import say_table, show, warn_unreadable
 from penstock.proto.names import number, words
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import Channel, FailureMode
@@ -157,7 +157,7 @@ def events(client: Client, output: str, **filters: Any) -> None:
     if response.truncated and output in {"table", "wide"}:
         say("there are older ones; --limit or --since widens the view", err=True)
     if output in {"table", "wide"}:
-        tell_unreadable(response.unreadable_batches)
+        warn_unreadable(response.unreadable_batches)
 
 
 @click.command()

@@ -15,7 +15,7 @@ from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document, say_documents, say_table, show
 from penstock.agent.ctl.render.rows import Table
 from penstock.proto.v1 import admin_pb2 as admin
@@ -113,7 +113,7 @@ def _show_standing(client: Client, engine: EngineKey) -> None:
 
 
 def _manifest(item: admin.Policy) -> dict[str, Any]:
-    document = plain(item)
+    document = as_json_values(item)
     manifest: dict[str, Any] = document.pop("manifest")
     document.pop("name")
     return manifest | {"status": document}

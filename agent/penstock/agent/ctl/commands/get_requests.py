@@ -12,7 +12,7 @@ from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.output import tell_unreadable
+from penstock.agent.ctl.render.output import warn_unreadable
 from penstock.agent.ctl.render.rows import Table
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
@@ -77,7 +77,7 @@ def requests(
     if response.truncated:
         which = "older" if not deferred else "more"
         say(f"there are {which} ones; --limit, --since or --peer chooses", err=True)
-    tell_unreadable(response.unreadable_batches)
+    warn_unreadable(response.unreadable_batches)
     if response.unnamed_deferred:
         say(
             f"{response.unnamed_deferred} more wait whose names have not reached the log (new, or lost on the way)",

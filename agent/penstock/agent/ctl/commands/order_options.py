@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow
+from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow_rollout
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import DURATION, duration_message, with_output, with_selector
 from penstock.proto.v1 import admin_pb2 as admin
@@ -58,4 +58,4 @@ def follow_order(
     """
     request = admin.WatchRolloutRequest(selector=selector, timeout=duration_message(timeout))
     stream = client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
-    return follow(stream, what, quiet=quiet, done=done, ends=ends)
+    return follow_rollout(stream, what, quiet=quiet, done=done, ends=ends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow
+from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow_rollout
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import (
     DURATION,
@@ -81,6 +81,6 @@ def _set(
     )
     stream = client.stream("SetPaused", request, timeout.total_seconds() + GRACE)
     what, done = ("the pause", "paused") if paused else ("the end of the pause", "no longer paused")
-    last = follow(stream, what, quiet=output != "table", done=done)
+    last = follow_rollout(stream, what, quiet=output != "table", done=done)
     if output != "table":
         show(last, output)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
-from penstock.agent.ctl.render.field_diff import leaves
+from penstock.agent.ctl.render.field_diff import flat_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -172,7 +172,9 @@ def unset_fields(spec: dict[str, Any], paths: Iterable[str]) -> None:
         place: Any = spec
         for name in (*sections, last):
             if not isinstance(place, dict) or name not in place:
-                raise ValueError(f"{path} is not set; set are {', '.join(name for name, _ in leaves(spec))}")
+                raise ValueError(
+                    f"{path} is not set; set are {', '.join(name for name, _ in flat_values(spec))}"
+                )
             places.append((place, name))
             place = place[name]
         holder, name = places.pop()

@@ -54,7 +54,7 @@ def show_fields(response: admin.ApplyPolicyResponse) -> None:
         say("no engine that is known now would change")
 
 
-def follow(
+def follow_rollout(
     rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: str = "", ends: bool = False
 ) -> admin.Rollout:
     """Print a rollout's progress as it comes, and return its last word.

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import GRACE, follow
+from penstock.agent.ctl.commands.rollout_progress import GRACE, follow_rollout
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.options import duration_message
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.order_rows import selector_words
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
@@ -32,7 +32,7 @@ class Followed:
     failure: click.ClickException | None = None
 
 
-def name_of(response: admin.ApplyPolicyResponse) -> str:
+def change_name(response: admin.ApplyPolicyResponse) -> str:
     """Say which change it is."""
     if not response.name:
         return "the import"
@@ -56,12 +56,12 @@ def wait_for(
     wait = _Wait(client, response, selectors, time.monotonic() + timeout.total_seconds())
     failures: list[click.ClickException] = []
     try:
-        follow(wait.rollouts(), name_of(response), quiet=output != "table")
+        follow_rollout(wait.rollouts(), change_name(response), quiet=output != "table")
     except click.ClickException as error:
         failures.append(error)
     if not allow_none:
         failures += [FailedError(_nowhere(what, selectors[what])) for what in wait.nowhere]
-    document = {"change": plain(response), "rollout": plain(wait.last)}
+    document = {"change": as_json_values(response), "rollout": as_json_values(wait.last)}
     return Followed(document, _joined(failures) if failures else None)
 
 

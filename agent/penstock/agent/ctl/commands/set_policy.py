@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.commands.apply import (
     apply_files,
-    finish,
+    report_change,
     selector_of,
     with_all,
     with_change,
@@ -92,7 +92,7 @@ def set_policy(
         all=everywhere,
     )
     response = client.call("ApplyPolicy", request)
-    finish(client, response, selector_of(manifest), **how)
+    report_change(client, response, selector_of(manifest), **how)
 
 
 def _present(client: Client, name: str) -> admin.Policy | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.render import say
-from penstock.agent.ctl.render.output import show, tell_unreadable
+from penstock.agent.ctl.render.output import show, warn_unreadable
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -27,7 +27,7 @@ def trace(client: Client, request_id: str, output: str) -> None:
     found = client.call("GetTrace", admin.GetTraceRequest(request_id=request_id))
     if output == "table":
         say(*tree_lines(found))
-        tell_unreadable(found.unreadable_batches)
+        warn_unreadable(found.unreadable_batches)
     else:
         show(found, output)
 
@@ -44,6 +44,6 @@ def explain(client: Client, request_id: str, output: str) -> None:
     found = client.call("Explain", admin.GetTraceRequest(request_id=request_id))
     if output == "table":
         say(*found.sentences)
-        tell_unreadable(found.unreadable_batches)
+        warn_unreadable(found.unreadable_batches)
     else:
         show(found, output)

@@ -13,7 +13,7 @@ from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.render import say, text
 from penstock.agent.ctl.render.events import event_peer, event_words
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -88,10 +88,10 @@ def _await(client: Client, sleep: Callable[[float], None]) -> int:
 
 def _show(item: admin.LoggedEvent, output: str) -> None:
     if output == "json":
-        say_document(plain(item), "line")
+        say_document(as_json_values(item), "line")
     elif output == "yaml":
         say("---")
-        say_document(plain(item), output)
+        say_document(as_json_values(item), output)
     else:
         say(_text(item))
 

@@ -24,7 +24,7 @@ _BACKLOG = 300.0
 CLOCKS = 2.0
 
 
-def examine(status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float) -> list[Finding]:
+def check_agent(status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float) -> list[Finding]:
     """Look at everything; *now* is this machine's clock, seconds since the epoch."""
     agent_now = status.now.ToNanoseconds() / 1e9
     found = [*_agent(status, now), *_connected(status, engines)]

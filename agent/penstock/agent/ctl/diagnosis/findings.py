@@ -24,6 +24,6 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def wrong(found: list[Finding]) -> int:
+def count_problems(found: list[Finding]) -> int:
     """Count what is wrong."""
     return sum(1 for finding in found if finding.level == WRONG)

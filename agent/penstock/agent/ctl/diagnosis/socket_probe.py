@@ -15,7 +15,7 @@ _PATIENCE = 2.0
 _MANY = 5
 
 
-def why(address: str) -> Finding | None:
+def probe_address(address: str) -> Finding | None:
     """Return what keeps a connection from *address*; None if one can be made.
 
     Args:

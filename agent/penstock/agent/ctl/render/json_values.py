@@ -56,7 +56,7 @@ class FieldKind(Enum):
     OTHER = auto()
 
 
-def kind_of(field: Any) -> FieldKind:  # noqa: PLR0911  (one line a kind)
+def field_kind(field: Any) -> FieldKind:  # noqa: PLR0911  (one line a kind)
     """Return the kind of the field of that descriptor."""
     if field.message_type is not None:
         if field.message_type.GetOptions().map_entry:
@@ -80,7 +80,7 @@ def kind_of(field: Any) -> FieldKind:  # noqa: PLR0911  (one line a kind)
     return FieldKind.FLOAT if field.type == FieldDescriptor.TYPE_DOUBLE else FieldKind.OTHER
 
 
-def name_of(field: Any) -> str:
+def field_name(field: Any) -> str:
     """Return the name of the field of that descriptor: camelCase, without the unit that its value has no longer."""
     name: str = field.json_name
     for suffix in ("UnixNano", "Nano", "Json"):
@@ -90,7 +90,7 @@ def name_of(field: Any) -> str:
 
 def may_be_absent(field: Any) -> bool:
     """Tell whether the field of that descriptor is left out while it is not set."""
-    return bool(field.has_presence) or kind_of(field) in {
+    return bool(field.has_presence) or field_kind(field) in {
         FieldKind.MOMENT,
         FieldKind.DOCUMENT,
         FieldKind.ID,
@@ -98,7 +98,7 @@ def may_be_absent(field: Any) -> bool:
     }
 
 
-def plain(message: Message) -> dict[str, Any]:
+def as_json_values(message: Message) -> dict[str, Any]:
     """Return *message* as JSON values, without its secrets."""
     document: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
@@ -106,13 +106,13 @@ def plain(message: Message) -> dict[str, Any]:
             continue  # A secret: the agent sends none, and none is shown.
         if field.has_presence and not message.HasField(field.name):
             continue
-        value, kind = getattr(message, field.name), kind_of(field)
+        value, kind = getattr(message, field.name), field_kind(field)
         if kind is FieldKind.MAP:
-            document[name_of(field)] = dict(sorted(value.items()))
+            document[field_name(field)] = dict(sorted(value.items()))
         elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            document[name_of(field)] = [_value(field, kind, item) for item in value]
+            document[field_name(field)] = [_value(field, kind, item) for item in value]
         elif value or not may_be_absent(field) or field.has_presence:
-            document[name_of(field)] = _value(field, kind, value)
+            document[field_name(field)] = _value(field, kind, value)
     return document
 
 
@@ -136,7 +136,7 @@ def _value(field: Any, kind: FieldKind, value: Any) -> Any:  # noqa: PLR0911  (o
     if kind is FieldKind.WORD:
         return label(_Enum(field.enum_type), value)
     if kind is FieldKind.MESSAGE:
-        return plain(value)
+        return as_json_values(value)
     if kind is FieldKind.FLOAT and not math.isfinite(value):
         # As protobuf's own JSON has them: JSON has no such numbers.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.text import printable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def say_documents(documents: Iterable[Any]) -> None:
 
 def show(message: Message, output: str) -> None:
     """Print *message* as JSON or YAML."""
-    say_document(plain(message), output)
+    say_document(as_json_values(message), output)
 
 
 def dump(document: Any, output: str) -> str:
@@ -96,7 +96,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def tell_unreadable(count: int) -> None:
+def warn_unreadable(count: int) -> None:
     """Say on the error stream that *count* batches of the log are damaged, if any is."""
     if count:
         which = "1 batch of the log is" if count == 1 else f"{count} batches of the log are"

@@ -14,7 +14,7 @@ from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.top.layout import screen, text
-from penstock.agent.ctl.top.poll import Poller, take
+from penstock.agent.ctl.top.poll import Poller, poll_agent
 from penstock.agent.ctl.top.view import SORTS, History
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -56,7 +56,7 @@ def top(
         return
     from penstock.agent.ctl.top.screen import run  # noqa: PLC0415  (it needs curses)
 
-    with Poller(lambda: take(client, chosen), seconds) as poller:
+    with Poller(lambda: poll_agent(client, chosen), seconds) as poller:
         run(poller, sort, colour=click.get_current_context().color is not False)
 
 
@@ -84,7 +84,7 @@ def _print(
         if number:
             time.sleep(interval)
             say("")
-        sample = take(client, selector)
+        sample = poll_agent(client, selector)
         history.add(sample)
         if sample.error and number + 1 == count:
             raise UnreachableError(sample.error)

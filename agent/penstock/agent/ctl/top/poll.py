@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ANSWER = 5.0
 
 
-def take(
+def poll_agent(
     client: Client, selector: admin.EngineSelector, clock: Callable[[], float] = time.monotonic
 ) -> AgentState:
     """Ask once; an agent that does not answer is a sample too."""

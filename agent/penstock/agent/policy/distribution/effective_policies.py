@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from penstock.agent.policy.distribution.push_encoding import schedule_of, time_left
-from penstock.agent.policy.manifest import ScheduleStep, schedule, selecting
+from penstock.agent.policy.manifest import ScheduleStep, build_schedule, policies_selecting
 from penstock.proto.v1.policy_pb2 import Push
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.store import Store
 
 
-class Schedule:
+class PolicySchedule:
     """What all engines are to have that the same policies select, from when it was worked out until its first step ends.
 
     Attributes:
@@ -66,11 +66,11 @@ class EffectivePolicies:
         self._store = store
         self._generation = -1
         self._manifests: tuple[Manifest, ...] = ()
-        self._of_engine: dict[EngineKey, tuple[Target, Schedule]] = {}
+        self._of_engine: dict[EngineKey, tuple[Target, PolicySchedule]] = {}
         # By the names of the policies that select; those that no engine has any more go.
-        self._shared: WeakValueDictionary[tuple[str, ...], Schedule] = WeakValueDictionary()
+        self._shared: WeakValueDictionary[tuple[str, ...], PolicySchedule] = WeakValueDictionary()
 
-    def of(self, target: Target, now: datetime) -> Schedule:
+    def of(self, target: Target, now: datetime) -> PolicySchedule:
         """Return the schedule of *target*, whose first step holds at *now*."""
         if self._generation != self._store.generation:
             self._generation = self._store.generation
@@ -88,10 +88,10 @@ class EffectivePolicies:
         """Forget an engine."""
         self._of_engine.pop(key, None)
 
-    def _find(self, target: Target, now: datetime) -> Schedule:
-        selected = selecting(self._manifests, target)
+    def _find(self, target: Target, now: datetime) -> PolicySchedule:
+        selected = policies_selecting(self._manifests, target)
         names = tuple(policy.name for policy in selected)
         found = self._shared.get(names)
         if found is None or not found.holds(now):
-            found = self._shared[names] = Schedule(schedule(selected, now))
+            found = self._shared[names] = PolicySchedule(build_schedule(selected, now))
         return found

@@ -23,7 +23,7 @@ from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.policy.distribution.effective_policies import Schedule
+    from penstock.agent.policy.distribution.effective_policies import PolicySchedule
     from penstock.agent.policy.orders import FaultDrill, OrderStore, Pauses, QuarantineOrder
     from penstock.agent.policy.store import Clock, Store
 
@@ -42,7 +42,7 @@ class _Look(NamedTuple):
     """What an engine is to have, and whether that is new."""
 
     is_new: bool
-    schedule: Schedule
+    schedule: PolicySchedule
     drills: tuple[FaultDrill, ...]
     quarantines: tuple[QuarantineOrder, ...]
 

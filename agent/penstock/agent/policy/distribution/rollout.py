@@ -71,7 +71,7 @@ class Progress:
     done: bool
 
 
-async def rollout(
+async def follow_rollout(
     feed: PolicyFeed,
     known: Callable[[], Iterable[KnownEngine]],
     selection: Selection,
@@ -92,7 +92,7 @@ async def rollout(
     last: Progress | None = None
     while True:
         seen = feed.changed.version
-        engines = progress(feed, known(), selection, clock(), pausing=pausing)
+        engines = rollout_progress(feed, known(), selection, clock(), pausing=pausing)
         awaited |= {engine.key for engine in engines if engine.state != "disconnected"}
         open_ = [engine for engine in engines if engine.key in awaited and not _answered(engine)]
         present = Progress(engines, done=not open_)
@@ -111,7 +111,7 @@ async def rollout(
             await asyncio.sleep(_PACE)
 
 
-def progress(
+def rollout_progress(
     feed: PolicyFeed, known: Iterable[KnownEngine], selection: Selection, now: float, *, pausing: bool = False
 ) -> tuple[EngineProgress, ...]:
     """Return where each selected engine stands, ordered by key."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.agent.parsing import Target
-from penstock.agent.policy.manifest import effective
+from penstock.agent.policy.manifest import effective_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,5 +48,5 @@ class SampleRatios:
         # An engine says more about itself when it subscribes; before that its Hello has to do.
         target = Target(source.key, source.model, source.labels) if subscriber is None else subscriber.target
         manifests = [policy.manifest for policy in self._store.policies()]
-        step = effective(manifests, target, datetime.fromtimestamp(now, UTC))[0]
+        step = effective_schedule(manifests, target, datetime.fromtimestamp(now, UTC))[0]
         return float(step.merged.leaves().get(FIELD, 1.0))

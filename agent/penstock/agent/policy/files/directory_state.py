@@ -47,7 +47,7 @@ class DirectoryState:
     problem: str = ""
 
 
-def look(path: Path) -> DirectoryState:
+def scan_directory(path: Path) -> DirectoryState:
     """See what there is at *path*."""
     try:
         files = tuple((file, _mark(file)) for file in _list(path))
@@ -62,7 +62,7 @@ def look(path: Path) -> DirectoryState:
     return DirectoryState(files)
 
 
-def read(found: DirectoryState) -> dict[str, str]:
+def read_files(found: DirectoryState) -> dict[str, str]:
     """Return the texts by the files' names.
 
     Raises:

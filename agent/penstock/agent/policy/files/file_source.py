@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.aio import aside
 from penstock.agent.errors import FilesError, FullError, PenstockError, StateError
-from penstock.agent.policy.files.directory_state import DirectoryState, look, read
-from penstock.agent.policy.files.parse import check
+from penstock.agent.policy.files.directory_state import DirectoryState, read_files, scan_directory
+from penstock.agent.policy.files.parse import parse_files
 from penstock.agent.policy.store import IMPERATIVE, Clock, OwnedManifest
 
 if TYPE_CHECKING:
@@ -109,15 +109,15 @@ class FileSource:
 
     async def poll(self) -> float:
         """Look once, and take what has come to rest; returns the seconds until the next look."""
-        found = await aside(look, self.path)
+        found = await aside(scan_directory, self.path)
         if found == self._taken:
             return LOOK_SECONDS
         if found != self._seen:
             self._seen = found
             return SETTLE_SECONDS
         try:
-            texts = await aside(read, found)
-            if await aside(look, self.path) != found:
+            texts = await aside(read_files, found)
+            if await aside(scan_directory, self.path) != found:
                 return SETTLE_SECONDS
             await self._take(texts)
         except OSError:
@@ -136,7 +136,7 @@ class FileSource:
     async def _take(self, texts: dict[str, str]) -> None:
         present = {policy.manifest.canonical for policy in self._store.policies()}
         now = datetime.fromtimestamp(self._clock(), UTC)
-        checked = await asyncio.to_thread(check, texts, present, now)
+        checked = await asyncio.to_thread(parse_files, texts, present, now)
         for place in checked.expired:
             _log.warning("a policy of a file has expired and is left out", policy=place)
         self._warn_of_takeovers(checked.policies)

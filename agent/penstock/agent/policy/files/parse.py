@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import FilesError, ManifestError
 from penstock.agent.parsing.yaml_documents import Document, DocumentError, read_documents
-from penstock.agent.policy.manifest import Manifest, about, check_manifest
+from penstock.agent.policy.manifest import Manifest, check_manifest, prefix_errors
 from penstock.agent.policy.store import FILE_PREFIX, MAX_POLICIES, OwnedManifest
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class ParsedFiles:
     expired: tuple[str, ...]
 
 
-def check(texts: Mapping[str, str], known: Container[str], now: datetime) -> ParsedFiles:
+def parse_files(texts: Mapping[str, str], known: Container[str], now: datetime) -> ParsedFiles:
     """Check all files.
 
     Args:
@@ -80,7 +80,7 @@ def _manifest(file: str, document: Document, known: Container[str], now: datetim
     try:
         if not isinstance(name, str):
             return check_manifest(document.value)
-        with about(name):
+        with prefix_errors(name):
             manifest = check_manifest(document.value)
             # What has run out is left out rather than refused: it must not keep the others out.
             if manifest.canonical not in known and not manifest.expired(now):

@@ -22,7 +22,7 @@ from penstock.agent.policy.manifest.sections import (
     Selector,
     Telemetry,
 )
-from penstock.agent.policy.manifest.validation_errors import RULE, complaint
+from penstock.agent.policy.manifest.validation_errors import RULE, manifest_error
 from pydantic import (
     BeforeValidator,
     ConfigDict,
@@ -231,7 +231,7 @@ def check_manifest(document: Any) -> Manifest:
     try:
         manifest = Manifest.model_validate(document)
     except ValidationError as error:
-        raise complaint(error, Manifest) from None
+        raise manifest_error(error, Manifest) from None
     # What is stored is this text, and it has to be readable again.
     if len(manifest.canonical.encode()) > MAX_MANIFEST_BYTES:
         raise ManifestError(f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter")
@@ -239,7 +239,7 @@ def check_manifest(document: Any) -> Manifest:
 
 
 @contextmanager
-def about(name: str) -> Iterator[None]:
+def prefix_errors(name: str) -> Iterator[None]:
     """Let an error about one of several manifests say which; *name* is as somebody wrote it."""
     try:
         yield

@@ -63,25 +63,27 @@ class ScheduleStep:
     merged: Merged
 
 
-def effective(policies: Iterable[Manifest], target: Target, now: datetime) -> tuple[ScheduleStep, ...]:
+def effective_schedule(
+    policies: Iterable[Manifest], target: Target, now: datetime
+) -> tuple[ScheduleStep, ...]:
     """Return the schedule of *target*; never empty, and neighbours differ by hash.
 
     The first step begins *now*, each other one when policies expire.
     """
-    return schedule(selecting(policies, target), now)
+    return build_schedule(policies_selecting(policies, target), now)
 
 
-def selecting(policies: Iterable[Manifest], target: Target) -> list[Manifest]:
+def policies_selecting(policies: Iterable[Manifest], target: Target) -> list[Manifest]:
     """Return those of *policies* that select *target*, expired or not."""
     return [policy for policy in policies if policy.spec.selector.selection.matches(target)]
 
 
-def schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep, ...]:
-    """Return what :func:`effective` does for each engine that is selected by these policies and no others."""
+def build_schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep, ...]:
+    """Return what :func:`effective_schedule` does for each engine that is selected by these policies and no others."""
     alive = [policy for policy in selecting if not policy.expired(now)]
     changes = sorted({policy.spec.expires_at for policy in alive if policy.spec.expires_at is not None})
     steps = [
-        ScheduleStep(time, merge([policy for policy in alive if not policy.expired(time)]))
+        ScheduleStep(time, merge_policies([policy for policy in alive if not policy.expired(time)]))
         for time in (now, *changes)
     ]
     return (
@@ -90,7 +92,7 @@ def schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep
     )
 
 
-def merge(policies: Iterable[Manifest]) -> Merged:
+def merge_policies(policies: Iterable[Manifest]) -> Merged:
     """Merge policies, whatever order they come in."""
     return _merge(_Ranked(sorted(policies, key=lambda policy: (-policy.spec.priority, policy.name))))
 

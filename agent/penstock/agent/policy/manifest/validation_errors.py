@@ -20,7 +20,7 @@ _MAX_SHOWN = 80
 _PLAIN_NAME = re.compile(r"[\w./-]{1,80}")
 
 
-def complaint(error: ValidationError, model: type[BaseModel]) -> ManifestError:
+def manifest_error(error: ValidationError, model: type[BaseModel]) -> ManifestError:
     """Return an error about the first thing that is wrong in *model*, with where that is."""
     first = error.errors(include_url=False, include_context=True)[0]
     location = [part for part in first["loc"] if part != "[key]"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import sqlite3
 
-MAX_WORDS = 1024
+MAX_TEXT = 1024
 # Pauses and orders have names, too: only these actions make a generation of a policy.
 _CONTENT = (
     "SELECT new_manifest FROM audit WHERE name = ? AND new_generation = ?"
@@ -76,10 +76,10 @@ def append(connection: sqlite3.Connection, change: Change, time_unix_nano: int) 
         " old_manifest, new_manifest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             time_unix_nano,
-            change.author[:MAX_WORDS],
+            change.author[:MAX_TEXT],
             change.action,
             change.name,
-            change.reason[:MAX_WORDS],
+            change.reason[:MAX_TEXT],
             change.old_generation,
             change.new_generation,
             change.old_manifest,

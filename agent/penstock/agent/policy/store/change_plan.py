@@ -48,7 +48,7 @@ class ChangePlan:
     after: Mapping[str, StoredPolicy]
 
 
-def plan(
+def plan_changes(
     present: Mapping[str, StoredPolicy],
     last_generations: Mapping[str, int],
     edits: Iterable[Edit],

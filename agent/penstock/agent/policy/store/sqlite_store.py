@@ -22,9 +22,9 @@ from penstock.agent.errors import (
     OwnedError,
     StateError,
 )
-from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
+from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, parse_manifest, prefix_errors
 from penstock.agent.policy.store import audit, audit_retention
-from penstock.agent.policy.store.change_plan import ChangePlan, Edit, plan
+from penstock.agent.policy.store.change_plan import ChangePlan, Edit, plan_changes
 from penstock.agent.policy.store.interface import (
     FILE_PREFIX,
     IMPERATIVE,
@@ -123,7 +123,7 @@ class PolicyStore(Store):
         async with self._turn:
             for manifest in manifests:
                 self._check_owner(manifest.name)
-                with about(manifest.name):
+                with prefix_errors(manifest.name):
                     self._check_times(manifest)
             edits = [
                 Edit(manifest.name, manifest, "import", author, reason or manifest.reason)
@@ -234,7 +234,7 @@ class PolicyStore(Store):
         others = [edit.name for edit in edits if edit.name not in before]
         if others:
             last |= await asyncio.to_thread(self._last_generations, others)
-        planned = plan(before, last, edits, int(self._clock() * 1e9))
+        planned = plan_changes(before, last, edits, int(self._clock() * 1e9))
         if len(planned.after) > max(MAX_POLICIES, len(before)):
             raise FullError(
                 f"there would be {len(planned.after)} policies, of at most {MAX_POLICIES}; delete some first"
