@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def _acknowledged(engine: str, policy: str) -> Subscriber:
     subscriber = Subscriber(Target(EngineKey("", engine), "tiny", {}), 1, frozenset(), "")
-    subscriber.want(DesiredState((policy,)), 1.0)
-    assert subscriber.acknowledged(PolicyAck(nonce=subscriber.pushed(1.0), hash=policy), 2.0)
+    subscriber.set_desired(DesiredState((policy,)), 1.0)
+    assert subscriber.on_ack(PolicyAck(nonce=subscriber.record_push(1.0), hash=policy), 2.0)
     return subscriber
 
 
@@ -46,8 +46,8 @@ async def test_engines_that_come_to_the_same_share_a_line() -> None:
 async def test_a_pause_is_no_policy_in_force() -> None:
     """The line says what the engine has acknowledged."""
     log, subscriber = AnswerLog(), Subscriber(Target(EngineKey("", "0"), "tiny", {}), 1, frozenset(), "")
-    subscriber.want(DesiredState(("a",), paused=True), 1.0)
-    assert subscriber.acknowledged(PolicyAck(nonce=subscriber.pushed(1.0), hash="a", paused=True), 2.0)
+    subscriber.set_desired(DesiredState(("a",), paused=True), 1.0)
+    assert subscriber.on_ack(PolicyAck(nonce=subscriber.record_push(1.0), hash="a", paused=True), 2.0)
     with capture_logs() as lines:
         log.add(subscriber)
         log.flush()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from penstock.agent.policy.files.directory_state import DirectoryState
-from penstock.agent.policy.files.file_source import LOOK_SECONDS, SETTLE_SECONDS, FileSource
+from penstock.agent.policy.files.file_source import POLL_SECONDS, SETTLE_SECONDS, FileSource
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from structlog.testing import capture_logs
@@ -45,7 +45,7 @@ def _source(path: Path, store: PolicyStore) -> FileSource:
 async def _settled(source: FileSource) -> None:
     """Look until nothing new is found."""
     for _ in range(5):
-        if await source.poll() == LOOK_SECONDS:
+        if await source.poll() == POLL_SECONDS:
             return
     raise AssertionError("the files do not come to rest")
 
@@ -64,9 +64,9 @@ async def test_a_change_is_taken_once_it_has_come_to_rest(directory: Path, store
     write(directory / "a.yaml", _text("a", "b"))
     assert await source.poll() == SETTLE_SECONDS
     assert _held(store) == {}
-    assert await source.poll() == LOOK_SECONDS
+    assert await source.poll() == POLL_SECONDS
     assert _held(store) == {"a": "auto", "b": "auto"}
-    assert await source.poll() == LOOK_SECONDS
+    assert await source.poll() == POLL_SECONDS
     assert (source.status.applied, source.status.refused, source.status.last_success) == (1, 0, _CLOCK)
 
 

@@ -113,7 +113,7 @@ def _engine(
         said_goodbye=view.said_goodbye,
     )
     if not view.connected:
-        retires = agent.clock() + agent.retirement.left(view.key)
+        retires = agent.clock() + agent.retirement.seconds_left(view.key)
         engine.retires.FromNanoseconds(int(retires * 1e9))
     if view.policy is not None and subscriber is not None and subscriber.connected:
         _set_present(engine, "" if engine.paused else subscriber.hash_in_force)

@@ -56,7 +56,7 @@ class Filter:
             raise ContractError(f"{unknown[0]!r} is no kind of event; use one of {', '.join(KINDS)}")
         return cls(request, selection_of(request.selector))
 
-    def takes(self, event: Event, source: Source) -> bool:
+    def matches(self, event: Event, source: Source) -> bool:
         """Tell whether the event is asked for, its request and its time aside."""
         kind = event.WhichOneof("body")
         if kind is None or (self.request.kinds and kind not in self.request.kinds):
@@ -221,7 +221,7 @@ def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> li
 
 def _wanted(scan: EventScan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
     for found in scan:
-        if wanted.takes(found.event, found.source):
+        if wanted.matches(found.event, found.source):
             yield admin.LoggedEvent(
                 batch=found.logged.id,
                 index=found.position,

@@ -72,7 +72,7 @@ async def list_requests(
         response = (
             deferred_requests(reader, present, request.peer, since, limit)
             if request.deferred
-            else _known(reader, request, selection, since, limit)
+            else _logged_requests(reader, request, selection, since, limit)
         )
         by_age = request.sort == "age" or (request.deferred and not request.sort)
         response.requests.sort(key=lambda item: item.since.ToNanoseconds(), reverse=not by_age)
@@ -81,7 +81,7 @@ async def list_requests(
     return await read_in_turn(agent, read)
 
 
-class _Log:
+class _RequestLog:
     """The log by request, as much of it as *allowance* has."""
 
     def __init__(self, reader: Reader, allowance: ReadBudget) -> None:
@@ -127,7 +127,7 @@ class _Log:
         return entries
 
 
-def _known(
+def _logged_requests(
     reader: Reader, request: admin.ListRequestsRequest, selection: Selection, since: int, limit: int
 ) -> admin.ListRequestsResponse:
     """Find the newest requests by the events that name them, then read what the log says about each."""
@@ -135,13 +135,13 @@ def _known(
     scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=since)
     newest: dict[RequestKey, FoundEvent] = {}
     for found in scan:
-        if _takes(request, found) and selection.matches(source_target(found.source)):
+        if _matches(request, found) and selection.matches(source_target(found.source)):
             newest.setdefault(RequestKey(found.source.key.server, found.event.request_id), found)
         if len(newest) > limit:
             break
     response = admin.ListRequestsResponse(truncated=len(newest) > limit or scan.cut)
     allowance = ReadBudget(MAX_BYTES, STEP_SECONDS)
-    log = _Log(reader, allowance)
+    log = _RequestLog(reader, allowance)
     for key, found in list(newest.items())[:limit]:
         if allowance.ends:
             break
@@ -155,7 +155,7 @@ def _known(
     return response
 
 
-def _takes(request: admin.ListRequestsRequest, found: FoundEvent) -> bool:
+def _matches(request: admin.ListRequestsRequest, found: FoundEvent) -> bool:
     event = found.event
     body = getattr(event, event.WhichOneof("body") or "")
     return (

@@ -81,7 +81,7 @@ class Retirement:
         self._clock = clock
         self._gone: dict[EngineKey, float] = {}
 
-    def left(self, key: EngineKey) -> float:
+    def seconds_left(self, key: EngineKey) -> float:
         """Return the seconds until an engine that is away is retired."""
         now = self._clock()
         return max(0.0, self._gone.get(key, now) + self.after - now)

@@ -38,7 +38,7 @@ def doctor(client: Client, output: str) -> int:
 
     Exits with 1 if something is wrong.
     """
-    found = [item._replace(advice=client.hinted(item.advice)) for item in _look(client)]
+    found = [item._replace(advice=client.hinted(item.advice)) for item in _findings(client)]
     bad = count_problems(found)
     if output == "table":
         # What is wrong stands last, above the prompt.
@@ -51,7 +51,7 @@ def doctor(client: Client, output: str) -> int:
     return 1 if bad else 0
 
 
-def _look(client: Client) -> list[Finding]:
+def _findings(client: Client) -> list[Finding]:
     try:
         status = client.call("GetStatus", admin.GetStatusRequest(try_backend=True), timeout=_PATIENCE)
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines

@@ -37,7 +37,7 @@ def engine(client: Client, engine: Key, reason: str, output: str) -> None:
     """Forget ENGINE, which must not be connected."""
     key = EngineKey(server=engine.server, engine=engine.engine)
     request = admin.ForgetRequest(engine=key, author=author(), reason=reason)
-    _tell(client.call("Forget", request), f"engine {engine}", output)
+    _report(client.call("Forget", request), f"engine {engine}", output)
 
 
 @forget.command()
@@ -53,10 +53,10 @@ def peer(client: Client, peer: str, selector: str, reason: str, output: str) -> 
     )
     response = client.call("Forget", request)
     where = ", ".join(text.engine(key) for key in response.engines)
-    _tell(response, f"peer {peer} of engine {where}", output)
+    _report(response, f"peer {peer} of engine {where}", output)
 
 
-def _tell(response: admin.ForgetResponse, what: str, output: str) -> None:
+def _report(response: admin.ForgetResponse, what: str, output: str) -> None:
     if output == "table":
         say(f"{what} is forgotten")
     else:

@@ -51,10 +51,10 @@ class _Screen:
             key = self._window.getch()
             if key in (ord("q"), ord("Q"), 27):
                 return
-            if self._take(key):
+            if self._on_key(key):
                 self._draw(time.time())
 
-    def _take(self, key: int) -> bool:
+    def _on_key(self, key: int) -> bool:
         """Do what a key says; tells whether there is something to draw."""
         if key in (ord("s"), ord("S")):
             self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]

@@ -38,7 +38,7 @@ _LONGEST_SLEEP = 30.0
 _log = structlog.get_logger(__name__)
 
 
-class _Look(NamedTuple):
+class _Desired(NamedTuple):
     """What an engine is to have, and whether that is new."""
 
     is_new: bool
@@ -102,7 +102,7 @@ class PolicyFeed:
             end()
         self._wake_all()
 
-    def enter(self, subscribe: Subscribe) -> Subscriber:
+    def add_stream(self, subscribe: Subscribe) -> Subscriber:
         """Take an engine's stream in; one that it had before is replaced.
 
         Raises:
@@ -115,7 +115,7 @@ class PolicyFeed:
         if target.key not in self._subscribers and len(self._subscribers) >= MAX_ENGINES:
             self._forget_one()
         subscriber = Subscriber.from_subscribe(subscribe, target)
-        subscriber.hold = self._holders.enter(target.key, digest(subscribe.secret), subscriber.oust)
+        subscriber.ownership = self._holders.enter(target.key, digest(subscribe.secret), subscriber.oust)
         replaced = self._subscribers.get(target.key)
         self._subscribers[target.key] = subscriber
         if replaced is not None:
@@ -129,11 +129,11 @@ class PolicyFeed:
             replaced.wake.notify()
         return subscriber
 
-    def leave(self, subscriber: Subscriber) -> None:
+    def end_stream(self, subscriber: Subscriber) -> None:
         """Note that a stream has ended; what was last known of the engine stays."""
         subscriber.connected = False
-        if subscriber.hold is not None:
-            self._holders.leave(subscriber.hold)
+        if subscriber.ownership is not None:
+            self._holders.leave(subscriber.ownership)
         self.changed.notify()
 
     def forget(self, key: EngineKey) -> None:
@@ -144,25 +144,25 @@ class PolicyFeed:
             self._schedules.forget(key)
             self.changed.notify()
 
-    def holds(self, subscriber: Subscriber) -> bool:
+    def is_current(self, subscriber: Subscriber) -> bool:
         """Tell whether no newer stream of the same engine has taken over, and no process has taken it back."""
         return not subscriber.ousted and self._subscribers.get(subscriber.target.key) is subscriber
 
     def next_push(self, subscriber: Subscriber) -> bytes | None:
         """Return the push that is due now, serialized, which counts as sent; None if there is none."""
         now = self._clock()
-        look = self._look_again(subscriber, now)
+        desired = self._recompute(subscriber, now)
         if not subscriber.due(now, self._patience):
             return None
-        push = Push(nonce=subscriber.pushed(now), paused=subscriber.wanted.paused)
+        push = Push(nonce=subscriber.record_push(now), paused=subscriber.wanted.paused)
         moment = self._orders.now_unix_nano
-        push.drills.extend(drill_message(drill, moment) for drill in look.drills)
-        push.quarantines.extend(quarantine_message(order, moment) for order in look.quarantines)
+        push.drills.extend(drill_message(drill, moment) for drill in desired.drills)
+        push.quarantines.extend(quarantine_message(order, moment) for order in desired.quarantines)
         self.changed.notify()
         # The schedule is the same in many engines, and was serialized with the first one's push.
-        return push.SerializeToString() + look.schedule.encoded(datetime.fromtimestamp(now, UTC))
+        return push.SerializeToString() + desired.schedule.encoded(datetime.fromtimestamp(now, UTC))
 
-    def pause(self, subscriber: Subscriber) -> float:
+    def seconds_until_due(self, subscriber: Subscriber) -> float:
         """Return the seconds until a push is due although nothing changes."""
         now = self._clock()
         times = [*subscriber.wanted.begins[:1]]
@@ -172,7 +172,7 @@ class PolicyFeed:
             times.append(again)
         return min([_LONGEST_SLEEP, *(max(time - now, 0.001) for time in times)])
 
-    def take(self, subscriber: Subscriber, report: Report) -> None:
+    def on_report(self, subscriber: Subscriber, report: Report) -> None:
         """Take what an engine reports after its Subscribe.
 
         Raises:
@@ -182,21 +182,21 @@ class PolicyFeed:
         kind = report.WhichOneof("message")
         now = self._clock()
         if kind == "ack":
-            if not subscriber.acknowledged(report.ack, now):
+            if not subscriber.on_ack(report.ack, now):
                 _log.debug(
                     "stale acknowledgement ignored", engine=str(subscriber.target.key), nonce=report.ack.nonce
                 )
                 return
             _log_refusals(subscriber)
         elif kind == "nack":
-            if not subscriber.refused(report.nack, now):
+            if not subscriber.on_nack(report.nack, now):
                 _log.debug(
                     "stale refusal ignored", engine=str(subscriber.target.key), nonce=report.nack.nonce
                 )
                 return
             _log_refusals(subscriber)
         elif kind == "moved":
-            subscriber.moved(report.moved, now)
+            subscriber.on_moved(report.moved, now)
         else:
             raise ContractError(f"a report is {kind or 'empty'}; send ack, nack or moved after Subscribe")
         if subscriber.due(now, self._patience) or subscriber.due_at(now, self._patience) is not None:
@@ -224,7 +224,7 @@ class PolicyFeed:
         now = self._clock()
         for subscriber in self._subscribers.values():
             # Else neither what is to be pushed has changed, nor when.
-            if self._look_again(subscriber, now).is_new:
+            if self._recompute(subscriber, now).is_new:
                 subscriber.wake.notify()
         self.changed.notify()
 
@@ -233,7 +233,7 @@ class PolicyFeed:
             subscriber.wake.notify()
         self.changed.notify()
 
-    def _look_again(self, subscriber: Subscriber, now: float) -> _Look:
+    def _recompute(self, subscriber: Subscriber, now: float) -> _Desired:
         moment = datetime.fromtimestamp(now, UTC)
         schedule = self._schedules.of(subscriber.target, moment)
         drills, quarantines = self._orders_for(subscriber)
@@ -244,7 +244,7 @@ class PolicyFeed:
             drills=tuple(drill.id for drill in drills),
             quarantines=tuple(order.id for order in quarantines),
         )
-        return _Look(subscriber.want(wanted, now), schedule, drills, quarantines)
+        return _Desired(subscriber.set_desired(wanted, now), schedule, drills, quarantines)
 
 
 def _log_refusals(subscriber: Subscriber) -> None:

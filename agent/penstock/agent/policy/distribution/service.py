@@ -68,7 +68,7 @@ class PolicyFeedService:
         try:
             await self._push(subscriber, reader, context)
         finally:
-            self._feed.leave(subscriber)
+            self._feed.end_stream(subscriber)
             self._answers.flush()
             log.info("engine left the policy feed")
             reader.cancel()
@@ -76,7 +76,7 @@ class PolicyFeedService:
             broken = None if reader.cancelled() else reader.exception()
         if isinstance(broken, PenstockError):
             await refuse(context, broken)
-        if not self._feed.holds(subscriber):
+        if not self._feed.is_current(subscriber):
             await context.abort(grpc.StatusCode.ABORTED, "a newer stream of the same engine took over")
 
     async def _enter(self, context: Context) -> Subscriber:
@@ -89,23 +89,23 @@ class PolicyFeedService:
         first = _parse(body)
         if first.WhichOneof("message") != "subscribe":
             raise ContractError(f"the first report is {first.WhichOneof('message')}; send Subscribe first")
-        return self._feed.enter(first.subscribe)
+        return self._feed.add_stream(first.subscribe)
 
     async def _push(self, subscriber: Subscriber, reader: asyncio.Future[None], context: Context) -> None:
-        while not (self._feed.closing or reader.done()) and self._feed.holds(subscriber):
+        while not (self._feed.closing or reader.done()) and self._feed.is_current(subscriber):
             seen = subscriber.wake.version
             push = self._feed.next_push(subscriber)
             if push is not None:
                 await context.write(push)
             # If something has changed meanwhile this returns at once.
-            await subscriber.wake.wait(seen, self._feed.pause(subscriber))
+            await subscriber.wake.wait(seen, self._feed.seconds_until_due(subscriber))
 
     async def _read(self, subscriber: Subscriber, context: Context) -> None:
         pace = TokenBucket(_REPORTS_PER_SECOND, _REPORTS_BURST)
         try:
             while isinstance(body := await context.read(), bytes):
                 report = _parse(body)
-                self._feed.take(subscriber, report)
+                self._feed.on_report(subscriber, report)
                 if report.HasField("ack") and subscriber.settled:
                     self._answers.add(subscriber)
                 if (pause := pace.owe(1)) > 0:

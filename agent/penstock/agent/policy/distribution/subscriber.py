@@ -102,7 +102,7 @@ class Subscriber:
     Attributes:
         supported: top-level fields of a policy that the engine knows; empty if it did not say.
         hash_taken: of the policy that the engine has, by its own word: in force, or held back while it is paused.
-        wanted: what it is to have; set by :meth:`want`.
+        wanted: what it is to have; set by :meth:`set_desired`.
         faults_allowed: the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
         paused_before: it was paused when the stream began.
         ousted: the process that held the engine before is back: this stream is to end.
@@ -117,7 +117,7 @@ class Subscriber:
     faults_allowed: bool = False
     paused_before: bool = False
     connected: bool = True
-    hold: Ownership | None = None
+    ownership: Ownership | None = None
     ousted: bool = False
     wanted: DesiredState = field(default_factory=DesiredState)
     answer: EngineAck | None = None
@@ -134,7 +134,7 @@ class Subscriber:
             target,
             subscribe.epoch,
             frozenset(subscribe.supported_fields),
-            _cut(subscribe.hash_in_force),
+            _truncate(subscribe.hash_in_force),
             subscribe.faults_allowed,
             subscribe.paused,
         )
@@ -177,7 +177,7 @@ class Subscriber:
             self.connected and self.settled and answer is not None and not answer.error and not self.held_back
         )
 
-    def want(self, wanted: DesiredState, now: float) -> bool:
+    def set_desired(self, wanted: DesiredState, now: float) -> bool:
         """Note what the engine is to have from *now* on; tell whether that is new."""
         if wanted == self.wanted and self._wanted_at is not None:
             return False
@@ -222,7 +222,7 @@ class Subscriber:
     def _is_urgent(self, pushed: DesiredState) -> bool:
         return pushed.paused != self.wanted.paused or not set(pushed.drills) <= set(self.wanted.drills)
 
-    def pushed(self, now: float) -> int:
+    def record_push(self, now: float) -> int:
         """Note that what is wanted goes out at *now*; returns its nonce."""
         since = self.waiting_since()
         if self._pushed is None or self._pushed.wanted != self.wanted:
@@ -233,7 +233,7 @@ class Subscriber:
         self._pushed = _Pushed(self._nonce, self.wanted, now, since)
         return self._nonce
 
-    def acknowledged(self, ack: PolicyAck, now: float) -> bool:
+    def on_ack(self, ack: PolicyAck, now: float) -> bool:
         """Take an ACK; False if its nonce is not that of the last push."""
         if self._pushed is None or ack.nonce != self._pushed.nonce:
             return False
@@ -245,7 +245,7 @@ class Subscriber:
         self._answered(self._pushed, ack.hash, error, "", now, ack.refused_orders, paused=ack.paused)
         return True
 
-    def refused(self, nack: PolicyNack, now: float) -> bool:
+    def on_nack(self, nack: PolicyNack, now: float) -> bool:
         """Take a NACK; False if its nonce is not that of the last push."""
         if self._pushed is None or nack.nonce != self._pushed.nonce:
             return False
@@ -256,9 +256,9 @@ class Subscriber:
         )
         return True
 
-    def moved(self, moved: PolicyMoved, now: float) -> None:
+    def on_moved(self, moved: PolicyMoved, now: float) -> None:
         """Note that the engine's schedule has moved on by itself."""
-        self.hash_taken, self._moved_at = _cut(moved.hash), now
+        self.hash_taken, self._moved_at = _truncate(moved.hash), now
 
     @property
     def _last_answer(self) -> EngineAck | None:
@@ -279,24 +279,24 @@ class Subscriber:
         *,
         paused: bool,
     ) -> None:
-        self.hash_taken, self._moved_at = _cut(taken), None
+        self.hash_taken, self._moved_at = _truncate(taken), None
         ordered = {*pushed.wanted.drills, *pushed.wanted.quarantines}
         self.answer = EngineAck(
             pushed.nonce,
             pushed.wanted,
             self.hash_taken,
             paused,
-            _cut(error),
-            _cut(field_),
+            _truncate(error),
+            _truncate(field_),
             now,
             now - pushed.since,
             {
-                each.id: _cut(each.error) or "refused without a reason"
+                each.id: _truncate(each.error) or "refused without a reason"
                 for each in refusals
                 if each.id in ordered
             },
         )
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text[:MAX_TEXT]

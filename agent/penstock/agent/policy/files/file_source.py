@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 # Between looks; and after one that found something new, which is only taken if it stays the same.
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 SETTLE_SECONDS = 0.25
 # How long the start waits: files may not come to rest, and a filesystem may hang.
 START_SECONDS = 5.0
@@ -69,15 +69,15 @@ class FileSource:
         self._store = store
         self._clock = clock
         self._seen: DirectoryState | None = None
-        self._taken: DirectoryState | None = None
-        self._looked = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._applied: DirectoryState | None = None
+        self._settled = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Take what there is, and follow it; neither a refusal nor a filesystem that hangs stops the start."""
-        self._following = asyncio.ensure_future(self._follow())
+        self._task = asyncio.ensure_future(self._follow())
         try:
-            await asyncio.wait_for(self._looked.wait(), START_SECONDS)
+            await asyncio.wait_for(self._settled.wait(), START_SECONDS)
         except TimeoutError:
             _log.warning(
                 "policy files cannot be read in time; what was in force last stays until then",
@@ -86,10 +86,10 @@ class FileSource:
 
     async def stop(self) -> None:
         """Look no more. Idempotent."""
-        if self._following is not None:
-            self._following.cancel()
+        if self._task is not None:
+            self._task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._following
+                await self._task
 
     def describe(self, status: AgentStatus) -> None:
         """Fill in what ``GetStatus`` says about the files."""
@@ -102,16 +102,16 @@ class FileSource:
                 seconds = await self.poll()
             except Exception:  # noqa: BLE001  (a bug in here must not end the following for good)
                 _log.exception("policy files could not be looked at", path=str(self.path))
-                seconds = LOOK_SECONDS
-            if seconds == LOOK_SECONDS:
-                self._looked.set()
+                seconds = POLL_SECONDS
+            if seconds == POLL_SECONDS:
+                self._settled.set()
             await asyncio.sleep(seconds)
 
     async def poll(self) -> float:
         """Look once, and take what has come to rest; returns the seconds until the next look."""
         found = await aside(scan_directory, self.path)
-        if found == self._taken:
-            return LOOK_SECONDS
+        if found == self._applied:
+            return POLL_SECONDS
         if found != self._seen:
             self._seen = found
             return SETTLE_SECONDS
@@ -119,7 +119,7 @@ class FileSource:
             texts = await aside(read_files, found)
             if await aside(scan_directory, self.path) != found:
                 return SETTLE_SECONDS
-            await self._take(texts)
+            await self._apply(texts)
         except OSError:
             # It went between two looks.
             return SETTLE_SECONDS
@@ -127,13 +127,13 @@ class FileSource:
             # Not the files' fault: the same content is tried again.
             if str(error) != self.status.error:
                 self._refuse(error)
-            return LOOK_SECONDS
+            return POLL_SECONDS
         except FilesError as error:
             self._refuse(error)
-        self._taken = found
-        return LOOK_SECONDS
+        self._applied = found
+        return POLL_SECONDS
 
-    async def _take(self, texts: dict[str, str]) -> None:
+    async def _apply(self, texts: dict[str, str]) -> None:
         present = {policy.manifest.canonical for policy in self._store.policies()}
         now = datetime.fromtimestamp(self._clock(), UTC)
         checked = await asyncio.to_thread(parse_files, texts, present, now)
