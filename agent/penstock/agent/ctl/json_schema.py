@@ -1,6 +1,6 @@
 """The published JSON Schema of what commands print: ``python -m penstock.agent.ctl.json_schema``.
 
-Made from the descriptors of the messages, by the rules of ``plain.py``. Fields are added, so no object is closed.
+Made from the message descriptors by the rules of ``render/json_values.py``. Later versions add fields, so no object is closed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
     FieldKind.MOMENT: (
         "Moment",
         {
-            "description": "RFC 3339 in UTC, always with nanoseconds: moments sort as their texts do.",
+            "description": "RFC 3339 in UTC, always with nanoseconds: texts sort by time.",
             "type": "string",
             "format": "date-time",
             "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z$",
@@ -48,7 +48,7 @@ _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
     FieldKind.SUM: (
         "Sum",
         {
-            "description": "A number that may be larger than JSON's readers can hold.",
+            "description": "A number that may exceed 2^53 - 1, as text.",
             "type": "string",
             "pattern": r"^\d{1,20}$",
         },
@@ -56,7 +56,7 @@ _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
     FieldKind.COUNT: (
         "Count",
         {
-            "description": "What is larger stands as the largest: readers of JSON round beyond it.",
+            "description": "Clamped to 2^53 - 1: JSON readers round larger numbers.",
             "type": "integer",
             "minimum": -MOST,
             "maximum": MOST,
@@ -93,7 +93,7 @@ _ONE_CHANGE = {
     "anyOf": [
         _message(admin.ApplyPolicyResponse),
         {
-            "description": "With --wait: also how far it has come; null if the agent went before it told.",
+            "description": "With --wait: also the rollout; null if the agent disconnected first.",
             **_object(
                 {
                     "change": _message(admin.ApplyPolicyResponse),
@@ -109,8 +109,8 @@ _CHANGES = {
         {"description": "Of several policies.", **_object({"items": _list_of(_ref("Change"))})},
     ]
 }
-_SIDE = {"description": "Null where it is not there.", "type": ["string", "null"]}
-# What no message has.
+_SIDE = {"description": "Null if absent.", "type": ["string", "null"]}
+# Documents that are no messages.
 _OTHERS: dict[str, dict[str, Any]] = {
     "Change": _ONE_CHANGE,
     "Manifest": {
@@ -201,7 +201,7 @@ _MESSAGES = (
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema: of any command's output, and in ``$defs`` of each command's."""
+    """Return the schema of any command's output; ``$defs`` has one per command."""
     messages: dict[str, Any] = {}
     for message in _MESSAGES:
         _add(message.DESCRIPTOR, messages)
@@ -217,14 +217,14 @@ def schema() -> dict[str, Any]:
         "$schema": _DIALECT,
         "$id": _ID,
         "title": "What agentctl prints with -o json and -o yaml",
-        "description": "The output of one command is $defs/COMMAND, its words joined by a hyphen: $defs/get-engines.",
+        "description": "The output of one command is $defs/COMMAND, words joined by hyphens: $defs/get-engines.",
         "anyOf": [_ref(name) for name in COMMANDS],
         "$defs": definitions,
     }
 
 
 def _add(descriptor: Any, found: dict[str, Any]) -> None:
-    """Put the definitions of a message, and of what it holds, into *found*."""
+    """Add the definitions of a message and its fields to *found*."""
     if _name(descriptor) in found:
         return
     found[_name(descriptor)] = _properties(descriptor)
@@ -234,7 +234,7 @@ def _add(descriptor: Any, found: dict[str, Any]) -> None:
 
 
 def _properties(descriptor: Any, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    # Bytes are secrets, which are never printed.
+    # Bytes are secrets and never printed.
     fields = [
         field
         for field in descriptor.fields
@@ -273,7 +273,7 @@ def _is_list(field: Any) -> bool:
 
 
 def text() -> str:
-    """Return it as the file has it."""
+    """Return the schema as the file's text."""
     return json.dumps(schema(), indent=2) + "\n"
 
 

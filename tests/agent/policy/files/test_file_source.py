@@ -377,7 +377,7 @@ def test_a_filesystem_that_hangs_does_not_hold_up_the_end(
         answered.wait()
         return DirectoryState()
 
-    monkeypatch.setattr("penstock.agent.policy.files.file_source.look", hang)
+    monkeypatch.setattr("penstock.agent.policy.files.file_source.scan_directory", hang)
     monkeypatch.setattr("penstock.agent.policy.files.file_source.START_SECONDS", 0.0)
 
     async def serve() -> None:

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     type=click.Choice(["yaml", "json"]),
     default="yaml",
     show_default=True,
-    help="How it is printed.",
+    help="Output format.",
 )
 @with_client
 def export(client: Client, output: str) -> None:
-    """Print all policies as one document that 'import' and 'apply' take; those that belong to files are left out."""
+    """Print all policies as one document for 'import' or 'apply'. Policies from files are omitted."""
     response = client.call("ExportPolicies", admin.ExportPoliciesRequest())
     document = json.loads(response.manifests_json)
     say_document(document, output)
 
 
 @click.command("import")
-@with_paths("What 'export' printed, or manifests; - reads standard input. May be given several times.")
+@with_paths("Output of 'export', or manifests; - for standard input. May be repeated.")
 @click.option("--reason", default="", help="Why, for the audit log.")
 @with_all
 @with_change
@@ -56,7 +56,7 @@ def import_(
     timeout: timedelta,
     output: str,
 ) -> None:
-    """Create or replace many policies in one change: all of them, or none. Policies that are not named stay."""
+    """Create or replace many policies in one change: all or none. Other policies are unchanged."""
     manifests = read_paths(paths)
     document = {"kind": "List", "items": [json.loads(item.text) for item in manifests]}
     request = admin.ImportPoliciesRequest(
@@ -72,7 +72,7 @@ def import_(
             show_fields(response)
     followed = Followed(as_json_values(response))
     if wait and not dry_run:
-        # What has expired is left out.
+        # The agent skips expired policies.
         taken = {policy.name for policy in response.policies}
         followed = wait_for(
             client,

@@ -38,14 +38,14 @@ _TTL = timedelta(seconds=60)
 
 @click.group()
 def drill() -> None:
-    """See and stop rehearsals of faults; 'agentctl inject-fault' begins one."""
+    """List and stop fault drills; 'agentctl inject-fault' starts one."""
 
 
 @drill.command("list")
 @with_output(wide=True)
 @with_client
 def list_drills(client: Client, output: str) -> None:
-    """List the rehearsals that have not ended, and where each engine stands."""
+    """List running drills and their state in each engine."""
     response = client.call("ListDrills", admin.ListDrillsRequest())
     found = order_rows.drills(response.drills, time.time())
     show_table(response, found, output, "no drill is running")
@@ -53,14 +53,14 @@ def list_drills(client: Client, output: str) -> None:
 
 @drill.command()
 @click.argument("ids", nargs=-1, type=DRILL, metavar="[ID]...")
-@click.option("--all", "everything", is_flag=True, help="Stop all that are running.")
+@click.option("--all", "everything", is_flag=True, help="Stop all running drills.")
 @with_timeout
 @with_output()
 @with_client
 def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timedelta, output: str) -> None:
-    """End rehearsals before their time."""
+    """Stop drills before their time to live ends."""
     if bool(ids) == everything:
-        raise UsageError("which drills? give their IDs ('agentctl drill list' shows them), or --all")
+        raise UsageError("give the IDs of drills ('agentctl drill list' shows them), or --all")
     if everything:
         ids = tuple(item.id for item in client.call("ListDrills", admin.ListDrillsRequest()).drills)
         if not ids:
@@ -74,7 +74,7 @@ def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timede
             say(f"drill {item.id} stopped")
         what = f"the end of drill {item.id}"
         last = follow_order(
-            client, item.spec.selector, timeout, what, "no longer rehearsing", quiet=quiet, ends=True
+            client, item.spec.selector, timeout, what, "drill stopped", quiet=quiet, ends=True
         )
         del item.engines[:]
         item.engines.extend(last.engines)
@@ -88,18 +88,14 @@ def stop(client: Client, ids: tuple[str, ...], everything: bool, timeout: timede
     type=click.Choice(_MODES),
     required=True,
     metavar="MODE",
-    help=f"What goes wrong. {_BY_CHANNEL}.",
+    help=f"Failure mode. {_BY_CHANNEL}.",
 )
-@click.option(
-    "--channel", type=click.Choice(tuple(DRILL_MODES)), help="What is loaded.  [default: that of the mode]"
-)
-@click.option(
-    "--rate", type=float, default=0.2, show_default=True, help="Share of the attempts that are hit, up to 1."
-)
-@click.option("--peer", type=PEER, default="", help="Only transfers with this one, as host:port.")
-@click.option("--delay", type=DURATION, help="With --mode slow: how much slower, at most 60s.")
-@click.option("--ttl", type=DURATION, default=_TTL, help="Ends by itself, at most 1h.  [default: 60s]")
-@click.option("--all", "everywhere", is_flag=True, help="Confirm that it is for all engines.")
+@click.option("--channel", type=click.Choice(tuple(DRILL_MODES)), help="Channel.  [default: the mode's]")
+@click.option("--rate", type=float, default=0.2, show_default=True, help="Share of attempts to hit, up to 1.")
+@click.option("--peer", type=PEER, default="", help="Only transfers with this peer, as host:port.")
+@click.option("--delay", type=DURATION, help="With --mode slow: the delay, at most 60s.")
+@click.option("--ttl", type=DURATION, default=_TTL, help="Time to live, at most 1h.  [default: 60s]")
+@click.option("--all", "everywhere", is_flag=True, help="Confirm that no selector means all engines.")
 @with_order
 @with_client
 def inject_fault(
@@ -117,19 +113,19 @@ def inject_fault(
     timeout: timedelta,
     output: str,
 ) -> None:
-    """Rehearse a fault in running engines. Requests are really recomputed, failed or slowed down.
+    """Inject a fault in running engines. Requests are really recomputed, failed or delayed.
 
-    Only in engines that were started with PENSTOCK_ALLOW_FAULTS=1. All that it causes is marked as a rehearsal.
+    Needs engines started with PENSTOCK_ALLOW_FAULTS=1. Events, metrics and spans are marked as a rehearsal.
     """
     if not (engines or selector or everywhere):
-        raise UsageError("which engines? name them, give --selector, or confirm with --all")
+        raise UsageError("name engines, give --selector, or confirm with --all")
     channel = channel or next(name for name, modes in DRILL_MODES.items() if mode in modes)
     if mode not in DRILL_MODES[channel]:
         raise UsageError(
-            f"mode {mode} cannot be rehearsed in channel {channel}; use one of {', '.join(DRILL_MODES[channel])}"
+            f"mode {mode} cannot be injected in channel {channel}; use one of {', '.join(DRILL_MODES[channel])}"
         )
     if (mode == SLOW) != (delay is not None):
-        raise UsageError("--mode slow needs a --delay such as 2s, and no other mode takes one")
+        raise UsageError("--mode slow needs --delay, such as 2s; other modes take none")
     request = admin.StartDrillRequest(
         selector=engine_selector(selector, engines),
         channel=number(Channel, channel),  # type: ignore[arg-type]
@@ -145,9 +141,9 @@ def inject_fault(
     drill = client.call("StartDrill", request)
     quiet = output != "table"
     if not quiet:
-        ends = client.hinted(f"'agentctl drill stop {drill.id}' ends it")
-        say(f"drill {drill.id} began: {drill_words(drill)}; {ends}")
-    last = follow_order(client, request.selector, timeout, f"drill {drill.id}", "rehearsing", quiet=quiet)
+        ends = client.hinted(f"'agentctl drill stop {drill.id}' stops it")
+        say(f"drill {drill.id} started: {drill_words(drill)}; {ends}")
+    last = follow_order(client, request.selector, timeout, f"drill {drill.id}", "drill running", quiet=quiet)
     if quiet:
         del drill.engines[:]
         drill.engines.extend(last.engines)

@@ -1,4 +1,4 @@
-"""What the commands that give engines an order for a time have in common."""
+"""Options and waiting of the commands that order quarantines and fault drills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 with_engines = click.argument("engines", nargs=-1, type=ENGINE, metavar="[ENGINE]...")
 with_timeout = click.option(
-    "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long to wait.  [default: 30s]"
+    "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="Time limit of the wait.  [default: 30s]"
 )
 
 
@@ -48,12 +48,12 @@ def follow_order(
     quiet: bool,
     ends: bool = False,
 ) -> admin.Rollout:
-    """Wait until the engines have what was ordered, and say so for each unless *quiet*.
+    """Wait until the engines have acknowledged an order; print each unless *quiet*.
 
-    With *ends* the order ends something, which a paused engine does not do either.
+    With *ends* the order ends something, so a paused engine complies, too.
 
     Raises:
-        FailedError: an engine refused, is paused, or has not answered in time.
+        FailedError: an engine refused, is paused, or did not answer in time.
 
     """
     request = admin.WatchRolloutRequest(selector=selector, timeout=duration_message(timeout))

@@ -33,7 +33,10 @@ def _with_targets(function: Callable[..., Any]) -> Callable[..., Any]:
         with_selector,
         click.option("--reason", default="", help="Why, for the audit log."),
         click.option(
-            "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long to wait.  [default: 30s]"
+            "--timeout",
+            type=DURATION,
+            default=DEFAULT_TIMEOUT,
+            help="Time limit of the wait.  [default: 30s]",
         ),
         with_output(),
     )
@@ -48,8 +51,8 @@ def _with_targets(function: Callable[..., Any]) -> Callable[..., Any]:
 def pause(client: Client, **how: Any) -> None:
     """Make Penstock passive in engines: vLLM's own configuration, no telemetry.
 
-    With neither ENGINE nor selector: in all of them, those that come later included.
-    Holds until 'agentctl resume', also over restarts of engine and agent.
+    Without ENGINE or selector: all engines, including those that connect later.
+    Lasts until 'agentctl resume', over restarts of engine and agent.
     """
     _set(client, paused=True, **how)
 
@@ -58,7 +61,7 @@ def pause(client: Client, **how: Any) -> None:
 @_with_targets
 @with_client
 def resume(client: Client, **how: Any) -> None:
-    """Undo a pause. With neither ENGINE nor selector: all pauses."""
+    """Undo a pause. Without ENGINE or selector: all pauses."""
     _set(client, paused=False, **how)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def trace(client: Client, request_id: str, output: str) -> None:
     """Show the spans of one request as a tree.
 
-    REQUEST_ID is vLLM's id, the client's, a unique beginning of either, or a trace id.
+    REQUEST_ID is vLLM's id, the client's, a unique prefix of either, or a trace id.
     """
     found = client.call("GetTrace", admin.GetTraceRequest(request_id=request_id))
     if output == "table":
@@ -37,9 +37,9 @@ def trace(client: Client, request_id: str, output: str) -> None:
 @with_output()
 @with_client
 def explain(client: Client, request_id: str, output: str) -> None:
-    """Say in one sentence what happened to a request: peer, cause, action, cost.
+    """Explain in one sentence what happened to a request: peer, cause, action, cost.
 
-    REQUEST_ID is vLLM's id, the client's, a unique beginning of either, or a trace id.
+    REQUEST_ID is vLLM's id, the client's, a unique prefix of either, or a trace id.
     """
     found = client.call("Explain", admin.GetTraceRequest(request_id=request_id))
     if output == "table":
