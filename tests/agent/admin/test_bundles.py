@@ -120,7 +120,7 @@ def test_what_files_own_and_what_has_expired_is_not_exported(harness: AdminHarne
     assert json.loads(_export(harness)) == {"apiVersion": "v1", "kind": "List", "items": []}
     done = _import(harness, _bundle(document("late", expiresAt="2020-01-01T00:00:00Z"), document("fresh")))
     assert [item.name for item in done.policies] == ["fresh"]
-    assert done.warnings[0] == "policy late has expired and is left out"
+    assert done.warnings[0] == "policy late has expired and is skipped"
     assert [policy.manifest.name for policy in harness.store.policies()] == ["fresh", "of-a-file"]
 
 
@@ -128,7 +128,7 @@ def test_what_files_own_and_what_has_expired_is_not_exported(harness: AdminHarne
     ("text", "code", "sentence"),
     [
         ("{", grpc.StatusCode.INVALID_ARGUMENT, "the bundle is not JSON"),
-        ("[]", grpc.StatusCode.INVALID_ARGUMENT, "the bundle is no object of kind List with items; see 'agentctl export'"),
+        ("[]", grpc.StatusCode.INVALID_ARGUMENT, "the bundle is not an object of kind List with items; see 'agentctl export'"),
         ('{"kind": "List", "items": 3}', grpc.StatusCode.INVALID_ARGUMENT, "the bundle is no object of kind List"),
         (_bundle(*[{}] * 257), grpc.StatusCode.INVALID_ARGUMENT, "the bundle has 257 policies, of at most 256; split it"),
         (_bundle(document("a"), 3), grpc.StatusCode.INVALID_ARGUMENT, "policy 'items[1]': the manifest is 3; write one object"),

@@ -233,7 +233,7 @@ def test_a_drill_runs_where_it_is_wanted_until_it_is_stopped(harness: AdminHarne
         )
         return [(engine.key.engine, engine.state, engine.error) for engine in listed.engines]
 
-    refused = ("1", "refused", "it was not started with PENSTOCK_ALLOW_FAULTS=1")
+    refused = ("1", "refused", "not started with PENSTOCK_ALLOW_FAULTS=1")
     wait_until(lambda: states() == [("0", "acknowledged", ""), refused], "both have answered")
     assert harness.stub.StopDrill(admin.StopDrillRequest(id=drill.id, author="you")).id == drill.id
     assert list(harness.stub.ListDrills(admin.ListDrillsRequest()).drills) == []
@@ -248,7 +248,7 @@ def test_a_drill_is_refused_where_faults_are_not_allowed(harness: AdminHarness) 
     code, details = _fails(harness.stub.StartDrill, _drill())
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert details == (
-        "engine 1 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1 in its environment; "
+        "engine 1 does not allow faults: not started with PENSTOCK_ALLOW_FAULTS=1 in its environment; "
         "restart it so, or leave it out with --selector"
     )
     assert harness.orders.drills() == []

@@ -63,7 +63,7 @@ def test_nothing_is_applied_if_one_is_wrong(
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({}, "holds no file that ends in .json, .yaml, .yml"),
+        ({}, "has no file that ends in .json, .yaml, .yml"),
         ({"a.yaml": "a: ["}, "a.yaml:1: this is not YAML: "),
         ({"a.yaml": b"\xff\xfe\xfd"}, "cannot be read"),
         ({"a.yaml": "[" * 1500}, "a.yaml:1: this is nested too deeply"),

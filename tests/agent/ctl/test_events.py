@@ -114,7 +114,7 @@ def test_one_line_says_it(item: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "words", "peer"),
     [
-        ({}, "engine forgotten, it was gone for --retire-after", "-"),
+        ({}, "engine forgotten, disconnected for --retire-after", "-"),
         ({"author": "me@here"}, "engine forgotten, by me@here", "-"),
         ({"author": "me@here", "peer": {"address": PEER}}, "peer forgotten, by me@here", PEER),
     ],

@@ -43,7 +43,7 @@ def test_an_engine_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> N
     done = agentctl("forget", "engine", "0", "--reason", "scaled down")
     assert (done.exit_code, done.stdout) == (0, "engine 0 is forgotten\n")
     assert [line.split()[0] for line in agentctl("get", "engines").stdout.splitlines()[1:]] == ["1"]
-    assert "no peer has been seen yet" in agentctl("get", "peers").stderr
+    assert "no known peers" in agentctl("get", "peers").stderr
     (entry,) = json.loads(agentctl("get", "audit", "-o", "json").stdout)["entries"]
     assert (entry["action"], entry["name"], entry["reason"]) == ("forget-engine", "engine 0", "scaled down")
     assert "engine forgotten, by" in agentctl("get", "events").stdout

@@ -110,7 +110,7 @@ def test_what_a_paused_engine_would_do_is_shown_as_such(harness: AdminHarness, a
     effective = agentctl("get", "policy", "--effective", "0")
     assert "engine 0 is paused" in effective.stderr
     doctor = agentctl("doctor").stdout
-    assert "is paused: vLLM's own configuration, no telemetry" in doctor
+    assert "paused: vLLM's own configuration, no telemetry" in doctor
     assert f"(its policy would be {wanted})" in doctor
     assert "policy in force" not in doctor
     agentctl("resume")
@@ -192,7 +192,7 @@ def test_an_empty_selector_asks_for_all(
     refused = agentctl("set-policy", "p", *fields)
     assert refused.exit_code == 2
     assert refused.stderr == (
-        "agentctl: spec.selector is empty, so the policy would hold in every engine, those that come later included; "
+        "agentctl: spec.selector is empty: the policy would apply to every engine, including later ones; "
         "give a selector (--selector, --model), or confirm with --all\n"
     )
     text = yaml.safe_dump(document("p", selector={}))

@@ -135,11 +135,11 @@ def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        ([], 2, "which engines? name them, give --selector, or confirm with --all"),
+        ([], 2, "name engines, give --selector, or confirm with --all"),
         (
             ["--all", "--delay", "1s"],
             2,
-            "--mode slow needs a --delay such as 2s, and no other mode takes one",
+            "--mode slow needs --delay, such as 2s; other modes take none",
         ),
         (
             ["--all", "--channel", "ec"],
@@ -148,7 +148,7 @@ def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl
         ),
         (["--all", "--rate", "2"], 2, "rate 2 is no share of the attempts"),
         (["--all", "--ttl", "2h"], 2, "its ttl is 2h, give one from 1s to 1h"),
-        (["--all"], 1, "engine 0 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1"),
+        (["--all"], 1, "engine 0 does not allow faults: not started with PENSTOCK_ALLOW_FAULTS=1"),
     ],
 )
 def test_a_rehearsal_that_cannot_be_is_a_sentence(
@@ -237,7 +237,7 @@ def test_where_else_it_is_seen(harness: AdminHarness, agentctl: Agentctl) -> Non
     status = {"peer": {"address": _PEER}, "connected": True, "quarantine": QUARANTINE_STATE_OPEN}
     harness.snapshot(core, Snapshot(engine={"faults_allowed": True}, peers=[status]))
     text = agentctl("describe", "engine", "0").stdout
-    assert "Faults: may be rehearsed (PENSTOCK_ALLOW_FAULTS=1)" in text
+    assert "Fault drills: allowed (PENSTOCK_ALLOW_FAULTS=1)" in text
     assert f"{_PEER}: 0 ok, 0 failed; quarantine open\n" in text
     assert "connected, quarantine open" in agentctl("get", "peers").stdout
     agentctl("quarantine", "lift", _PEER, "--reason", "INC-7")

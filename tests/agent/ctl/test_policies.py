@@ -147,8 +147,8 @@ def test_a_dry_run_shows_fields_and_changes_nothing(harness: AdminHarness, agent
     ]
     assert harness.store.policies() == ()
     nothing = agentctl(*_SET, "recompute", "-l", "role=none", "--dry-run")
-    assert nothing.stdout.endswith("no engine that is known now would change\n")
-    assert nothing.stderr == "warning: policy p selects no engine that is known now; it waits for one\n"
+    assert nothing.stdout.endswith("no known engine would change\n")
+    assert nothing.stderr == "warning: policy p selects no known engine; it applies when one connects\n"
 
 
 def test_what_get_prints_is_what_apply_takes(harness: AdminHarness, agentctl: Agentctl) -> None:
@@ -228,7 +228,7 @@ def test_a_change_can_be_read_by_a_program(harness: AdminHarness, agentctl: Agen
 
 def test_the_table_of_policies_and_the_effective_policy(harness: AdminHarness, agentctl: Agentctl) -> None:
     """What is set, where, until when; and what all come to in one engine."""
-    assert "there is no policy: vLLM's own configuration holds" in agentctl("get", "policies").stderr
+    assert "no policies; vLLM's own configuration is in force" in agentctl("get", "policies").stderr
     harness.engine("0")
     agentctl(*_SET, "recompute", "-l", "role=decode", "--wait")
     agentctl(
@@ -273,7 +273,7 @@ def test_pause_and_resume(harness: AdminHarness, agentctl: Agentctl) -> None:
     missing = agentctl("pause", "-l", "role=none")
     assert (missing.exit_code, missing.stderr) == (
         1,
-        "agentctl: no engine fits the selector; 'agentctl get engines -o wide' shows labels\n",
+        "agentctl: no engine matches the selector; 'agentctl get engines -o wide' shows labels\n",
     )
 
 

@@ -142,7 +142,7 @@ def test_trouble_has_a_line_of_its_own() -> None:
     history.add(AgentState(9, _NOW + 9, error="no agent answers"))
     assert "no answer for 8s" in text(screen(history, "name", 0, 80, 24, _NOW + 9))
     assert "no agent answers" in _shown(_history(AgentState(0, _NOW, error="no agent answers")))
-    assert "asking the agent" in _shown(History())
+    assert "waiting for the agent" in _shown(History())
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
         (["get", "events", "--limit", "0"], "0 is not in the range"),
         (
             ["get", "policy", "x", "--effective", "0"],
-            "--effective shows the merge of all policies; leave out NAME",
+            "--effective shows the merge of all policies; omit NAME",
         ),
         (["describe", "engine", "decode/"], "engine 'decode/' cannot be read; write its index (0)"),
         (["trace"], "Missing argument 'REQUEST_ID'"),
@@ -49,7 +49,7 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
         (["set-policy", "p", "--kv-load-failure", "x"], "'x' is not one of 'recompute', 'fail', 'auto'"),
         (
             ["set-policy", "p", "-f", "-"],
-            "-f brings the whole policy; leave out NAME and the flags of fields",
+            "-f reads the whole policy; omit NAME and the field flags",
         ),
         (["set-policy", "p", "--ttl", "soon"], "'soon' is not a duration"),
         (["apply"], "Missing option '--filename' / '-f'"),
@@ -74,7 +74,7 @@ def test_an_address_that_cannot_be_read_is_named(address: str) -> None:
     result = _run("get", "engines", address=address)
     assert (result.exit_code, result.stderr) == (
         2,
-        f"agentctl: address {address!r} cannot be read; write unix:///path/of/the/socket or host:port\n",
+        f"agentctl: address {address!r} is not valid; write unix:///path/of/the/socket or host:port\n",
     )
 
 

@@ -126,7 +126,7 @@ def test_the_table_of_events(filled: AdminHarness, agentctl: Agentctl) -> None:
     assert "requestClosed" not in event
     wrong = agentctl("get", "events", "--kind", "failure")
     assert wrong.exit_code == 2
-    assert "'failure' is no kind of event; use one of transfer_failure, " in wrong.stderr
+    assert "'failure' is not a kind of event; use one of transfer_failure, " in wrong.stderr
     filled.append(filled.source("0"), transfer_failure("req-3"))
     assert "there are older ones" in agentctl("get", "events", "--limit", "1").stderr
 
@@ -147,7 +147,7 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
         "hook eplb is not installed: no such method",
         "1 of 2 hooks installed",
         "entries: 9 produced, 2 stored, 4 pending, 0 dropped",
-        "3 entries are not accounted for; please report this",
+        "3 entries are unaccounted for; please report this",
     ):
         assert part in text
     missing = agentctl("describe", "engine", "9")

@@ -41,10 +41,10 @@ _PEER_STATES = ("", "active", "retired", "all")
 
 
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
-    """Return the selected engines with what their sources hold now."""
+    """Return the selected engines with the current state of their sources."""
     wanted = _ENGINE_STATES.get(request.state)
     if wanted is None:
-        raise ContractError(f"state is {request.state!r}; give connected, disconnected, or nothing for both")
+        raise ContractError(f"state is {request.state!r}; give connected, disconnected, or omit it for both")
     views = [
         view for view in selected_views(agent, selection_of(request.selector)) if view.connected in wanted
     ]
@@ -58,8 +58,8 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
         merged = merges.merged(merges.selected(target))
         engine = _engine(agent, view, target, merged, in_sync=view.key in holding)
         if view.facts is not None:
-            told = view.facts.data_parallel_size
-            engine.facts.data_parallel_size = max(told, servers.get(view.key.server, 0))
+            reported = view.facts.data_parallel_size
+            engine.facts.data_parallel_size = max(reported, servers.get(view.key.server, 0))
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
         response.engines.append(engine)
@@ -69,7 +69,7 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
 async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:
     """Return the peers of the selected engines."""
     if request.state not in _PEER_STATES:
-        raise ContractError(f"state is {request.state!r}; give active, retired or all, or nothing for active")
+        raise ContractError(f"state is {request.state!r}; give active, retired or all; the default is active")
     selection = selection_of(request.selector)
     all_targets = targets_by_key(agent)
     views = selected_views(agent, selection)
@@ -130,7 +130,7 @@ def _engine(
 
 
 def _set_present(engine: admin.Engine, hash_in_force: str) -> None:
-    """Put what is in force by the engine's answer; its snapshot may be older, and so may what that says is done."""
+    """Set the policy in force by the engine's answer, which may be newer than its snapshot."""
     status, facts = engine.policy, engine.facts
     if hash_in_force != status.hash and hash_in_force in ("", engine.wanted_hash):
         of_policy = hash_in_force != ""
@@ -141,13 +141,13 @@ def _set_present(engine: admin.Engine, hash_in_force: str) -> None:
 
 
 def _action(merged: Merged, section: str) -> str:
-    """Return what a policy says about a failed load; empty if it leaves that alone."""
+    """Return the action for failed loads; empty if the policy sets none."""
     given = merged.body.get(f"{section}.action")
     return "" if given is None else str(given.value)
 
 
 def _refusal(subscriber: Subscriber | None) -> str:
-    """Return why an engine refuses what it is to have; empty if it does not."""
+    """Return why an engine refuses its policy; empty if it does not."""
     if subscriber is None or not (subscriber.connected and subscriber.settled):
         return ""
     answer = subscriber.answer
@@ -159,7 +159,7 @@ def _refusal(subscriber: Subscriber | None) -> str:
 def _paused(subscriber: Subscriber | None, view: EngineView) -> bool:
     if subscriber is None or subscriber.answer is None or not (subscriber.connected and subscriber.settled):
         return view.paused
-    # What a refused push leaves an engine with that it does not pause, only the engine knows.
+    # After a refused push, only the engine knows whether it is paused.
     return subscriber.answer.paused or (bool(subscriber.answer.error) and view.paused)
 
 

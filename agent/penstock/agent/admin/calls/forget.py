@@ -1,4 +1,4 @@
-"""The call that forgets an engine or a peer."""
+"""``Forget``: drops an engine or a peer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 async def forget(agent: AgentContext, request: admin.ForgetRequest) -> admin.ForgetResponse:
-    """Forget an engine that is away, or a peer that is not in use, before its time."""
+    """Forget a disconnected engine, or a peer not in use, before --retire-after ends."""
     if request.HasField("engine") == bool(request.peer):
-        raise ContractError("give engine, or peer")
+        raise ContractError("give either engine or peer")
     who = author_and_reason(request.author, request.reason)
     if request.HasField("engine"):
         keys = [engine_key_of(request.engine)]

@@ -33,7 +33,7 @@ _DEFAULT_AUDIT = 100
 
 
 async def apply_policy(agent: AgentContext, request: admin.ApplyPolicyRequest) -> admin.ApplyPolicyResponse:
-    """Create or replace a policy, or tell what that would do."""
+    """Create or replace a policy; a dry run only returns the effect."""
     manifest = parse_manifest(request.manifest_json)
     check_confirmed(manifest, request.all)
     applied = await agent.store.apply(
@@ -46,7 +46,7 @@ async def apply_policy(agent: AgentContext, request: admin.ApplyPolicyRequest) -
 
 
 async def delete_policy(agent: AgentContext, request: admin.DeletePolicyRequest) -> admin.ApplyPolicyResponse:
-    """Remove a policy, or tell what that would do."""
+    """Delete a policy; a dry run only returns the effect."""
     applied = await agent.store.delete(
         request.name,
         author=request.author,
@@ -60,7 +60,7 @@ async def delete_policy(agent: AgentContext, request: admin.DeletePolicyRequest)
 async def rollback_policy(
     agent: AgentContext, request: admin.RollbackPolicyRequest
 ) -> admin.ApplyPolicyResponse:
-    """Make an earlier content a new generation, or tell what that would do."""
+    """Roll a policy back to an earlier revision; a dry run only returns the effect."""
     applied = await agent.store.rollback(
         request.name,
         to_generation=request.to_generation,
@@ -75,7 +75,7 @@ async def rollback_policy(
 async def list_policies(
     agent: AgentContext, request: admin.ListPoliciesRequest
 ) -> admin.ListPoliciesResponse:
-    """Return all policies, or the one of a name."""
+    """Return all policies, or the named one."""
     known = targets_by_key(agent).values()
     stands = policy_states(agent)
     giving = _giving(agent, known, stands.in_force | stands.paused)
@@ -85,7 +85,7 @@ async def list_policies(
         if request.name in {"", policy.manifest.name}
     ]
     if request.name and not found:
-        raise NotFoundError(f"there is no policy {request.name!r}; 'agentctl get policy' lists them")
+        raise NotFoundError(f"policy {request.name!r} does not exist; 'agentctl get policy' lists policies")
     return admin.ListPoliciesResponse(policies=found)
 
 
@@ -119,7 +119,7 @@ def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) 
 def _giving(
     agent: AgentContext, known: Iterable[Target], holding: Collection[EngineKey]
 ) -> dict[EngineKey, frozenset[str]]:
-    """Return by engine that is among those *holding* what they are to have: the policies that give a field of it."""
+    """Return the policies that set a field in each engine of *holding*, by engine."""
     found = {}
     for target in known:
         if target.key in holding:
@@ -137,7 +137,7 @@ def _policy(
 ) -> admin.Policy:
     name = stored.manifest.name
     selected = select(known, stored.manifest.spec.selector.selection)
-    # One that has expired, or that others outrank in each of its fields, is in force nowhere.
+    # An expired policy, or one outranked in every field, is in force nowhere.
     given = {target.key for target in selected if name in giving.get(target.key, ())}
     return admin.Policy(
         name=name,

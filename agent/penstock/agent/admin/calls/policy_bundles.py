@@ -1,4 +1,4 @@
-"""Policies as one document: export, and import of all or nothing."""
+"""Export of all policies as one document, and import of all or none."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 async def export_policies(
     agent: AgentContext, _: admin.ExportPoliciesRequest
 ) -> admin.ExportPoliciesResponse:
-    """Return all policies that do not belong to files: a file has its own.
-
-    What has expired is left out: it is in force nowhere.
-    """
+    """Return all policies except those of files and expired ones."""
     items = [
         policy.manifest.document()
         for policy in agent.store.policies()
@@ -34,7 +31,7 @@ async def export_policies(
 async def import_policies(
     agent: AgentContext, request: admin.ImportPoliciesRequest
 ) -> admin.ApplyPolicyResponse:
-    """Create or replace all policies of a bundle, or none; or tell what that would do."""
+    """Create or replace all policies of a bundle, or none; a dry run only returns the effect."""
     bundle = _read(request.manifests_json)
     present = {policy.manifest.canonical for policy in agent.store.policies()}
     expired = [manifest for manifest in bundle if manifest.expired(agent.now)]
@@ -56,7 +53,7 @@ async def import_policies(
             for item in applied.results
         ],
     )
-    response.warnings.extend(f"policy {manifest.name} has expired and is left out" for manifest in expired)
+    response.warnings.extend(f"policy {manifest.name} has expired and is skipped" for manifest in expired)
     response.warnings.extend(policy_warnings(agent, known, manifests, applied.after))
     return response
 
@@ -65,9 +62,9 @@ def _read(text: str) -> list[Manifest]:
     bundle = read_json(text, "the bundle")
     items = bundle.get("items") if isinstance(bundle, dict) and bundle.get("kind") == "List" else None
     if not isinstance(items, list):
-        raise ManifestError("the bundle is no object of kind List with items; see 'agentctl export'")
+        raise ManifestError("the bundle is not an object of kind List with items; see 'agentctl export'")
     if len(items) > MAX_POLICIES:
-        raise ManifestError(f"the bundle has {len(items)} policies, of at most {MAX_POLICIES}; split it")
+        raise ManifestError(f"the bundle has {len(items)} policies, the limit is {MAX_POLICIES}; split it")
     return [_item(number, item) for number, item in enumerate(items)]
 
 

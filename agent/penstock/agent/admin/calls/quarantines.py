@@ -1,4 +1,4 @@
-"""The calls about quarantine: an operator's orders, and how peers stand in each engine."""
+"""The calls about quarantine: operator orders, and the state of peers in each engine."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 _CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)
-# How far back in the log the reason of a quarantine is looked for.
+# Log entries searched for the reason of a quarantine.
 _CHANGES_READ = 2000
 
 
 async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineRequest) -> admin.Quarantine:
-    """Cut a peer off, or end its quarantine and keep it out of it, for a time."""
+    """Quarantine a peer, or end its quarantine and exempt it, until the ttl ends."""
     if request.state not in (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_CLOSED):
         raise ContractError("state must be OPEN (quarantine the peer) or CLOSED (lift its quarantine)")
     selection = selection_of(request.selector)
@@ -68,7 +68,7 @@ async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineReques
 async def list_quarantines(
     agent: AgentContext, request: admin.ListQuarantinesRequest
 ) -> admin.ListQuarantinesResponse:
-    """Return the peers that are cut off, or kept out of quarantine, in each selected engine."""
+    """Return the peers that are quarantined or exempt in each selected engine."""
     selection = selection_of(request.selector)
     check_engine_names(agent, selection)
     reported = _reported(agent, selection)
@@ -90,7 +90,7 @@ def _check_engines(agent: AgentContext, selection: Selection, *, adds: bool) -> 
         if adds and not subscriber.takes_quarantines:
             raise ImpossibleError(
                 f"engine {subscriber.target.key} cannot quarantine peers: its connector or its version of Penstock "
-                "does not know how; leave it out with --selector"
+                "does not support it; exclude it with --selector"
             )
 
 
@@ -114,7 +114,7 @@ def _orders(agent: AgentContext, selection: Selection) -> dict[PeerKey, Quaranti
 
 
 def _reasons(reader: Reader) -> dict[PeerKey, str]:
-    """Return why each peer stands as it does, by the newest changes of the log."""
+    """Return the reason of each peer's state, from the newest changes of the log."""
     found: dict[PeerKey, str] = {}
     keys = {source.epoch: source.key for source in reader.sources()}
     for logged, index in reader.scan(kinds=["quarantine_changed"], limit=_CHANGES_READ):
@@ -140,7 +140,7 @@ def _row(
         row = _ordered(order, _state_of(agent, place, order))
     row.key.CopyFrom(messages.key_message(key))
     if status is not None:
-        # What the engine has acknowledged is newer than its snapshot.
+        # An acknowledged order is newer than the snapshot.
         row.state = row.state or status.quarantine
         row.peer.engine_id = status.peer.engine_id
         if order is None and status.quarantine_until_unix_nano:
@@ -149,13 +149,13 @@ def _row(
 
 
 def ordered_states(agent: AgentContext, selection: Selection) -> dict[PeerKey, int]:
-    """Return how peers stand in the selected engines by the orders that these have acknowledged."""
+    """Return the state of peers in the selected engines, by the orders that these acknowledged."""
     states = {place: _state_of(agent, place, order) for place, order in _orders(agent, selection).items()}
     return {place: state for place, state in states.items() if state}
 
 
 def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> int:
-    """Return what an order means in an engine; unspecified while the engine has not acknowledged it."""
+    """Return the state that an order sets in an engine; unspecified until the engine acknowledges it."""
     subscriber = agent.feed.subscriber(place[0])
     if subscriber is None or subscriber.paused or subscriber.order_error(order.id) != "":
         return QUARANTINE_STATE_UNSPECIFIED
@@ -163,7 +163,7 @@ def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> in
 
 
 def _waiting(agent: AgentContext) -> Iterator[admin.Quarantine]:
-    """Yield the orders that wait for an engine to come."""
+    """Yield the orders that no present engine matches."""
     present = list(targets_by_key(agent).values())
     for order in agent.orders.quarantines():
         if order.left_nano(agent.orders.now_unix_nano) and not select(present, order.selection):

@@ -1,4 +1,4 @@
-"""``ListRequests``: which requests had trouble or wait, from the journal's index and the live snapshots."""
+"""``ListRequests``: outcomes and deferred requests, from the journal's index and the live snapshots."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans import Entry
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
-# Each of these says that the log has heard of a request.
+# Kinds of events that name a request.
 _KINDS = ("request_closed", "load_outcome", "transfer_failure", "deferral_start")
 _SORTS = ("", "age", "time")
-# Those are read one by one.
+# Each costs a read.
 MAX_REQUESTS = 10_000
 MAX_BYTES = 64 << 20
-# Of one request, the newest.
+# Newest entries read of one request.
 _MAX_ENTRIES = 512
 _BATCHES_KEPT = 16
-# Of a request that went with its engine; vLLM has no word for that.
+# Finish reason of a request lost with its engine; vLLM has none.
 _LOST = label(DeferralEnding, DEFERRAL_ENDING_ENGINE_LOST)
 _DEFAULT_REQUESTS = 100
 
@@ -51,18 +51,18 @@ _DEFAULT_REQUESTS = 100
 async def list_requests(
     agent: AgentContext, request: admin.ListRequestsRequest
 ) -> admin.ListRequestsResponse:
-    """Return the newest requests that are asked for, or those that wait now.
+    """Return the newest matching requests, or the deferred ones.
 
     Raises:
-        ContractError: an unknown order, a selector that cannot be read, or an outcome of what is not over.
+        ContractError: an unknown sort order, an invalid selector, or an outcome together with ``deferred``.
 
     """
     if request.sort not in _SORTS:
         raise ContractError(
-            f"sort {request.sort!r} is no order; use age (oldest first) or time (newest first)"
+            f"sort {request.sort!r} is not a sort order; use age (oldest first) or time (newest first)"
         )
     if request.deferred and request.outcome:
-        raise ContractError("a request that is deferred has no outcome yet; ask for one of the two")
+        raise ContractError("a deferred request has no outcome yet; give deferred or outcome")
     selection = selection_of(request.selector)
     limit = min(request.limit or _DEFAULT_REQUESTS, MAX_REQUESTS)
     since = since_unix_nano(request, agent.clock())
@@ -82,7 +82,7 @@ async def list_requests(
 
 
 class _RequestLog:
-    """The log by request, as much of it as *allowance* has."""
+    """The log by request, within a read budget."""
 
     def __init__(self, reader: Reader, allowance: ReadBudget) -> None:
         self._reader = reader
@@ -91,7 +91,7 @@ class _RequestLog:
         self._lost: dict[int, bool] = {}
 
     def entries(self, key: RequestKey) -> list[Entry]:
-        """Return what the log says about one request, the newest of it where that is much."""
+        """Return the newest entries of one request, at most 512."""
         found: list[Entry] = []
         for number in self._reader.request_batch_ids(key.request_id):
             if len(found) >= _MAX_ENTRIES or self._allowance.ends:
@@ -100,7 +100,7 @@ class _RequestLog:
         return found
 
     def lost(self, epoch: int) -> bool:
-        """Tell whether a source has gone: what it did not close it never will."""
+        """Return whether a source is gone, so that its open requests will never close."""
         if epoch not in self._lost:
             self._lost[epoch] = not self._reader.is_open(epoch)
         return self._lost[epoch]
@@ -109,7 +109,7 @@ class _RequestLog:
         entries = self._batches.pop(number, None)
         if entries is None:
             entries = self._read(number)
-        # Requests that follow each other are in few batches: the last ones that were used are kept.
+        # Consecutive requests share few batches: keep the last used ones.
         self._batches[number] = entries
         if len(self._batches) > _BATCHES_KEPT:
             del self._batches[next(iter(self._batches))]
@@ -130,7 +130,7 @@ class _RequestLog:
 def _logged_requests(
     reader: Reader, request: admin.ListRequestsRequest, selection: Selection, since: int, limit: int
 ) -> admin.ListRequestsResponse:
-    """Find the newest requests by the events that name them, then read what the log says about each."""
+    """Find the newest requests by the events that name them, then read the entries of each."""
     kinds = ("load_outcome",) if request.outcome else _KINDS
     scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=since)
     newest: dict[RequestKey, FoundEvent] = {}
@@ -146,7 +146,7 @@ def _logged_requests(
         if allowance.ends:
             break
         asked = found.event.load_outcome if request.outcome else None
-        # What the log says may be cut before anything of it was found.
+        # The read budget may end before its first entry.
         entries = log.entries(key) or [EventEntry(found.source, found.event)]
         facts = RequestFacts.of(key.request_id, entries)
         response.requests.append(_summary(facts, asked, engine_lost=log.lost(facts.source.epoch)))
@@ -166,13 +166,13 @@ def _matches(request: admin.ListRequestsRequest, found: FoundEvent) -> bool:
 
 
 def _summary(facts: RequestFacts, asked: LoadOutcome | None, *, engine_lost: bool) -> admin.RequestSummary:
-    """Say what became of a request: of the outcome that was *asked* for, or of the weightiest."""
+    """Summarize a request by the outcome *asked* for, or by its most severe one."""
     outcome = asked if asked is not None else facts.outcome
     cause = outcome if outcome is not None and outcome.mode else facts.cause
     summary = admin.RequestSummary(
         key=key_message(facts.source.key),
         request_id=facts.request_id,
-        # The caller's trace context comes with the end of the request.
+        # The trace context arrives with the end of the request.
         trace_id=facts.identity.trace_id if facts.closed is not None else "",
         outcome=outcome.outcome if outcome is not None else OUTCOME_UNSPECIFIED,
         mode=cause.mode if cause is not None else 0,  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The calls that follow a change into the engines: rollouts and the kill switch."""
+"""The streaming calls: rollout progress and the kill switch."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _LONGEST_TIMEOUT = 3600.0
 async def watch_rollout(
     agent: AgentContext, request: admin.WatchRolloutRequest
 ) -> AsyncIterator[admin.Rollout]:
-    """Follow a generation of the store until every selected engine has answered, or the time is up."""
+    """Stream the rollout of a store generation until every selected engine has answered, or the timeout."""
     present = agent.store.generation
     if request.store_generation > present:
         raise ContractError(
-            f"store generation {request.store_generation} does not exist yet; the newest is {present}"
+            f"store generation {request.store_generation} does not exist; the newest is {present}"
         )
     async for message in _follow(agent, selection_of(request.selector), request.timeout):
         yield message
 
 
 async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> AsyncIterator[admin.Rollout]:
-    """Pause or resume engines, then follow that until each has acknowledged it."""
+    """Pause or resume engines, and stream the progress until each has acknowledged."""
     selection = selection_of(request.selector)
     if selection.everything:
         await agent.pauses.set(

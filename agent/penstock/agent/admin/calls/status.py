@@ -1,4 +1,4 @@
-"""``GetStatus``: the agent about itself."""
+"""``GetStatus``: version, state and problems of the agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def get_status(agent: AgentContext, request: admin.GetStatusRequest) -> admin.AgentStatus:
-    """Return version, state and trouble of the agent; with ``try_backend``, whether spans can get to the backend."""
+    """Return version, state and problems of the agent; with ``try_backend``, also try to reach the trace backend."""
 
     def read(reader: Reader) -> tuple[int, int, int, int]:
         return reader.first(), reader.last(), _bytes(agent.state_dir), disk_usage(agent.state_dir).free
@@ -38,7 +38,7 @@ async def get_status(agent: AgentContext, request: admin.GetStatusRequest) -> ad
     for fill in agent.statuses:
         fill(status)
     if request.try_backend and status.otlp_endpoint and not status.otlp_error:
-        # The export knows only once it has a span to send.
+        # The exporter finds out only when it has a span to send.
         status.otlp_error = await agent.try_backend()
     return status
 
@@ -46,7 +46,7 @@ async def get_status(agent: AgentContext, request: admin.GetStatusRequest) -> ad
 def _bytes(directory: Path) -> int:
     total = 0
     for path in directory.iterdir():
-        # A file of SQLite's may go between the listing and the look.
+        # SQLite may remove a file between listing and stat.
         with suppress(FileNotFoundError):
             total += path.stat().st_size
     return total

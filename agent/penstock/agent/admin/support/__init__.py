@@ -1,4 +1,4 @@
-"""What the calls stand on: the context, the messages, and look-ups that several share."""
+"""Shared by the calls: their context, messages and look-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each engine has counted in all: the counters' fold, summed over peers and reasons. Pure."""
+"""Totals of an engine's counters over peers and reasons. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from penstock.agent.metrics import EngineRows, Metric
 
-# All that is read of the fold.
+# The metrics that :func:`engine_counters` reads.
 ENGINE_METRICS = frozenset(
     {c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFER_FAILURES, c.RECOMPUTED_TOKENS, c.LOAD_OUTCOMES}
 )
 
 
 def engine_counters(engine: EngineRows) -> admin.EngineCounters:
-    """Sum up one engine's series."""
+    """Return the totals of one engine's series."""
 
     def total(metric: Metric, takes: Callable[[dict[str, str]], bool] = lambda _: True) -> int:
         return clamp_unsigned(

@@ -37,7 +37,7 @@ def checked_peer(peer: str) -> str:
     """
     if not _PEER.fullmatch(peer):
         raise ContractError(
-            f"peer {peer!r} cannot be read; write its side channel's host:port ('agentctl get peers' lists them)"
+            f"peer {peer!r} is not valid; give its side channel as host:port ('agentctl get peers' lists them)"
         )
     return peer
 
@@ -60,7 +60,7 @@ def checked_ttl(ttl: Duration, most: timedelta, what: str) -> int:
     given = timedelta_of(ttl)
     if not _SHORTEST <= given <= most:
         raise ContractError(
-            f"{what} ends by itself: its ttl is {format_duration(given)}, "
+            f"the ttl of {what} is {format_duration(given)}; "
             f"give one from {format_duration(_SHORTEST)} to {format_duration(most)}"
         )
     return ttl.ToNanoseconds()

@@ -1,4 +1,4 @@
-"""What a change of policies does in the engines that are known, and what it will not do."""
+"""Effect of policy changes in the known engines: field changes, and warnings about what has no effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.manifest import FieldSource, Manifest, Merged
     from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
-# What only decides where the action leaves it open.
+# Fields that matter only with action auto.
 _ONLY_WITH_AUTO = {
     "kvLoadFailure": frozenset(
         {
@@ -34,16 +34,16 @@ _ONLY_WITH_AUTO = {
 }
 _OWN_ACTION = {"kvLoadFailure": "vLLM's own", "ecLoadFailure": "the connector's own"}
 
-# A quarantine changes the very failures that it is decided by; telemetry decides about no request.
+# Not simulated: a quarantine changes the failures it is based on; telemetry decides nothing.
 _NOT_OBSERVED = frozenset({"peerQuarantine", "telemetry"})
 
 
 _NIXL = frozenset({"NixlConnector", "NixlPullConnector", "NixlPushConnector"})
 
-# Its requests always wait for their loads, so none has run on blocks that fail.
+# Requests always wait for their loads, so none runs on blocks that failed.
 _ALWAYS_WAIT = _NIXL | {"MooncakeConnector"}
 
-# They have a NIXL child or not; the facts do not tell.
+# May have a NIXL child; the facts do not say.
 _PERHAPS = "MultiConnector"
 
 _DEADLINES = ("deferral.maxStartWait", "deferral.maxTransferWait")
@@ -53,33 +53,33 @@ Selected = tuple[str, ...]
 
 
 class MergedPolicies:
-    """What holds now under some policies, worked out once for all engines that the same ones of them select."""
+    """Merges of policies, computed once for all engines that the same policies select."""
 
     def __init__(self, policies: Iterable[Manifest], now: datetime) -> None:
         self._alive = {policy.name: policy for policy in policies if not policy.expired(now)}
         self._merged: dict[Selected, Merged] = {}
 
     def selected(self, target: Target) -> Selected:
-        """Return by which policies *target* is selected."""
+        """Return the policies that select *target*."""
         return tuple(policy.name for policy in policies_selecting(self._alive.values(), target))
 
     def merged(self, selected: Selected) -> Merged:
-        """Return what holds in engines that are selected so."""
+        """Return the merge for engines selected by *selected*."""
         if selected not in self._merged:
             self._merged[selected] = merge_policies(self._alive[name] for name in selected)
         return self._merged[selected]
 
 
 def check_confirmed(manifest: Manifest, confirmed: bool) -> None:
-    """Let a policy for every engine pass only if that is *confirmed*: a selector is easily left out.
+    """Require *confirmed* for a policy that selects every engine.
 
     Raises:
-        ManifestError: it is not.
+        ManifestError: it is not confirmed.
 
     """
     if not confirmed and manifest.spec.selector.selection.everything:
         raise ManifestError(
-            "spec.selector is empty, so the policy would hold in every engine, those that come later included; "
+            "spec.selector is empty: the policy would apply to every engine, including later ones; "
             "give a selector (--selector, --model), or confirm with --all",
             "spec.selector",
         )
@@ -91,9 +91,9 @@ def engine_changes(
     before: Sequence[Manifest],
     after: Sequence[Manifest],
 ) -> Iterator[admin.EngineChange]:
-    """Yield what changes in each engine that is *known*, field by field."""
+    """Yield the field changes in each *known* engine."""
     old, new = MergedPolicies(before, agent.now), MergedPolicies(after, agent.now)
-    # Most engines are selected by the same policies, so that the same changes in them.
+    # Most engines share their policies, and so their changes.
     found: dict[tuple[Selected, Selected], admin.EngineChange | None] = {}
     for key, target in sorted(known.items()):
         pair = old.selected(target), new.selected(target)
@@ -112,9 +112,9 @@ def policy_warnings(
     manifests: Iterable[Manifest],
     after: Sequence[Manifest],
 ) -> Iterator[str]:
-    """Yield what *manifests* will not do in the engines that are *known*, as some of *after*."""
+    """Yield warnings about *manifests*, which are part of *after*, in the *known* engines."""
     merges = MergedPolicies(after, agent.now)
-    # Each engine is looked at once: an import may bring as many policies as there can be.
+    # Merge once an engine: an import may have 256 policies.
     merged = cache(lambda key: merges.merged(merges.selected(known[key])))
     facts = {view.key: view.facts for view in agent.registry.engines() if view.facts is not None}
     manifests = list(manifests)
@@ -126,7 +126,7 @@ def policy_warnings(
 def _paused(
     agent: AgentContext, known: Mapping[EngineKey, Target], manifests: Iterable[Manifest]
 ) -> Iterator[str]:
-    """Say in one sentence which of the engines that *manifests* select hold them back."""
+    """Yield one warning that names the selected engines that are paused."""
     selections = [manifest.spec.selector.selection for manifest in manifests]
     paused = [
         str(key)
@@ -134,9 +134,8 @@ def _paused(
         if agent.pauses.is_paused(key) and any(selection.matches(target) for selection in selections)
     ]
     if paused:
-        many = len(paused) > 1
-        subject = f"engines {', '.join(paused)} are" if many else f"engine {paused[0]} is"
-        yield f"{subject} paused: {'they hold' if many else 'it holds'} this back until 'agentctl resume'"
+        subject = f"engines {', '.join(paused)} are" if len(paused) > 1 else f"engine {paused[0]} is"
+        yield f"{subject} paused: not in force there until 'agentctl resume'"
 
 
 def _warnings(
@@ -148,10 +147,10 @@ def _warnings(
 ) -> Iterator[str]:
     if manifest.spec.mode == "observe":
         for section in sorted(_NOT_OBSERVED & {path.partition(".")[0] for path in manifest.leaves}):
-            yield f"spec.{section} does nothing in mode observe: it is not simulated; try it with mode enforce on one engine"
+            yield f"spec.{section} has no effect in mode observe, which does not simulate it; try mode enforce on one engine"
     selected = select(known.values(), manifest.spec.selector.selection)
     if not selected:
-        yield f"policy {manifest.name} selects no engine that is known now; it waits for one"
+        yield f"policy {manifest.name} selects no known engine; it applies when one connects"
     for target in selected:
         yield from _unsupported(agent, manifest, target)
         found = merged(target.key)
@@ -165,15 +164,15 @@ def _warnings(
         for path in manifest.leaves:
             winner = given[path].policy if path in given else manifest.name
             if winner != manifest.name:
-                yield f"engine {target.key}: spec.{path} is given by policy {winner}, which ranks higher"
+                yield f"engine {target.key}: spec.{path} is set by policy {winner}, which ranks higher"
 
 
 def connector_shortfalls(paths: Collection[str], action: str, facts: EngineFacts) -> Iterator[str]:
-    """Yield a sentence for each thing that an engine will not do of what a policy sets.
+    """Yield a sentence for each policy field that the engine's KV connector cannot apply.
 
     Args:
-        paths: the fields that it sets, ``kvLoadFailure.action``.
-        action: ``kvLoadFailure.action`` that holds with it; empty for none.
+        paths: the fields that the policy sets, such as ``kvLoadFailure.action``.
+        action: the effective ``kvLoadFailure.action``; empty for none.
         facts: of the engine.
 
     """
@@ -213,7 +212,7 @@ def _unsupported(agent: AgentContext, manifest: Manifest, target: Target) -> Ite
         return
     for section in sorted({path.partition(".")[0] for path in manifest.leaves}):
         if _snake(section) not in subscriber.supported:
-            yield f"engine {target.key} does not know spec.{section} and will refuse the policy"
+            yield f"engine {target.key} does not support spec.{section} and will refuse the policy"
 
 
 def _snake(name: str) -> str:

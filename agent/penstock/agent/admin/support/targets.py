@@ -1,4 +1,4 @@
-"""Which engines there are, and which of them a request means."""
+"""Known engines, and those that a request selects."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class PolicyStates(NamedTuple):
-    """Engines by how they stand to what they are to have."""
+    """Engines by the state of their policy."""
 
     in_force: frozenset[EngineKey]
     paused: frozenset[EngineKey]
 
 
 def engine_key_of(message: EngineKeyMessage) -> EngineKey:
-    """Return the key that *message* says."""
+    """Return the key of a message."""
     return EngineKey(message.server, message.engine)
 
 
 def selection_of(selector: EngineSelector) -> Selection:
-    """Return what *selector* asks for.
+    """Return the selection of a selector message.
 
     Raises:
-        ContractError: its labels cannot be read, or its models are too many or too long.
+        ContractError: its labels are invalid, or its models are too many or too long.
 
     """
     if len(selector.models) > MAX_GLOBS or any(len(glob) > MAX_GLOB for glob in selector.models):
@@ -51,7 +51,7 @@ def selection_of(selector: EngineSelector) -> Selection:
 
 
 def source_target(source: Source) -> Target:
-    """Return what a selector sees of a source."""
+    """Return the selectable target of a source."""
     return Target(source.key, source.model, _with_role(source.labels, source.role))
 
 
@@ -66,14 +66,14 @@ def known_engines(agent: AgentContext) -> list[KnownEngine]:
 
 
 def targets_by_key(agent: AgentContext) -> dict[EngineKey, Target]:
-    """Return all engines that the registry or the feed knows; the feed's word counts more."""
+    """Return all engines of the registry and the feed; the feed's data takes precedence."""
     found = {item.target.key: item.target for item in known_engines(agent)}
     found |= {subscriber.target.key: subscriber.target for subscriber in agent.feed.subscribers()}
     return found
 
 
 def policy_states(agent: AgentContext) -> PolicyStates:
-    """Return where what engines are to have is in force, and where a pause holds it back, by their own word."""
+    """Return the engines that acknowledged their policy, and those where a pause holds it back."""
     engines = rollout_progress(agent.feed, known_engines(agent), Selection(), agent.clock())
     return PolicyStates(
         frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
@@ -85,7 +85,7 @@ def find_target(agent: AgentContext, key: EngineKey) -> Target:
     """Return the engine of that key.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: no such engine.
 
     """
     known_targets = targets_by_key(agent)
@@ -95,16 +95,16 @@ def find_target(agent: AgentContext, key: EngineKey) -> Target:
 
 
 def selected_views(agent: AgentContext, selection: Selection) -> list[EngineView]:
-    """Return the engines of the registry that *selection* means, ordered by key."""
+    """Return the selected engines of the registry, ordered by key."""
     all_targets = targets_by_key(agent)
     return [view for view in agent.registry.engines() if selection.matches(all_targets[view.key])]
 
 
 def check_engine_names(agent: AgentContext, selection: Selection) -> Mapping[EngineKey, Target]:
-    """Return all engines, by name.
+    """Return all engines by key.
 
     Raises:
-        NotFoundError: there is none of a name that *selection* gives.
+        NotFoundError: *selection* names an unknown engine.
 
     """
     known = targets_by_key(agent)
@@ -114,21 +114,21 @@ def check_engine_names(agent: AgentContext, selection: Selection) -> Mapping[Eng
 
 
 def selected_targets(agent: AgentContext, selection: Selection) -> list[Target]:
-    """Return the engines that *selection* means now.
+    """Return the selected engines.
 
     Raises:
-        NotFoundError: there is none, or not one of those that it names.
+        NotFoundError: none matches, or *selection* names an unknown engine.
 
     """
     known = check_engine_names(agent, selection)
     found = select(known.values(), selection)
     if not found:
-        raise NotFoundError("no engine fits the selector; 'agentctl get engines -o wide' shows labels")
+        raise NotFoundError("no engine matches the selector; 'agentctl get engines -o wide' shows labels")
     return found
 
 
 def subscribed_engines(agent: AgentContext, found: list[Target]) -> Iterator[Subscriber]:
-    """Yield those of *found* that are in the policy feed now."""
+    """Yield the connected subscribers among *found*."""
     for target in found:
         subscriber = agent.feed.subscriber(target.key)
         if subscriber is not None and subscriber.connected:
