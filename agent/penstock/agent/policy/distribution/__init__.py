@@ -1,4 +1,4 @@
-"""Agent -> engine, as in xDS: full state per push, nonce, ACK/NACK, roll-out."""
+"""Agent to engine, as in xDS: full state per push, nonce, ACK/NACK, rollout."""
 
 from __future__ import annotations
 

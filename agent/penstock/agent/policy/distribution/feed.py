@@ -1,6 +1,6 @@
-"""What every engine is to have, is sent, and has answered. No IO and no waiting: ``watch.py`` is the service.
+"""Desired state, pushes and answers of all engines. No IO, no waiting; ``service.py`` has the streams.
 
-Every push is the full state. The first one is due as soon as the engine has subscribed.
+Every push is the full state. The first one is due at once after Subscribe.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MAX_LABELS = 128
 MAX_FIELDS = 128
 MAX_TEXT = 1024
 MAX_SECRET_BYTES = 64
-# A wall clock that is set back must not make an expiry late by more than this.
+# Maximum delay of an expiry if the wall clock is set back.
 _LONGEST_SLEEP = 30.0
 
 _log = structlog.get_logger(__name__)
 
 
 class _Desired(NamedTuple):
-    """What an engine is to have, and whether that is new."""
+    """The desired state of an engine, and whether it is new."""
 
     is_new: bool
     schedule: PolicySchedule
@@ -48,7 +48,7 @@ class _Desired(NamedTuple):
 
 
 class PolicyFeed:
-    """What is known of every engine's policy. One loop, except :meth:`wanted`."""
+    """The policy state of every engine. One loop, except :meth:`wanted`."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class PolicyFeed:
         clock: Clock = time.time,
         patience: float = 10.0,
     ) -> None:
-        """Follow *store*, *pauses* and *orders*.
+        """Subscribe to *store*, *pauses* and *orders*.
 
         Args:
-            holders: which process speaks for each engine; shared with the ingest.
-            clock: seconds since the epoch; expiries run by it.
-            patience: seconds that a push may go unanswered before it is sent again, or a newer one overtakes it.
+            holders: the owning process of each engine; shared with the ingest.
+            clock: seconds since the epoch; used for expiries.
+            patience: seconds until an unanswered push is sent again, with the newest state.
 
         """
         self._schedules = EffectivePolicies(store)
@@ -80,34 +80,34 @@ class PolicyFeed:
         self._end = tuple(part.subscribe(self._refresh) for part in (store, pauses, orders))
 
     def subscribers(self) -> list[Subscriber]:
-        """Return what is known of every engine that ever subscribed, ordered by key."""
+        """Return all engines that ever subscribed, ordered by key."""
         return [subscriber for _, subscriber in sorted(self._subscribers.items())]
 
     def subscriber(self, key: EngineKey) -> Subscriber | None:
-        """Return what is known of one engine."""
+        """Return the subscriber of an engine; None if it never subscribed."""
         return self._subscribers.get(key)
 
     def wanted(self, key: EngineKey) -> str | None:
-        """Return the hash that *key* is to have now; empty for vLLM's own configuration. From any thread.
+        """Return the desired hash of *key*; empty for vLLM's own configuration. Any thread.
 
-        None until it has subscribed in this life of the agent: what selects it is not known before.
+        None until the engine has subscribed: its labels are unknown before.
         """
         subscriber = self._subscribers.get(key)
         return subscriber.wanted.hash_at(self._clock()) if subscriber is not None else None
 
     def close(self) -> None:
-        """End all streams; the engines keep what they have and come back later."""
+        """End all streams; the engines keep their policy and reconnect."""
         self.closing = True
         for end in self._end:
             end()
         self._wake_all()
 
     def add_stream(self, subscribe: Subscribe) -> Subscriber:
-        """Take an engine's stream in; one that it had before is replaced.
+        """Add the stream of an engine; replaces its earlier one.
 
         Raises:
-            ContractError: what it says of itself breaks a bound.
-            HeldError: another process, which is connected, holds the engine.
+            ContractError: Subscribe exceeds a limit.
+            HeldError: another connected process owns the engine.
             FullError: too many engines are connected.
 
         """
@@ -121,23 +121,23 @@ class PolicyFeed:
         if replaced is not None:
             if not subscribe.secret and replaced.connected and replaced.epoch != subscriber.epoch:
                 _log.warning(
-                    "two engines subscribe under one name and take it from each other, unless one is just ending; "
-                    "give each server of the pod a PENSTOCK_SERVER of its own",
+                    "two engines subscribe under one name and replace each other, unless one is just ending; "
+                    "set a different PENSTOCK_SERVER for each server of the pod",
                     engine=str(target.key),
                 )
-            # Its stream, if it is still there, sees that it was replaced, and ends.
+            # Its stream, if still open, sees the replacement and ends.
             replaced.wake.notify()
         return subscriber
 
     def end_stream(self, subscriber: Subscriber) -> None:
-        """Note that a stream has ended; what was last known of the engine stays."""
+        """Mark a stream as ended; the last state of the engine stays."""
         subscriber.connected = False
         if subscriber.ownership is not None:
             self._holders.leave(subscriber.ownership)
         self.changed.notify()
 
     def forget(self, key: EngineKey) -> None:
-        """Let go of what is known of an engine that is not connected."""
+        """Drop the state of a disconnected engine."""
         subscriber = self._subscribers.get(key)
         if subscriber is not None and not subscriber.connected:
             del self._subscribers[key]
@@ -145,11 +145,11 @@ class PolicyFeed:
             self.changed.notify()
 
     def is_current(self, subscriber: Subscriber) -> bool:
-        """Tell whether no newer stream of the same engine has taken over, and no process has taken it back."""
+        """Return whether the stream is the engine's newest, and its process still owns the engine."""
         return not subscriber.ousted and self._subscribers.get(subscriber.target.key) is subscriber
 
     def next_push(self, subscriber: Subscriber) -> bytes | None:
-        """Return the push that is due now, serialized, which counts as sent; None if there is none."""
+        """Return the serialized push that is due, and record it as sent; None if none is due."""
         now = self._clock()
         desired = self._recompute(subscriber, now)
         if not subscriber.due(now, self._patience):
@@ -159,11 +159,11 @@ class PolicyFeed:
         push.drills.extend(drill_message(drill, moment) for drill in desired.drills)
         push.quarantines.extend(quarantine_message(order, moment) for order in desired.quarantines)
         self.changed.notify()
-        # The schedule is the same in many engines, and was serialized with the first one's push.
+        # Many engines share the schedule, which is serialized once.
         return push.SerializeToString() + desired.schedule.encoded(datetime.fromtimestamp(now, UTC))
 
     def seconds_until_due(self, subscriber: Subscriber) -> float:
-        """Return the seconds until a push is due although nothing changes."""
+        """Return the seconds until the next push is due without a change."""
         now = self._clock()
         times = [*subscriber.wanted.begins[:1]]
         times += [order.ends_unix_nano / 1e9 for kind in self._orders_for(subscriber) for order in kind]
@@ -173,10 +173,10 @@ class PolicyFeed:
         return min([_LONGEST_SLEEP, *(max(time - now, 0.001) for time in times)])
 
     def on_report(self, subscriber: Subscriber, report: Report) -> None:
-        """Take what an engine reports after its Subscribe.
+        """Apply a report of an engine after its Subscribe.
 
         Raises:
-            ContractError: it is nothing that may come then.
+            ContractError: the report is of a wrong kind.
 
         """
         kind = report.WhichOneof("message")
@@ -200,20 +200,20 @@ class PolicyFeed:
         else:
             raise ContractError(f"a report is {kind or 'empty'}; send ack, nack or moved after Subscribe")
         if subscriber.due(now, self._patience) or subscriber.due_at(now, self._patience) is not None:
-            # Else there is nothing to do before its time, and no stream is to wake up for each answer to a change.
+            # Otherwise nothing is due: do not wake the stream for every answer.
             subscriber.wake.notify()
         self.changed.notify()
 
     def _forget_one(self) -> None:
         gone = next((key for key, item in self._subscribers.items() if not item.connected), None)
         if gone is None:
-            raise FullError(f"{MAX_ENGINES} engines have subscribed already; run another agent")
+            raise FullError(f"{MAX_ENGINES} engines are subscribed, the limit; run another agent")
         self.forget(gone)
 
     def _orders_for(
         self, subscriber: Subscriber
     ) -> tuple[tuple[FaultDrill, ...], tuple[QuarantineOrder, ...]]:
-        """Leave out what the engine would refuse anyway."""
+        """Return the orders of an engine, without those that it would refuse."""
         target = subscriber.target
         return (
             self._orders.drills_for(target) if subscriber.faults_allowed else (),
@@ -223,7 +223,7 @@ class PolicyFeed:
     def _refresh(self) -> None:
         now = self._clock()
         for subscriber in self._subscribers.values():
-            # Else neither what is to be pushed has changed, nor when.
+            # Otherwise neither the push nor its time has changed.
             if self._recompute(subscriber, now).is_new:
                 subscriber.wake.notify()
         self.changed.notify()

@@ -1,6 +1,6 @@
-"""The ``PolicyFeed`` service: one task a stream, so that a hung engine holds nobody else.
+"""The ``PolicyFeed`` service: one task a stream, so that a hung engine blocks no other.
 
-It takes reports as bytes, so that their size is looked at before they are parsed.
+Reports arrive as bytes: their size is checked before they are parsed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 
-# How long a subscriber may take to say who it is.
+# Seconds until Subscribe must arrive.
 _HELLO_DEADLINE = 10.0
-# Of an engine that says why it refuses each of its orders. The worst that a body of this size can hold is 35 MiB, for a moment.
+# Room for a refusal of every order. Parsed, such a body takes at most 35 MiB for a moment.
 MAX_REPORT_BYTES = 512 << 10
-# An engine answers pushes, one at a time; what comes faster is read later.
+# An engine answers one push at a time; faster reports are delayed.
 _REPORTS_PER_SECOND, _REPORTS_BURST = 50.0, 500.0
-# How long an acknowledgement waits for others; a change reaches all engines of a pod in less.
+# Seconds that an acknowledgement waits for others; a change reaches all engines of a pod in less.
 ANSWER_LOG_SECONDS = 0.5
 _MAX_ENGINES_NAMED = 16
 
@@ -42,19 +42,19 @@ class PolicyFeedService:
     """Carries pushes and answers between a feed and its engines."""
 
     def __init__(self, feed: PolicyFeed, count_refused: Callable[[str], None] = lambda _: None) -> None:
-        """Serve *feed*; *count_refused* takes the reason, in a word, why a process was kept out by another one."""
+        """Serve *feed*; *count_refused* is called with the reason for a refused subscription."""
         self._feed = feed
         self._count_refused = count_refused
         self._answers = AnswerLog()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a server registers: bytes in, pushes out that are serialized already."""
+        """Return the gRPC handler: bytes in, serialized pushes out."""
         watch: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self.watch)
         name = DESCRIPTOR.services_by_name["PolicyFeed"].full_name
         return grpc.method_handlers_generic_handler(name, {"Watch": watch})
 
     async def watch(self, _: object, context: Context) -> None:
-        """Serve one EngineCore until either side ends the stream."""
+        """Serve the stream of one EngineCore."""
         try:
             subscriber = await self._enter(context)
         except PenstockError as error:
@@ -77,7 +77,7 @@ class PolicyFeedService:
         if isinstance(broken, PenstockError):
             await refuse(context, broken)
         if not self._feed.is_current(subscriber):
-            await context.abort(grpc.StatusCode.ABORTED, "a newer stream of the same engine took over")
+            await context.abort(grpc.StatusCode.ABORTED, "replaced by a newer stream of the same engine")
 
     async def _enter(self, context: Context) -> Subscriber:
         try:
@@ -85,7 +85,7 @@ class PolicyFeedService:
         except TimeoutError:
             body = grpc.aio.EOF
         if not isinstance(body, bytes):
-            raise ContractError("no Subscribe came; send one first")
+            raise ContractError("no Subscribe received; send it first")
         first = _parse(body)
         if first.WhichOneof("message") != "subscribe":
             raise ContractError(f"the first report is {first.WhichOneof('message')}; send Subscribe first")
@@ -97,7 +97,7 @@ class PolicyFeedService:
             push = self._feed.next_push(subscriber)
             if push is not None:
                 await context.write(push)
-            # If something has changed meanwhile this returns at once.
+            # Returns at once if something changed meanwhile.
             await subscriber.wake.wait(seen, self._feed.seconds_until_due(subscriber))
 
     async def _read(self, subscriber: Subscriber, context: Context) -> None:
@@ -139,14 +139,14 @@ class AnswerLog:
         for (hash_, paused), keys in engines.items():
             names = list(keys)
             more = {"more": len(names) - _MAX_ENGINES_NAMED} if len(names) > _MAX_ENGINES_NAMED else {}
-            what = "pause acknowledged, which holds the policy back" if paused else "policy acknowledged"
+            what = "pause acknowledged; the policy is held back" if paused else "policy acknowledged"
             _log.info(what, engines=names[:_MAX_ENGINES_NAMED], hash=hash_, paused=paused, **more)
 
 
 def _parse(body: bytes) -> Report:
     if len(body) > MAX_REPORT_BYTES:
         raise ContractError(
-            f"the report has {len(body)} bytes, at most {MAX_REPORT_BYTES} are taken; cut its texts"
+            f"the report has {len(body)} bytes, the limit is {MAX_REPORT_BYTES}; cut its texts"
         )
     try:
         return Report.FromString(body)

@@ -1,4 +1,4 @@
-"""What a policy is: its schema, its validation, how several are merged. Pure."""
+"""The policy manifest: schema, validation, merge. Pure."""
 
 from __future__ import annotations
 

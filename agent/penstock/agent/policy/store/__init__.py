@@ -1,4 +1,4 @@
-"""policy.db: generations, the audit log, its bound."""
+"""``policy.db``: policies with generations, and a bounded audit log."""
 
 from __future__ import annotations
 
