@@ -161,7 +161,7 @@ def test_an_order_that_waits_for_its_engine_is_listed(harness: AdminHarness) -> 
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"peer": "prefill-0"}, "peer 'prefill-0' cannot be read; write its side channel's host:port"),
+        ({"peer": "prefill-0"}, "peer 'prefill-0' is not valid; give its side channel as host:port"),
         ({"peer": ""}, "peer '' cannot be read"),
         ({"ttl": None}, "a quarantine order ends by itself: its ttl is 0s, give one from 1s to 24h"),
         ({"ttl": {"seconds": 86401}}, "its ttl is 24h1s, give one from 1s to 24h"),
@@ -186,7 +186,7 @@ def test_an_engine_that_cannot_quarantine_is_named(harness: AdminHarness) -> Non
     assert details.startswith("engine 0 cannot quarantine peers: ")
     code, details = _fails(harness.stub.SetQuarantine, _quarantine(selector={"labels": "role=none"}))
     assert code is grpc.StatusCode.NOT_FOUND
-    assert "no engine fits the selector" in details
+    assert "no engine matches the selector" in details
     harness.stub.SetQuarantine(_quarantine(state=QUARANTINE_STATE_CLOSED))
 
 
@@ -249,7 +249,7 @@ def test_a_drill_is_refused_where_faults_are_not_allowed(harness: AdminHarness) 
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert details == (
         "engine 1 does not allow faults: not started with PENSTOCK_ALLOW_FAULTS=1 in its environment; "
-        "restart it so, or leave it out with --selector"
+        "restart it with that, or exclude it with --selector"
     )
     assert harness.orders.drills() == []
 
@@ -275,16 +275,16 @@ def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
         ({"ttl": {"seconds": 3601}}, "its ttl is 1h1s, give one from 1s to 1h"),
         (
             {"mode": FAILURE_MODE_LATE_READ},
-            "mode late_read of channel kv cannot be rehearsed; use one of handshake, setup,",
+            "mode late_read of channel kv cannot be injected; use one of handshake, setup,",
         ),
-        ({"mode": FAILURE_MODE_LOAD}, "mode load of channel kv cannot be rehearsed"),
-        ({"channel": CHANNEL_EC}, "mode handshake of channel ec cannot be rehearsed; use one of load"),
-        ({"channel": CHANNEL_EPLB}, "channel eplb cannot be rehearsed; use channel kv or ec"),
+        ({"mode": FAILURE_MODE_LOAD}, "mode load of channel kv cannot be injected"),
+        ({"channel": CHANNEL_EC}, "mode handshake of channel ec cannot be injected; use one of load"),
+        ({"channel": CHANNEL_EPLB}, "channel eplb cannot be injected; use channel kv or ec"),
         ({"peer": "prefill 0"}, "peer 'prefill 0' cannot be read"),
         ({"mode": 0}, "delay 0s does not go with mode slow"),
         (
             {"mode": 0, "delay": {"seconds": 61}},
-            "delay 1m1s does not go with mode slow; use a time up to 60s",
+            "delay 1m1s is not valid for mode slow; use up to 60s",
         ),
         ({"delay": {"seconds": 1}}, "delay 1s does not go with mode handshake"),
     ],

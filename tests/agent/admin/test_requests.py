@@ -236,7 +236,7 @@ def test_an_answer_that_is_too_large_is_cut_or_refused_with_a_sentence(
     with pytest.raises(grpc.RpcError) as caught:
         _ask(harness)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert caught.value.details() == "the answer has 0 MiB, at most 0 are sent; ask for less of it"
+    assert caught.value.details() == "the response has 0 MiB, the limit is 0; narrow the request"
 
 
 def test_questions_take_turns(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:

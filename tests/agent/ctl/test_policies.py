@@ -91,8 +91,8 @@ def test_an_engine_that_does_not_answer_is_named_at_the_deadline(
     harness.source("3")
     result = agentctl(*_SET, "recompute", "--wait", "--timeout", "200ms")
     assert result.exit_code == 1
-    assert "engine 3 waiting: it has not subscribed to policies" in result.stdout
-    assert result.stderr.endswith("policy p is not in force in 1 of 1 engines: 3 is still waiting\n")
+    assert "engine 3 waiting: not subscribed to policies" in result.stdout
+    assert result.stderr.endswith("policy p is not in force in 1 of 1 engine: 3 is still waiting\n")
     assert _spec(harness)["kvLoadFailure"] == action("recompute")
 
 
@@ -205,7 +205,7 @@ def test_rollback_and_delete_wait_for_the_engines_they_touch(
     again = agentctl("delete", "policy", "p")
     assert (again.exit_code, again.stderr) == (
         1,
-        "agentctl: there is no policy 'p'; 'agentctl get policy' lists them\n",
+        "agentctl: policy 'p' does not exist; 'agentctl get policy' lists policies\n",
     )
     lines = agentctl("get", "audit", "p").stdout.splitlines()
     assert lines[0].split() == ["AGE", "AUTHOR", "ACTION", "NAME", "GENERATION", "REASON"]

@@ -154,7 +154,7 @@ def test_what_an_engine_does_not_know_is_warned_of_and_refused_by_it(
     )
     result = agentctl("set-policy", "p", "--all", "--quarantine-failures", "3", "--wait")
     assert result.exit_code == 1
-    assert "engine 0 does not know spec.peerQuarantine and will refuse the policy" in result.stderr
+    assert "engine 0 does not support spec.peerQuarantine and will refuse the policy" in result.stderr
     assert "0 refused it (kvLoadFailure.action: no quarantine here)" in result.stderr
 
 
@@ -203,7 +203,7 @@ def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentct
     for path in ("deferral", "kvLoadFailure.action.x", "nonsense", ""):
         wrong = agentctl("set-policy", "p", "--all", "--unset", path)
         assert wrong.exit_code == 2
-        assert f"--unset {path} is not set; set are kvLoadFailure.action, " in wrong.stderr
+        assert f"--unset {path} is not set; set fields: kvLoadFailure.action, " in wrong.stderr
 
 
 _SPECS = st.recursive(

@@ -23,4 +23,4 @@ def test_who_stops_waiting_is_told_that_the_change_stays(capsys: pytest.CaptureF
         follow_rollout(rollouts(), "policy p", quiet=False)
     captured = capsys.readouterr()
     assert captured.out == "engine 0 waiting\n"
-    assert captured.err.startswith("no longer waiting for policy p: it stays as ordered")
+    assert captured.err.startswith("no longer waiting for policy p; the change stays")

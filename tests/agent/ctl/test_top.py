@@ -124,7 +124,7 @@ def test_what_an_engine_would_do_is_not_what_it_does() -> None:
     shown = _shown(_history(_sample(0, paused, _engine("1", in_sync=False, sources=cores))))
     assert "paused (would be auto)" in shown
     assert "auto (late)" not in shown
-    assert "2 under one name" in shown
+    assert "2 share a name" in shown
     assert "policy: not in force in 2 engines" in shown
 
 
@@ -133,7 +133,7 @@ def test_trouble_has_a_line_of_its_own() -> None:
     late = _engine("0", in_sync=False)
     for sample, words in (
         (_sample(0, late, degraded="disk full", otlp_error="x"), "agent: disk full"),
-        (_sample(0, late, otlp_error="x"), "policy: not in force in 1 engines"),
+        (_sample(0, late, otlp_error="x"), "policy: not in force in 1 engine;"),
         (_sample(0, _engine("0"), otlp_error="no route"), "traces: no route"),
     ):
         assert words in _shown(_history(sample))
@@ -186,8 +186,8 @@ def test_an_engine_that_is_away_and_a_peer_in_quarantine_stand_first() -> None:
         )
     )
     shown = _shown(history).splitlines()
-    assert shown[4].split()[:3] == ["1", "unknown", "away"]
-    assert shown[8].split()[:4] == ["b", "0", "quarantine", "open"]
+    assert shown[4].split()[:3] == ["1", "unknown", "disconnected"]
+    assert shown[8].split()[:3] == ["b", "0", "quarantined"]
 
 
 def test_what_does_not_fit_is_counted_and_can_be_scrolled_to() -> None:

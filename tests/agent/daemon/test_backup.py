@@ -32,9 +32,9 @@ async def test_places_that_are_none(state, tmp_path):
     """Each is one sentence that says what to give instead."""
     (tmp_path / "file").touch()
     for target, sentence in (
-        (Path("relative"), "is no absolute path"),
-        (tmp_path / "file", "is there already"),
-        (tmp_path / "nowhere" / "x", "is no directory"),
+        (Path("relative"), "is not an absolute path"),
+        (tmp_path / "file", "exists already"),
+        (tmp_path / "nowhere" / "x", "is not a directory"),
     ):
         with pytest.raises(ImpossibleError, match=sentence):
             write_backup(state, target)
@@ -55,7 +55,7 @@ async def test_a_backup_that_is_stopped(state, tmp_path, monkeypatch):
     """It says so, and leaves nothing behind."""
     monkeypatch.setattr("penstock.agent.admin.calls.backup._PAGES", 1)
     asked = iter([False, False])
-    with pytest.raises(ImpossibleError, match="the agent is stopping; the backup was given up"):
+    with pytest.raises(ImpossibleError, match="the agent is stopping; the backup was cancelled"):
         write_backup(state, tmp_path / "copy", lambda: next(asked, True))
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
@@ -104,7 +104,7 @@ def test_sigterm_does_not_wait_for_a_backup():
                 assert agent.stop(signal.SIGTERM) == 0
                 _, told = asking.communicate(timeout=60)
             assert asking.returncode == 2
-            assert "the agent is stopping; the backup was given up" in told
+            assert "the agent is stopping; the backup was cancelled" in told
             assert not list(directory.glob("*copy*"))
         finally:
             agent.stop()

@@ -51,7 +51,7 @@ async def test_a_pause_is_no_policy_in_force() -> None:
     with capture_logs() as lines:
         log.add(subscriber)
         log.flush()
-    assert [line["event"] for line in lines] == ["pause acknowledged, which holds the policy back"]
+    assert [line["event"] for line in lines] == ["pause acknowledged; the policy is held back"]
 
 
 async def test_a_line_comes_by_itself_and_a_refusal_is_in_none(served: FeedServer) -> None:

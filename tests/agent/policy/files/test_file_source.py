@@ -216,7 +216,7 @@ async def test_what_is_refused_leaves_everything_as_it_was(directory: Path, stor
         await _settled(source)
         await _settled(source)
     assert [(log["event"], log["log_level"], log["in_force"]) for log in logs] == [
-        ("policy files refused; the last good ones stay in force", "error", 1)
+        ("policy files refused; the last valid ones stay in force", "error", 1)
     ]
     sentence = "b.yaml:1: apiVersion is missing; use penstock.dev/v1alpha1"
     assert logs[0]["error"] == source.status.error == sentence
@@ -254,7 +254,7 @@ async def test_a_start_does_not_wait_for_ever(
     store.subscribe(taken.set)
     with capture_logs() as logs:
         await source.start()
-    assert [log["event"][:41] for log in logs] == ["policy files cannot be read in time; what"]
+    assert [log["event"][:29] for log in logs] == ["policy files not read in time"]
     await asyncio.wait_for(taken.wait(), 60)
     await source.stop()
     assert _held(store) == {"a": "auto"}
@@ -263,11 +263,11 @@ async def test_a_start_does_not_wait_for_ever(
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
-        ("a.yaml", b"", "a.yaml:1: there is no policy"),
+        ("a.yaml", b"", "a.yaml:1: the file has no policy"),
         ("a.yaml", b"x: 1\nb: \xff\n", "a.yaml:2: this is not UTF-8; save it as UTF-8"),
         ("a.yaml", b"#" * (512 * 1024 + 1), "has more than 524288 bytes of policies"),
-        ("b.yaml", None, "is no regular file"),
-        ("only", None, "has no file *.yaml or *.yml; to have no policies, write one with kind: List and items: []"),
+        ("b.yaml", None, "is not a regular file"),
+        ("only", None, "has no file *.yaml or *.yml; for no policies, write one with kind: List and items: []"),
     ],
 )  # fmt: skip
 async def test_what_is_no_policy_file_is_refused(
@@ -293,7 +293,7 @@ async def test_too_many_files(directory: Path, store: PolicyStore) -> None:
         write(directory / f"p{number}.yaml", _text(f"p{number}"))
     source = _source(directory, store)
     await _settled(source)
-    assert "has 65 files, of at most 64; put policies together" in source.status.error
+    assert "has 65 files, the limit is 64; combine policies" in source.status.error
 
 
 async def test_a_full_store_is_tried_again(directory: Path, store: PolicyStore) -> None:
@@ -317,7 +317,7 @@ async def test_a_takeover_is_said_aloud(directory: Path, store: PolicyStore) -> 
     with capture_logs() as logs:
         await _settled(source)
     assert (logs[0]["policy"], logs[0]["file"], logs[0]["author"]) == ("a", "file:a.yaml", "me@host")
-    assert "takes a policy over that was set by hand" in logs[0]["event"]
+    assert "takes over a policy that was set by hand" in logs[0]["event"]
     assert store.policies()[0].owner == "file:a.yaml"
 
 

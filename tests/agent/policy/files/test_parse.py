@@ -53,8 +53,8 @@ def test_all_documents_of_all_files_are_policies() -> None:
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
-        ({"a.yaml": ""}, "a.yaml:1: there is no policy; to have none, remove the file or write kind: List and items: []"),
-        ({"a.yaml": "# later\n---\n"}, "a.yaml:1: there is no policy"),
+        ({"a.yaml": ""}, "a.yaml:1: the file has no policy; remove it, or write kind: List and items: []"),
+        ({"a.yaml": "# later\n---\n"}, "a.yaml:1: the file has no policy"),
         ({"a.yaml": "a: [\n"}, "a.yaml:2: this is not YAML: "),
         ({"a.yaml": "3"}, "a.yaml:1: the manifest is 3; write one object"),
         ({"a.yaml": "kind: List\nitems: 3\n"}, "a.yaml:2: a List has no items; write items: [] for none"),
@@ -66,13 +66,13 @@ def test_all_documents_of_all_files_are_policies() -> None:
         ({"a.yaml": _policy(**{"{name: base}": "{}"})}, "a.yaml:3: metadata.name is missing; use 1 to 63 lower-case letters"),
         ({"a.yaml": _policy(decode="true")}, "a.yaml:5: policy 'base': spec.selector.matchLabels.role is true; use labels and their values, as quoted text"),
         ({"a.yaml": _policy() + "  expiresAt: 30m\n"}, "a.yaml:7: policy 'base': spec.expiresAt is '30m'; use a point in time with its zone"),
-        ({"a.yaml": _policy() + "  priority: 900\n"}, "a.yaml:4: policy 'base': spec.priority is 900, which is break-glass; give spec.expiresAt"),
+        ({"a.yaml": _policy() + "  priority: 900\n"}, "a.yaml:4: policy 'base': spec.priority is 900, which is break-glass; set spec.expiresAt"),
         ({"a.yaml": _policy() + f"  priority: 900\n  expiresAt: {(NOW + timedelta(hours=5)).isoformat()}\n"}, "a.yaml:8: policy 'base': spec.expiresAt is 2026-11-20T17:00:00Z, but a policy of priority 900 may last at most 4h"),
         ({"a.yaml": _policy() + "---\n" + _policy(recompute="x")}, "a.yaml:13: policy 'base': spec.kvLoadFailure.action is 'x'"),
-        ({"a.yaml": _policy(), "b.yaml": _policy() + "---\n" + _policy(base="b")}, "b.yaml:1: policy 'base' is in a.yaml:1 already; leave one"),
-        ({"a.yaml": _policy() + "---\n" + _policy()}, "a.yaml:8: policy 'base' is in a.yaml:1 already; leave one"),
+        ({"a.yaml": _policy(), "b.yaml": _policy() + "---\n" + _policy(base="b")}, "b.yaml:1: policy 'base' is in a.yaml:1 already; keep one"),
+        ({"a.yaml": _policy() + "---\n" + _policy()}, "a.yaml:8: policy 'base' is in a.yaml:1 already; keep one"),
         ({"a.yaml": _policy(**{"metadata:": "metadata: {name: x}\nmetadata:"})}, "a.yaml:4: 'metadata' is there twice, first in line 3; leave one"),
-        ({"a.yaml": "---\n".join(_policy(base=f"p{n}") for n in range(257))}, "there are more than 256 policies; put some together"),
+        ({"a.yaml": "---\n".join(_policy(base=f"p{n}") for n in range(257))}, "there are more than 256 policies; combine some"),
         ({"a.yaml": _policy().replace("spec:", f"  annotations: {{{', '.join(f'n{n}: {chr(120) * 4096}' for n in range(17))}}}\nspec:").replace("{name: base}", "\n  name: base")}, "a.yaml:1: policy 'base': the manifest has more than 65536 bytes"),
     ],
 )  # fmt: skip

@@ -143,7 +143,9 @@ def inject_fault(
     if not quiet:
         ends = client.hinted(f"'agentctl drill stop {drill.id}' stops it")
         say(f"drill {drill.id} started: {drill_words(drill)}; {ends}")
-    last = follow_order(client, request.selector, timeout, f"drill {drill.id}", "drill running", quiet=quiet)
+    last = follow_order(
+        client, request.selector, timeout, f"drill {drill.id}", "running the drill", quiet=quiet
+    )
     if quiet:
         del drill.engines[:]
         drill.engines.extend(last.engines)

@@ -104,9 +104,9 @@ def _set(
     client.call("SetQuarantine", request)
     _warn_of_a_stranger(client, peer)
     what, done = (
-        (f"the quarantine of {peer}", f"{peer} quarantined")
+        (f"the quarantine of {peer}", f"quarantining {peer}")
         if adds
-        else (f"the end of the quarantine of {peer}", f"{peer} exempt")
+        else (f"the end of the quarantine of {peer}", f"exempting {peer}")
     )
     last = follow_order(client, chosen, timeout, what, done, quiet=output != "table")
     if output != "table":

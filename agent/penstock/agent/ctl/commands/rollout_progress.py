@@ -125,7 +125,7 @@ def _judge(last: admin.Rollout, what: str, done: str, *, ends: bool) -> None:
         else ""
     )
     raise FailedError(
-        f"{what} is not in force in {len(bad)} of {len(last.engines)} engines: {', '.join(bad)}{paused}"
+        f"{what} is not in force in {len(bad)} of {words.count(len(last.engines), 'engine')}: {', '.join(bad)}{paused}"
     )
 
 

@@ -43,7 +43,9 @@ def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Fi
             found += _source(source, subject, paused=engine.paused)
     if not any(finding.level == WRONG for finding in found):
         hooks = sum(hook.installed for source in engine.sources for hook in source.hooks)
-        found.insert(0, Finding(OK, subject, f"connected, {hooks} hooks installed, policy in force"))
+        found.insert(
+            0, Finding(OK, subject, f"connected, {text.count(hooks, 'hook')} installed, policy in force")
+        )
     return found
 
 
