@@ -207,7 +207,7 @@ def apply(client: Client, paths: tuple[str, ...], **how: Any) -> None:
     default=None,
     help="The generation ('agentctl get audit NAME' lists them).  [default: the previous one]",
 )
-@click.option("--reason", default="", help="Why, for the audit log.")
+@click.option("--reason", default="", help="Reason, for the audit log.")
 @with_change
 @with_client
 def rollback(
@@ -227,7 +227,7 @@ def rollback(
 
 @click.command("policy")
 @click.argument("name", type=POLICY)
-@click.option("--reason", default="", help="Why, for the audit log.")
+@click.option("--reason", default="", help="Reason, for the audit log.")
 @with_if_generation
 @with_change
 @with_client

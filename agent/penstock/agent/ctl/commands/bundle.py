@@ -41,7 +41,7 @@ def export(client: Client, output: str) -> None:
 
 @click.command("import")
 @with_paths("Output of 'export', or manifests; - for standard input. May be repeated.")
-@click.option("--reason", default="", help="Why, for the audit log.")
+@click.option("--reason", default="", help="Reason, for the audit log.")
 @with_all
 @with_change
 @with_client

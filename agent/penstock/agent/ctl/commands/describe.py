@@ -106,7 +106,7 @@ def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) ->
         yield f"Wanted: {item.wanted_hash or words.short_hash('')}; policy in force not reported yet"
     for field in effective.fields:
         text = f"{field.field} = {field.new_value}, by policy {field.new_policy}"
-        # What is not in force must not read as if it were.
+        # A field not in force must be marked.
         yield text if item.in_sync else words.paused(text) if item.paused else f"wanted: {text}"
     for step in effective.schedule[1:]:
         fields = ", ".join(

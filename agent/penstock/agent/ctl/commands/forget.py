@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey as Key
 
-_with_reason = click.option("--reason", default="", help="Why, for the audit log.")
+_with_reason = click.option("--reason", default="", help="Reason, for the audit log.")
 
 
 @click.group()

@@ -29,7 +29,7 @@ def with_order(function: F) -> F:
     options = (
         with_engines,
         with_selector,
-        click.option("--reason", default="", help="Why, for the audit log."),
+        click.option("--reason", default="", help="Reason, for the audit log."),
         with_timeout,
         with_output(),
     )

@@ -31,7 +31,7 @@ def _with_targets(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.argument("engines", nargs=-1, type=ENGINE, metavar="[ENGINE]..."),
         with_selector,
-        click.option("--reason", default="", help="Why, for the audit log."),
+        click.option("--reason", default="", help="Reason, for the audit log."),
         click.option(
             "--timeout",
             type=DURATION,

@@ -48,7 +48,7 @@ _REASON = "penstock.dev/reason"
     metavar="FIELD",
     help="Remove a field, such as kvLoadFailure.maxRecomputeTokens, deferral or expiresAt.",
 )
-@click.option("--reason", help="Why, for the audit log.")
+@click.option("--reason", help="Reason, for the audit log.")
 @with_if_generation
 @with_all
 @with_change

@@ -1,4 +1,4 @@
-"""What doctor checks. Pure but for the socket probe."""
+"""The checks of ``agentctl doctor``. Pure except for the socket probe."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _INTEGERS = frozenset(
 
 
 class FieldKind(Enum):
-    """How a field is printed."""
+    """The printed form of a field."""
 
     # In RFC 3339, with nanoseconds; omitted if unset.
     MOMENT = auto()
@@ -150,7 +150,7 @@ def _duration(nano: int) -> Duration:
 
 
 class _Enum:
-    """What :func:`label` needs of an enum."""
+    """Adapts an enum descriptor to :func:`label`."""
 
     def __init__(self, descriptor: Any) -> None:
         self.DESCRIPTOR = descriptor

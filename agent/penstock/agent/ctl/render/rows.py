@@ -165,7 +165,7 @@ def _policy(item: admin.Engine) -> str:
 
 
 def status_words(item: admin.Engine) -> str:
-    """Say whether an engine is there, whether it is one, and whether it is paused."""
+    """Return an engine's status: connected, disconnected, paused, or a shared name."""
     if not item.connected:
         return text.style("disconnected", "red")
     if (number := len(cores(item))) > 1:
