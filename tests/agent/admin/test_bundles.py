@@ -108,7 +108,7 @@ def test_an_import_says_what_becomes_of_each_policy_and_engine(harness: AdminHar
             ("kvLoadFailure.action", "recompute", "auto")
         ]
         assert list(response.warnings) == [
-            "engine 0: spec.kvLoadFailure.action is given by policy new, which ranks higher"
+            "engine 0: spec.kvLoadFailure.action is set by policy new, which ranks higher"
         ]
     (entry,) = harness.stub.ListAudit(admin.ListAuditRequest(name="new")).entries
     assert (entry.action, entry.author, entry.reason) == ("import", "me", "moved")

@@ -163,7 +163,7 @@ def test_an_order_that_waits_for_its_engine_is_listed(harness: AdminHarness) -> 
     [
         ({"peer": "prefill-0"}, "peer 'prefill-0' is not valid; give its side channel as host:port"),
         ({"peer": ""}, "peer '' cannot be read"),
-        ({"ttl": None}, "a quarantine order ends by itself: its ttl is 0s, give one from 1s to 24h"),
+        ({"ttl": None}, "the ttl of a quarantine order is 0s; give one from 1s to 24h"),
         ({"ttl": {"seconds": 86401}}, "its ttl is 24h1s, give one from 1s to 24h"),
         ({"state": QUARANTINE_STATE_HALF_OPEN}, "state must be OPEN"),
         ({"selector": {"labels": "=="}}, "selector term '==' cannot be read"),
@@ -268,10 +268,10 @@ def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"rate": 0}, "rate 0 is no share of the attempts; use a number above 0 and up to 1"),
+        ({"rate": 0}, "rate 0 is not a share of attempts; use a number above 0 and up to 1"),
         ({"rate": 1.5}, "rate 1.5 is no share"),
         ({"rate": float("nan")}, "rate nan is no share"),
-        ({"ttl": None}, "a fault drill ends by itself: its ttl is 0s, give one from 1s to 1h"),
+        ({"ttl": None}, "the ttl of a fault drill is 0s; give one from 1s to 1h"),
         ({"ttl": {"seconds": 3601}}, "its ttl is 1h1s, give one from 1s to 1h"),
         (
             {"mode": FAILURE_MODE_LATE_READ},

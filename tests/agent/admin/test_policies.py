@@ -88,8 +88,8 @@ def test_warnings_tell_what_a_change_will_not_do(harness: AdminHarness) -> None:
     ]
     harness.engine("0", supported=("kv_load_failure",))
     assert list(_apply(harness, "late", deferral={"maxStartWait": "1s"}).warnings) == [
-        "engine 0 does not know spec.deferral and will refuse the policy",
-        "engine 0: spec.kvLoadFailure.action is given by policy early, which ranks higher",
+        "engine 0 does not support spec.deferral and will refuse the policy",
+        "engine 0: spec.kvLoadFailure.action is set by policy early, which ranks higher",
     ]
     trial = _apply(harness, "trial", mode="observe", priority=200, peerQuarantine={"failures": 3})
     assert trial.warnings[0] == (

@@ -136,5 +136,5 @@ def test_if_generation_is_compare_and_set(harness: AdminHarness, agentctl: Agent
     _write(tmp_path / "q.yaml", document("q"))
     two = agentctl("apply", "--all", "-f", str(tmp_path), "--if-generation", "0")
     assert (two.exit_code, two.stderr) == (
-        2, "agentctl: --if-generation is about one policy, and here are 2\n",
+        2, "agentctl: --if-generation takes one policy, not 2\n",
     )  # fmt: skip

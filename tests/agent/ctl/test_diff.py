@@ -64,7 +64,7 @@ def test_generations_of_a_policy(harness: AdminHarness, agentctl: Agentctl) -> N
     assert _cells(agentctl("diff", "policy", "p"))[0] == ["FIELD", "GENERATION 3", "NOTHING"]
     for arguments, words in (
         (("q",), "policy 'q' never existed"),
-        (("p", "--generation", "9"), "no generation 9 in the audit log; there are 1, 2, 3"),
+        (("p", "--generation", "9"), "no generation 9 in the audit log; it has 1, 2, 3"),
     ):
         result = agentctl("diff", "policy", *arguments)
         assert (result.exit_code, words in result.stderr) == (1, True)
@@ -162,7 +162,7 @@ def test_two_engines_of_a_pod(two: AdminHarness, agentctl: Agentctl) -> None:
     assert not {"kvEngineId", "labels.POD_NAME"} & rows.keys()
     assert lines[-1] == "handshakes between them fail as incompatible: kv_cache_dtype"
     alike = agentctl("diff", "engine", "0", "0", "--exit-code")
-    assert (alike.exit_code, alike.stdout) == (0, "engines 0 and 0 are alike\n")
+    assert (alike.exit_code, alike.stdout) == (0, "engines 0 and 0 do not differ\n")
     assert agentctl("diff", "engine", "0", "1", "--exit-code").exit_code == 1
     assert agentctl("diff", "engine", "0", "9").exit_code == 1
 

@@ -44,7 +44,7 @@ def test_a_wait_for_a_paused_engine_fails_with_a_sentence(harness: AdminHarness,
     wanted = _wanted(harness)
     assert f"engine 0 paused (would be {wanted})\n" in result.stdout
     assert result.stderr == (
-        "warning: engine 0 is paused: it holds this back until 'agentctl resume'\n"
+        "warning: engine 0 is paused: not in force there until 'agentctl resume'\n"
         f"agentctl: policy p is not in force in 1 of 1 engine: 0 is paused (would be {wanted}); "
         "'agentctl resume' ends a pause\n"
     )

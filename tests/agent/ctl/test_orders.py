@@ -45,7 +45,7 @@ def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
     assert added.stderr == f"warning: no engine knows peer {_PEER}; 'agentctl get peers' lists them\n"
     header, row = _cells(agentctl("quarantine", "list"))
     assert header == ["ENGINE", "PEER", "STATE", "REASON", "UNTIL", "AUTHOR"]
-    assert row[:4] == ["0", _PEER, "open", "INC-7"]
+    assert row[:4] == ["0", _PEER, "quarantined", "INC-7"]
     assert row[4] in {"in 30m", "in 29m"}
     assert "@" in row[5]
     lifted = agentctl("quarantine", "lift", _PEER, "0")
@@ -146,8 +146,8 @@ def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl
             2,
             "mode handshake cannot be injected in channel ec; use one of load",
         ),
-        (["--all", "--rate", "2"], 2, "rate 2 is no share of the attempts"),
-        (["--all", "--ttl", "2h"], 2, "its ttl is 2h, give one from 1s to 1h"),
+        (["--all", "--rate", "2"], 2, "rate 2 is not a share of attempts"),
+        (["--all", "--ttl", "2h"], 2, "the ttl of a fault drill is 2h; give one from 1s to 1h"),
         (["--all"], 1, "engine 0 does not allow faults: not started with PENSTOCK_ALLOW_FAULTS=1"),
     ],
 )

@@ -186,7 +186,7 @@ def test_an_engine_that_is_away_and_a_peer_in_quarantine_stand_first() -> None:
         )
     )
     shown = _shown(history).splitlines()
-    assert shown[4].split()[:3] == ["1", "unknown", "disconnected"]
+    assert shown[4].split()[:3] == ["1", "unknown", "down"]
     assert shown[8].split()[:3] == ["b", "0", "quarantined"]
 
 

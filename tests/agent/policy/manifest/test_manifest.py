@@ -52,7 +52,7 @@ _SENTENCES = [
     ({"selector": {"matchLabels": {"canary": True}}}, "selector.matchLabels.canary", "spec.selector.matchLabels.canary is true; use labels and their values, as quoted text"),
     ({"selector": {"matchExpressions": [{"key": "a", "operator": "in", "values": ["b"]}]}}, "selector.matchExpressions[0].operator", "spec.selector.matchExpressions[0].operator is 'in'; use one of In, NotIn, Exists, DoesNotExist"),
     ({"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "selector.matchExpressions[0]", "spec.selector.matchExpressions[0].values must be given with operator In"),
-    ({"selector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}, "selector.matchExpressions[0]", "spec.selector.matchExpressions[0].values must be left out with operator Exists"),
+    ({"selector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}, "selector.matchExpressions[0]", "spec.selector.matchExpressions[0].values must be omitted with operator Exists"),
     ({"selector": {"matchExpressions": [{"key": "a"}]}}, "selector.matchExpressions[0].operator", "spec.selector.matchExpressions[0].operator is missing; use one of In, NotIn, Exists, DoesNotExist"),
     ({"priority": 1001}, "priority", "spec.priority is 1001; use a whole number from 0 to 1000"),
     ({"mode": "shadow"}, "mode", "spec.mode is 'shadow'; use one of enforce, observe"),

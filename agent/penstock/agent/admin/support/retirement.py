@@ -122,9 +122,7 @@ class Retirement:
         """
         if key not in self._away():
             if key not in self._connected():
-                raise NotFoundError(
-                    f"engine {str(key)!r} does not exist; 'agentctl get engines' lists engines"
-                )
+                raise NotFoundError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
             raise ImpossibleError(f"engine {key} is connected; stop it first, or unset its PENSTOCK_ENDPOINT")
         await self._audit("forget-engine", f"engine {key}", author, reason)
         await self._forget(key, author)

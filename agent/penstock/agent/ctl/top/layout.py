@@ -148,7 +148,7 @@ def _engine_cells(row: EngineRow, now: float) -> list[Piece]:
 
 def _status(row: EngineRow) -> Piece:
     if not row.connected:
-        return Piece("disconnected", BAD)
+        return Piece("down", BAD)
     if row.cores > 1:
         return Piece(f"{row.cores} share a name", BAD)
     return Piece("paused", WARN) if row.paused else Piece("up")
