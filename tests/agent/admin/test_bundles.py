@@ -130,7 +130,7 @@ def test_what_files_own_and_what_has_expired_is_not_exported(harness: AdminHarne
         ("{", grpc.StatusCode.INVALID_ARGUMENT, "the bundle is not JSON"),
         ("[]", grpc.StatusCode.INVALID_ARGUMENT, "the bundle is not an object of kind List with items; see 'agentctl export'"),
         ('{"kind": "List", "items": 3}', grpc.StatusCode.INVALID_ARGUMENT, "the bundle is not an object of kind List"),
-        (_bundle(*[{}] * 257), grpc.StatusCode.INVALID_ARGUMENT, "the bundle has 257 policies, of at most 256; split it"),
+        (_bundle(*[{}] * 257), grpc.StatusCode.INVALID_ARGUMENT, "the bundle has 257 policies, the limit is 256; split it"),
         (_bundle(document("a"), 3), grpc.StatusCode.INVALID_ARGUMENT, "policy 'items[1]': the manifest is 3; write one object"),
         (_bundle(document("a"), document("b", priority=-1)), grpc.StatusCode.INVALID_ARGUMENT, "policy 'b': spec.priority is -1; use a whole number from 0 to 1000"),
         (_bundle(document("a"), document("b", priority=900, expiresAt="2999-01-01T00:00:00Z")), grpc.StatusCode.INVALID_ARGUMENT, "policy 'b': spec.expiresAt is 2999-01-01T00:00:00Z, but a policy of priority 900 may last at most 4h"),

@@ -162,9 +162,9 @@ def test_an_order_that_waits_for_its_engine_is_listed(harness: AdminHarness) -> 
     ("fields", "sentence"),
     [
         ({"peer": "prefill-0"}, "peer 'prefill-0' is not valid; give its side channel as host:port"),
-        ({"peer": ""}, "peer '' cannot be read"),
+        ({"peer": ""}, "peer '' is not valid"),
         ({"ttl": None}, "the ttl of a quarantine order is 0s; give one from 1s to 24h"),
-        ({"ttl": {"seconds": 86401}}, "its ttl is 24h1s, give one from 1s to 24h"),
+        ({"ttl": {"seconds": 86401}}, "the ttl of a quarantine order is 24h1s; give one from 1s to 24h"),
         ({"state": QUARANTINE_STATE_HALF_OPEN}, "state must be OPEN"),
         ({"selector": {"labels": "=="}}, "selector term '==' cannot be read"),
     ],
@@ -269,10 +269,10 @@ def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
     ("fields", "sentence"),
     [
         ({"rate": 0}, "rate 0 is not a share of attempts; use a number above 0 and up to 1"),
-        ({"rate": 1.5}, "rate 1.5 is no share"),
-        ({"rate": float("nan")}, "rate nan is no share"),
+        ({"rate": 1.5}, "rate 1.5 is not a share"),
+        ({"rate": float("nan")}, "rate nan is not a share"),
         ({"ttl": None}, "the ttl of a fault drill is 0s; give one from 1s to 1h"),
-        ({"ttl": {"seconds": 3601}}, "its ttl is 1h1s, give one from 1s to 1h"),
+        ({"ttl": {"seconds": 3601}}, "the ttl of a fault drill is 1h1s; give one from 1s to 1h"),
         (
             {"mode": FAILURE_MODE_LATE_READ},
             "mode late_read of channel kv cannot be injected; use one of handshake, setup,",
@@ -280,13 +280,13 @@ def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
         ({"mode": FAILURE_MODE_LOAD}, "mode load of channel kv cannot be injected"),
         ({"channel": CHANNEL_EC}, "mode handshake of channel ec cannot be injected; use one of load"),
         ({"channel": CHANNEL_EPLB}, "channel eplb cannot be injected; use channel kv or ec"),
-        ({"peer": "prefill 0"}, "peer 'prefill 0' cannot be read"),
-        ({"mode": 0}, "delay 0s does not go with mode slow"),
+        ({"peer": "prefill 0"}, "peer 'prefill 0' is not valid"),
+        ({"mode": 0}, "delay 0s is not valid for mode slow"),
         (
             {"mode": 0, "delay": {"seconds": 61}},
             "delay 1m1s is not valid for mode slow; use up to 60s",
         ),
-        ({"delay": {"seconds": 1}}, "delay 1s does not go with mode handshake"),
+        ({"delay": {"seconds": 1}}, "delay 1s is not valid for mode handshake"),
     ],
 )
 def test_a_drill_out_of_bounds_is_refused(
