@@ -1,7 +1,4 @@
-"""From messages to tables, lines and trees. Pure.
-
-The face holds what ``agentctl --help`` needs; the modules that load protobuf or YAML are imported by name.
-"""
+"""From messages to tables, lines and trees. Pure; only what ``agentctl --help`` needs is in the face."""
 
 from __future__ import annotations
 
