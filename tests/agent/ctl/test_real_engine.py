@@ -118,10 +118,7 @@ def test_an_engine_without_leave_is_left_alone(agent: AgentProcess) -> None:
     try:
         refused = _agentctl(agent, "inject-fault", "--mode", "transfer", "--all")
         assert refused.exit_code == 1
-        assert (
-            "engine 0 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1"
-            in refused.stderr
-        )
+        assert "engine 0 does not allow faults: not started with PENSTOCK_ALLOW_FAULTS=1" in refused.stderr
         assert runtime.policy.directives.drills == ()
     finally:
         runtime.stop(5.0)

@@ -19,7 +19,7 @@ from penstock.agent.errors import ContractError, HeldError
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
 from penstock.agent.policy.distribution.feed import PolicyFeed
-from penstock.agent.policy.manifest.merge import effective
+from penstock.agent.policy.manifest.merge import effective_schedule
 from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
@@ -201,12 +201,12 @@ class World:
         report = Report.FromString(link.up.pop(index))
         if link.subscriber is not None:
             try:
-                self.feed.take(link.subscriber, report)
+                self.feed.on_report(link.subscriber, report)
             except ContractError:
                 self.end_at_agent(link)
         elif report.WhichOneof("message") == "subscribe":
             try:
-                link.subscriber = self.feed.enter(report.subscribe)
+                link.subscriber = self.feed.add_stream(report.subscribe)
             except HeldError:
                 self.end_at_agent(link)
         else:
@@ -215,7 +215,7 @@ class World:
     def end_at_agent(self, link: Link) -> None:
         """Let the agent see that a stream has ended, or end it."""
         if link.at_agent and link.subscriber is not None:
-            self.feed.leave(link.subscriber)
+            self.feed.end_stream(link.subscriber)
         link.at_agent = False
         link.up.clear()
 
@@ -224,7 +224,7 @@ class World:
         subscriber = link.subscriber
         if subscriber is None or not link.at_agent:
             return
-        while self.feed.holds(subscriber):
+        while self.feed.is_current(subscriber):
             push = self.feed.next_push(subscriber)
             if push is None:
                 return
@@ -273,7 +273,7 @@ class World:
             return
         manifests = [policy.manifest for policy in self.store.policies()]
         for engine in self.engines:
-            steps = effective(manifests, engine.target, datetime.fromtimestamp(self.now, UTC))
+            steps = effective_schedule(manifests, engine.target, datetime.fromtimestamp(self.now, UTC))
             self.admitted.setdefault(engine.key, {""}).update(step.merged.hash for step in steps)
 
     def pass_time(self, seconds: float) -> None:
