@@ -10,7 +10,7 @@ from penstock.instrumentation.core.constants import COMPONENT_WORKER
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.telemetry import exporter
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES
-from penstock.instrumentation.telemetry.bounds import ROWS_MAX
+from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX
 from penstock.instrumentation.telemetry.encoder import TEXT_MAX
 
 from tests.support.agent.agent import wait_until

@@ -265,7 +265,7 @@ class Exporter(BackgroundThread):
         # An agent that does not read gets no more of them, and a suspected batch is judged without.
         if self._stream is None or self._stream.backlog or self._suspect:
             return
-        from penstock.instrumentation.telemetry.bounds import bound  # noqa: PLC0415  (not before the first emit)
+        from penstock.instrumentation.telemetry.snapshot_limits import bound  # noqa: PLC0415  (not before the first emit)
         from penstock.instrumentation.telemetry.encoder import BATCH_BYTES  # noqa: PLC0415
         from penstock.proto.v1.ingest_pb2 import Batch  # noqa: PLC0415
 
