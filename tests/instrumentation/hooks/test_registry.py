@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER
 from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.registry import (
-    Extension,
-    HookRegistry,
-    HookState,
-    InstanceState,
-    Requirement,
-)
+from penstock.instrumentation.hooks.registry import HookRegistry, HookState
+from penstock.instrumentation.hooks.requirements import Extension, InstanceState, Requirement
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:
@@ -237,7 +232,7 @@ def test_uninstall_all_goes_backwards(registry: HookRegistry) -> None:
     registry.uninstall_all()
     assert order == ["c", "b", "a"]
     assert not any(state.installed for state in registry.report())
-    assert guard.counts.take()[("hook.a", "ValueError")] == 1
+    assert guard.counts.drain()[("hook.a", "ValueError")] == 1
 
 
 def test_report_is_in_the_snapshot(registry: HookRegistry) -> None:
