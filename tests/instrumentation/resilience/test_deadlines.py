@@ -10,7 +10,7 @@ from penstock.instrumentation.resilience.deadlines import (
     Deadlines,
     Overdue,
     WaitKind,
-    exceeded,
+    exceeded_deadline,
 )
 from penstock.instrumentation.resilience.policy import Deferral
 
@@ -46,7 +46,7 @@ def test_limits_of_a_policy(deferral, limits):
 )
 def test_which_deadline_a_wait_was_over(limits, transfer, end, over):
     """Of a wait from 100 on: the first deadline that it was over, counted as when it would have been enforced."""
-    assert exceeded(limits, 100, transfer, end) == over
+    assert exceeded_deadline(limits, 100, transfer, end) == over
 
 
 def test_start_wait():
@@ -54,9 +54,9 @@ def test_start_wait():
     deadlines = Deadlines()
     deadlines.begin("r", 100)
     assert deadlines.next_due(LIMITS) == 130
-    assert deadlines.take_overdue(LIMITS, 130) == []
-    assert deadlines.take_overdue(LIMITS, 131) == [Overdue("r", WaitKind.START, 31, 30)]
-    assert deadlines.take_overdue(LIMITS, 1000) == []
+    assert deadlines.pop_overdue(LIMITS, 130) == []
+    assert deadlines.pop_overdue(LIMITS, 131) == [Overdue("r", WaitKind.START, 31, 30)]
+    assert deadlines.pop_overdue(LIMITS, 1000) == []
     assert len(deadlines) == 0
 
 
@@ -66,8 +66,8 @@ def test_transfer_wait_counts_from_the_start():
     deadlines.begin("r", 100)
     deadlines.started("r", 129)
     assert deadlines.next_due(LIMITS) == 134
-    assert deadlines.take_overdue(LIMITS, 134) == []
-    assert deadlines.take_overdue(LIMITS, 135) == [Overdue("r", WaitKind.TRANSFER, 6, 5)]
+    assert deadlines.pop_overdue(LIMITS, 134) == []
+    assert deadlines.pop_overdue(LIMITS, 135) == [Overdue("r", WaitKind.TRANSFER, 6, 5)]
 
 
 def test_repeated_polls_change_nothing():
@@ -86,10 +86,10 @@ def test_live_change_applies_to_those_that_wait():
     """A shorter limit ends a wait that began before it, a longer one lets it go on, and none waits for ever."""
     deadlines = Deadlines()
     deadlines.begin("r", 0)
-    assert deadlines.take_overdue(NONE, 10**18) == []
+    assert deadlines.pop_overdue(NONE, 10**18) == []
     assert deadlines.next_due(NONE) is None
-    assert deadlines.take_overdue(DeadlineLimits(max_start_wait_ns=60), 50) == []
-    assert [each.request_id for each in deadlines.take_overdue(DeadlineLimits(max_start_wait_ns=10), 50)] == [
+    assert deadlines.pop_overdue(DeadlineLimits(max_start_wait_ns=60), 50) == []
+    assert [each.request_id for each in deadlines.pop_overdue(DeadlineLimits(max_start_wait_ns=10), 50)] == [
         "r"
     ]
 
@@ -112,7 +112,7 @@ def test_a_start_reported_late_counts_from_the_later_one():
     deadlines.begin("b", 0)
     deadlines.started("a", 20)
     deadlines.started("b", 10)
-    assert [each.request_id for each in deadlines.take_overdue(LIMITS, 26)] == ["a", "b"]
+    assert [each.request_id for each in deadlines.pop_overdue(LIMITS, 26)] == ["a", "b"]
 
 
 limits = st.builds(DeadlineLimits, st.none() | st.integers(0, 40), st.none() | st.integers(0, 40))
@@ -148,7 +148,7 @@ def test_like_a_plain_scan(script):
                 if limit.of(wait) is not None and now - since > limit.of(wait)
             }
             assert (due is not None and now > due) == bool(expected)
-            told = deadlines.take_overdue(limit, now)
+            told = deadlines.pop_overdue(limit, now)
             assert sorted(told, key=lambda each: each.request_id) == [
                 expected[each] for each in sorted(expected)
             ]
