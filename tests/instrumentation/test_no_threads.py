@@ -47,7 +47,7 @@ def test_exporter_is_started_later(
     starved.append("penstock-exporter")
     for number in range(START_AGAIN):
         emit_failure(runtime, f"r-{number}")
-    assert guard.counts.take() == {("runtime.start", "RuntimeError"): 1}
+    assert guard.counts.drain() == {("runtime.start", "RuntimeError"): 1}
     starved.clear()
     emit_failure(runtime, "one more")
     emit_failure(runtime, "and one")

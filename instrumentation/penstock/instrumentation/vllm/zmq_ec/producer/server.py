@@ -195,12 +195,12 @@ class Server:
 
     def _count(self, reason: str, what: str) -> None:
         self.counts[reason] += 1
-        if self._log.ask(reason) is not None:
+        if self._log.admit(reason) is not None:
             logger.warning("ZmqECConnector: %s: %s (in all: %s)", what, reason, dict(self.counts))
 
     def _failed(self, what: str, error: Exception) -> None:
         self.counts["error"] += 1
-        if self._log.ask(what) is not None:
+        if self._log.admit(what) is not None:
             logger.error("ZmqECConnector: %s", what, exc_info=error)
 
     def _note(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
