@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.instrumentation.core import Identity, Session, guard, wait_for_grpc_to_end
 from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.policy import ActivePolicy
+from penstock.instrumentation.policy import ActivePolicy, PolicyApplier
 from penstock.instrumentation.telemetry import QUEUE_CAPACITY, Emitter, Snapshots
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ class Runtime:
                 settings = self.session.settings
                 if settings is None or self.session.off or self._policy_client is not None:
                     return
-                from penstock.instrumentation.policy.applier import PolicyApplier  # noqa: PLC0415  (EngineCore only)
-                from penstock.instrumentation.policy.client import PolicyClient  # noqa: PLC0415
+                from penstock.instrumentation.policy.client import PolicyClient  # noqa: PLC0415  (EngineCore only)
 
                 applier = PolicyApplier(
                     self.session,
