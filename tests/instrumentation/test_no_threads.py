@@ -60,5 +60,5 @@ def test_stream_without_a_reader_leaves_no_thread(starved: list[str], directory:
     before = set(threading.enumerate())
     starved.append("penstock-reader")
     with pytest.raises(RuntimeError, match="thread"):
-        Stream(f"unix://{directory}/nobody.sock", METHOD, Ack.FromString, queue.SimpleQueue())
+        Stream(f"unix://{directory}/missing.sock", METHOD, Ack.FromString, queue.SimpleQueue())
     wait_until(lambda: set(threading.enumerate()) <= before, "no thread waits for requests")

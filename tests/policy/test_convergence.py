@@ -162,7 +162,7 @@ class ConvergenceMachine(RuleBasedStateMachine):
             self.world.pump_all()
 
     def _queues(self) -> list[tuple[Link, list[Any]]]:
-        """Return the queues in which something waits for somebody."""
+        """Return the queues that are not empty."""
         links = self.world.links
         found = [(link, link.down) for link in links if link.down]
         return found + [(link, link.up) for link in links if link.up and link.at_agent and self.world.up]

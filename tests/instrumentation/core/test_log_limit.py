@@ -53,19 +53,19 @@ def test_kinds_are_bounded() -> None:
 )
 @settings(deadline=None)
 def test_nothing_is_lost_from_the_count(steps: list[tuple[str, float, float | None]]) -> None:
-    """Of each kind: lines written, lines told to be left out and those that have not been told add up."""
+    """Of each kind: lines written and lines reported as suppressed add up to the lines asked for."""
     clock = SecondsClock()
     limit = LogLimit(clock)
-    asked, written, told = dict.fromkeys("ab", 0), dict.fromkeys("ab", 0), dict.fromkeys("ab", 0)
+    asked, written, reported = dict.fromkeys("ab", 0), dict.fromkeys("ab", 0), dict.fromkeys("ab", 0)
     for kind, seconds, interval in steps:
         clock.now += seconds
         limit.interval = interval
         asked[kind] += 1
-        left_out = limit.admit(kind)
-        if left_out is not None:
+        suppressed = limit.admit(kind)
+        if suppressed is not None:
             written[kind] += 1
-            told[kind] += left_out
+            reported[kind] += suppressed
     limit.interval = None
     for kind in "ab":
-        told[kind] += limit.admit(kind) or 0
-        assert asked[kind] == written[kind] + told[kind]
+        reported[kind] += limit.admit(kind) or 0
+        assert asked[kind] == written[kind] + reported[kind]

@@ -72,7 +72,7 @@ def test_for_programs() -> None:
 def test_what_is_wrong(
     hooks: tuple[HookReport, ...], findings: tuple[EnvironmentFinding, ...], wrong: bool
 ) -> None:
-    """A hook that does not fit or a plugin that is not loaded; not what somebody chose or does not use."""
+    """A hook that does not fit or a plugin that is not loaded; not a disabled or unused hook."""
     assert Report(VERSIONS, hooks, findings).wrong is wrong
 
 
@@ -102,6 +102,6 @@ def test_what_is_wrong(
 )
 def test_environment(environ: dict[str, str], plugins: list[str], found: list[tuple[bool, str]]) -> None:
     """Whether vLLM would load the plugin, and whether that would do anything."""
-    found_here = check_environment(environ, plugins)
-    assert [each.wrong for each in found_here] == [wrong for wrong, _ in found]
-    assert all(words in each.text for each, (_, words) in zip(found_here, found, strict=True))
+    findings = check_environment(environ, plugins)
+    assert [each.wrong for each in findings] == [wrong for wrong, _ in found]
+    assert all(words in each.text for each, (_, words) in zip(findings, found, strict=True))

@@ -433,7 +433,7 @@ def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runti
 def test_an_expiry_that_a_long_step_delays_is_no_hang(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told as one only after the deadline, and no longer than it lasts."""
+    """It is reported as one only after the deadline, and only while it lasts."""
     monkeypatch.setattr(applier, "ATTEMPT", 0.01)
     clock = SecondsClock()
     policy_applier = make_applier(runtime, FIELDS, clock)

@@ -113,7 +113,7 @@ def test_unknown_field_refuses_its_order(kind: str) -> None:
     ("kind", "one", "most"), [("quarantines", ORDER, 1024), ("drills", DRILL, 16)], ids=["orders", "drills"]
 )
 def test_as_many_as_fit_are_taken(kind: str, one: dict[str, Any], most: int) -> None:
-    """Beyond the bound each is refused; what is told of them is bounded, too."""
+    """Beyond the bound each is refused; the report of them is bounded, too."""
     found, refused = decoded(push(**{kind: [{**one, "id": str(number)} for number in range(most + 600)]}))
     assert len(found.quarantines) + len(found.drills) == most
     assert len(refused) == 512

@@ -50,7 +50,7 @@ def test_which_deadline_a_wait_was_over(limits, transfer, end, over):
 
 
 def test_start_wait():
-    """A request is over after more than the limit, and is told once."""
+    """A request is overdue after more than the limit, and is returned once."""
     deadlines = Deadlines()
     deadlines.begin("r", 100)
     assert deadlines.next_due(LIMITS) == 130
@@ -95,7 +95,7 @@ def test_live_change_applies_to_those_that_wait():
 
 
 def test_end_and_late_start():
-    """A request that ended is not told of, and a late start does not bring it back."""
+    """A request that ended is not returned, and a late start does not bring it back."""
     deadlines = Deadlines()
     deadlines.begin("r", 0)
     deadlines.end("r")
@@ -126,7 +126,7 @@ steps = st.tuples(
 
 @given(st.lists(steps, max_size=60))
 def test_like_a_plain_scan(script):
-    """Told are exactly those that a scan over all requests finds, and nothing is due before ``next_due``."""
+    """It returns exactly those that a scan over all requests finds, and nothing is due before ``next_due``."""
     deadlines, model, now = Deadlines(), {}, 0
     for pause, what, request_id, limit in script:
         now += pause
@@ -148,8 +148,8 @@ def test_like_a_plain_scan(script):
                 if limit.of(wait) is not None and now - since > limit.of(wait)
             }
             assert (due is not None and now > due) == bool(expected)
-            told = deadlines.pop_overdue(limit, now)
-            assert sorted(told, key=lambda each: each.request_id) == [
+            overdue = deadlines.pop_overdue(limit, now)
+            assert sorted(overdue, key=lambda each: each.request_id) == [
                 expected[each] for each in sorted(expected)
             ]
             for each in expected:

@@ -17,7 +17,7 @@ def never():
 
 
 def test_first_decision_sticks():
-    """A second report of the same attempt gets the first decision and is told that it is not the first."""
+    """A second report of the same attempt gets the first decision, marked as not the first."""
     log = DecisionLog()
     assert log.get_or_decide("r", 1, lambda: RECOMPUTED) == (RECOMPUTED, True)
     assert log.get_or_decide("r", 1, never) == (RECOMPUTED, False)

@@ -17,7 +17,7 @@ from penstock.instrumentation.telemetry.emitter import Emitter
 
 @pytest.fixture
 def emitter():
-    """Return an emitter that rings nobody."""
+    """Return an emitter that wakes nothing."""
     return Emitter(lambda: None)
 
 
@@ -31,7 +31,7 @@ def emit(emitter, count=1, kind="request_closed"):
     ("kind", "wait"), [("request_closed", ROUTINE_DELAY), ("transfer_failure", URGENT_DELAY)]
 )
 def test_a_stream_is_sealed_once_a_round(emitter, kind, wait):
-    """One entry a millisecond for four seconds, after a silence; what somebody may wait for goes sooner."""
+    """One entry a millisecond for four seconds, after a silence; urgent entries leave sooner."""
     batcher, sealed = Batcher(emitter, lambda: None), []
     assert batcher.collect(10.0, free=True, snapshot_due=False) == []
     assert batcher.flush_at == NEVER

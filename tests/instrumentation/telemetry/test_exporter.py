@@ -218,7 +218,7 @@ def test_flush_waits_until_the_agent_has_it(agent: FakeAgent, runtime: Runtime) 
 
 
 def test_flush_without_an_agent_waits_for_nothing(make_runtime: Callable[..., Runtime]) -> None:
-    """A deadline of an hour is no wait where nobody is connected, and none where nothing was ever emitted."""
+    """With a deadline of an hour it returns at once without an agent, and where nothing was emitted."""
     runtime = make_runtime()
     runtime.flush(3600.0)
     emit_failure(runtime, "r")

@@ -55,12 +55,12 @@ def test_a_busy_source_has_its_snapshot_too(agent: FakeAgent, runtime: Runtime) 
     """A batch that goes at the same moment does not keep the snapshot back: the stream is not behind for that."""
     runtime.start()
 
-    def told() -> bool:
+    def reported() -> bool:
         # At every turn there is something to send.
         emit_transfer(runtime, "r-1")
         return len(agent.received.snapshots) >= 4
 
-    agent.wait(told, "four snapshots")
+    agent.wait(reported, "four snapshots")
     assert agent.received.entries()
 
 

@@ -134,7 +134,7 @@ def _entry(entry: ScheduledPolicy, fields: Collection[str], *, is_last: bool) ->
     body = _body(entry.body, fields)
     observed = _body(entry.observed, fields) if entry.HasField("observed") else None
     if len(entry.hash) > HASH_MAX:
-        raise RefusedError("", f"the hash has {len(entry.hash)} characters; at most {HASH_MAX} are taken")
+        raise RefusedError("", f"the hash has {len(entry.hash)} characters; at most {HASH_MAX} are accepted")
     if not entry.hash and (body or observed is not None):
         raise RefusedError("", "a policy that sets something has no hash")
     policy = Policy(
