@@ -25,11 +25,12 @@ from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.policy.client import PolicyClient
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.transport.background_thread import Message, Tag
-from penstock.instrumentation.transport.grpc_stream import Ended
+from penstock.instrumentation.transport.grpc_stream import StreamEnd
+from penstock.instrumentation.transport.inbox import Message, Tag
 from penstock.proto.v1.policy_pb2 import Push, Report
+
+from tests.support.policy.clients import make_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -121,7 +122,7 @@ class SimulatedEngine:
         # Without a configuration nothing is sent, and no exporter starts; the client has the settings that it needs.
         self.runtime.emit_event = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
         self.runtime.identify(process="engine-core", key=self.key.engine, model="tiny", vllm_version="0")
-        self.client = PolicyClient(
+        self.client = make_client(
             self.runtime, settings, self.fields, self.clock, lambda *_: self._world.dial(self)
         )
 
@@ -141,7 +142,7 @@ class SimulatedEngine:
     @property
     def hash(self) -> str:
         """The hash in force, or held back by the kill switch."""
-        return self.client._desk.hash
+        return self.client._applier.hash
 
 
 class World:
@@ -262,7 +263,7 @@ class World:
     def end_at_engine(self, link: Link) -> None:
         """Let the engine see that a stream has ended; pushes that were under way come behind it."""
         link.at_engine = False
-        link.engine.hear(Message(Tag.ENDED, link, Ended("UNAVAILABLE", "gone")))  # type: ignore[arg-type]
+        link.engine.hear(Message(Tag.ENDED, link, StreamEnd("UNAVAILABLE", "gone")))  # type: ignore[arg-type]
 
     # What holds
 

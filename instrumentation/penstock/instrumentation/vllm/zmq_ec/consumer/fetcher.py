@@ -95,7 +95,7 @@ class Fetcher:
                 try:
                     self._turn()
                 except Exception:  # one item must not end the service
-                    if self._log.ask("turn") is not None:
+                    if self._log.admit("turn") is not None:
                         logger.exception("ZmqECConnector: the fetcher failed")
                     # An error that stays must not take the processor from the model.
                     self._stopping.wait(_TICK)

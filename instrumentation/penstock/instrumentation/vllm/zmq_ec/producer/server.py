@@ -185,7 +185,7 @@ class Server:
 
     def _count_drop(self, reason: str, host: str) -> None:
         self.counts[reason] += 1
-        if self._log.ask(reason) is not None:
+        if self._log.admit(reason) is not None:
             logger.warning(
                 "ZmqECConnector: a message from or to %s was dropped: %s (in all: %s)",
                 host,
@@ -215,14 +215,14 @@ class Server:
 
     def _refused(self, reason: str, text: str) -> None:
         self.counts[reason] += 1
-        if self._log.ask(reason) is not None:
+        if self._log.admit(reason) is not None:
             logger.warning(
                 "ZmqECConnector: a connection was refused: %s (in all: %s)", text, dict(self.counts)
             )
 
     def _log_error(self, what: str, error: Exception) -> None:
         self.counts["error"] += 1
-        if self._log.ask(what) is not None:
+        if self._log.admit(what) is not None:
             logger.error("ZmqECConnector: %s", what, exc_info=error)
 
     def _report_sent(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
