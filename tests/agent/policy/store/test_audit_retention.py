@@ -78,7 +78,7 @@ async def test_a_rollback_to_what_went(tmp_path):
     await change(store, 1, 1, "other")
     with pytest.raises(
         NotFoundError,
-        match=r"does not hold its generation 3 of policy 'p'; its entries to number \d+ were deleted",
+        match=r"does not have its generation 3 of policy 'p'; its entries to number \d+ were deleted",
     ):
         await store.rollback("p", to_generation=3, author="me")
     assert (await store.rollback("p", to_generation=39, author="me")).generation == 41
