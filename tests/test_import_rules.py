@@ -123,8 +123,8 @@ DOORS = frozenset(
         "penstock.instrumentation.transport.grpc_stream", "penstock.instrumentation.transport.hello",
         "penstock.instrumentation.vllm.zmq_ec.consumer.scheduler", "penstock.instrumentation.vllm.zmq_ec.consumer.worker",
         "penstock.instrumentation.vllm.zmq_ec.memory.host_memory", "penstock.instrumentation.vllm.zmq_ec.memory.shared_region",
-        "penstock.instrumentation.vllm.zmq_ec.producer.worker", "penstock.instrumentation.vllm.zmq_ec.wire.keepalive",
-        "penstock.instrumentation.vllm.zmq_ec.wire.message_bound",
+        "penstock.instrumentation.vllm.zmq_ec.producer.worker", "penstock.instrumentation.vllm.zmq_ec.wire.curve",
+        "penstock.instrumentation.vllm.zmq_ec.wire.keepalive", "penstock.instrumentation.vllm.zmq_ec.wire.monitor",
     }
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from penstock.agent.errors import ConflictError, ManifestError, NotFoundError
 from penstock.agent.model import EngineKey
 from penstock.instrumentation.resilience.policy import NO_POLICY, Policy
 
+from tests.support.examples import examples
 from tests.support.policy.orders import quarantine_order
 from tests.support.policy.policies import action, manifest
 from tests.support.policy.world import Link, SimulatedEngine, World
@@ -312,6 +313,9 @@ class ConvergenceMachine(RuleBasedStateMachine):
 
 
 ConvergenceMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(80),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestConvergence = ConvergenceMachine.TestCase

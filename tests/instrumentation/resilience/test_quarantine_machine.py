@@ -9,6 +9,8 @@ from penstock.instrumentation.core import constants
 from penstock.instrumentation.resilience.circuit_breaker import BreakerState, PeerFailure, Rules
 from penstock.instrumentation.resilience.quarantine import Quarantine, QuarantineOrder
 
+from tests.support.examples import examples
+
 MAX_PEERS = 5
 IDLE = 200
 peers = st.sampled_from(["a", "b", "c", "d", "e", "f", "g"])
@@ -155,5 +157,7 @@ class QuarantineMachine(RuleBasedStateMachine):
         assert self.quarantine.listing() == []
 
 
-QuarantineMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+QuarantineMachine.TestCase.settings = settings(
+    max_examples=examples(300), stateful_step_count=40, deadline=None
+)
 TestQuarantine = QuarantineMachine.TestCase

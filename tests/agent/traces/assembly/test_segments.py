@@ -36,6 +36,7 @@ from tests.support.agent.stories import (
     probe,
     sample,
 )
+from tests.support.examples import examples
 
 LIMITS = AssemblyLimits()
 GRACE = LIMITS.grace_nano
@@ -94,7 +95,7 @@ def logs(draw):
 
 
 @given(logs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_trace_shows_the_spans_that_the_backend_gets(log):
     """Whatever comes late, and however late: the same spans, each with an id of its own."""
     sent = exported(log)
