@@ -100,7 +100,7 @@ async def test_rollback_is_a_new_generation_with_old_content(store: PolicyStore)
     ("name", "generation", "sentence"),
     [
         ("never", 0, "policy 'never' never existed"),
-        ("decode-default", 0, "policy 'decode-default' has no generation before the present one"),
+        ("decode-default", 0, "policy 'decode-default' has no previous generation"),
         ("decode-default", 9, "policy 'decode-default' has no generation 9"),
     ],
 )
@@ -130,7 +130,7 @@ async def test_unknown_names_and_too_many_policies_are_refused(store: PolicyStor
     with pytest.raises(NotFoundError, match="policy 'x' does not exist"):
         await store.delete("x", author="a")
     await store.apply_all([manifest(f"p{number}") for number in range(MAX_POLICIES)], author="a")
-    with pytest.raises(FullError, match="there would be 257 policies, of at most 256; delete some first"):
+    with pytest.raises(FullError, match="there would be 257 policies, the limit is 256; delete some first"):
         await store.apply(manifest(), author="a")
     assert (await store.apply(manifest("p0", priority=7), author="a")).result == "changed"
 
