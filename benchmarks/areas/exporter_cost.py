@@ -1,4 +1,4 @@
-"""What an entry costs after it was emitted: the encoding, and all that the exporter's thread takes from a busy main thread.
+"""The cost of an entry after its emission: encoding, and the exporter's interference with a busy main thread.
 
 The agent is real and lives, and so does the OTLP server of the peer, each in a process of its own.
 """
@@ -50,7 +50,7 @@ _NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to tell: emit one entry, and wait until all are where they are to go."""
+    """One way to emit an entry, and to wait until all entries are delivered."""
 
     emit: Callable[[int], object]
     drain: Callable[[], object]
@@ -157,7 +157,7 @@ def _rows(rate: int, nothing: list[Slice], ours: list[Slice], theirs: list[Slice
 
 
 def _slice(way: Way | None, rate: int, seconds: float) -> Slice:
-    """Compute for *seconds*, emitting *rate* entries a second in bursts, then wait for the rest to be told."""
+    """Compute for *seconds*, emitting *rate* entries a second in bursts, then wait until all are delivered."""
     emitted = 0
     bursts: list[float] = []
     emitting = 0.0

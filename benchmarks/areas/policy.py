@@ -81,7 +81,7 @@ def _applier(runtime: Runtime) -> PolicyApplier:
 
 
 def simulated(endpoint: str, peer: str, first: int, count: int) -> None:
-    """Be *count* engines on one loop until standard input ends."""
+    """Run *count* engines on one loop until stdin closes."""
 
     async def all_of_them() -> None:
         await asyncio.gather(
@@ -112,7 +112,7 @@ async def _policy_applier(endpoint: str, index: int) -> None:
 
 
 def whole(endpoint: str, peer: str, first: int, count: int) -> None:
-    """Be the engine side of *count* engines until standard input ends."""
+    """Run the engine side of *count* engines until stdin closes."""
     clients = []
     for index in range(first, first + count):
         runtime, settings = _engine(endpoint, index)
@@ -140,7 +140,7 @@ async def _echo(peer: str, count: int) -> None:
 
 
 class Broadcast(grpc.GenericRpcHandler):
-    """The peer: sends to all streams at once and waits for all answers; runs on a loop of its own."""
+    """The peer: sends to all streams at once and waits for all answers, on a loop of its own."""
 
     def __init__(self) -> None:
         self._calls: list[Any] = []
@@ -151,7 +151,7 @@ class Broadcast(grpc.GenericRpcHandler):
         started.wait(_DEADLINE)
 
     def service(self, _details: Any) -> Any:
-        """Take a stream."""
+        """Handle a stream."""
         return grpc.stream_stream_rpc_method_handler(self._watch)
 
     async def _watch(self, requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
@@ -178,7 +178,7 @@ class Broadcast(grpc.GenericRpcHandler):
         await server.wait_for_termination()
 
     def wait_for(self, streams: int) -> None:
-        """Wait until so many streams are there."""
+        """Wait until this number of streams is connected."""
         end = time.monotonic() + _DEADLINE
         while len(self._calls) < streams:
             if time.monotonic() > end:
@@ -351,7 +351,7 @@ def _rows(group: str, found: Sequence[Round], budget: Budget | None) -> list[Row
 
 
 def main() -> None:
-    """Be engines."""
+    """Run as an engines process."""
     kind, endpoint, peer, first, count = sys.argv[1:]
     {_SIMULATED: simulated, _WHOLE: whole}[kind](endpoint, peer, int(first), int(count))
 

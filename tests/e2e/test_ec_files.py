@@ -10,7 +10,7 @@ from penstock.proto.v1 import common_pb2 as c
 
 from demo.common.images import Picture
 from demo.common.processes import ChildError
-from demo.steps import until
+from demo.common.steps import until
 from tests.e2e.ec_soak import FileSoak
 from tests.support.ec.bench import ask
 from tests.support.ec.files import FileBench, fewer_rows, garble, truncate, wider

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
+from demo.common.steps import until
 from demo.ec.stack import start_ec_stack
-from demo.ec.steps import broken_request, encoded_here, good_request, new_encoder, set_policy, waiting_request
-from demo.steps import until
+from demo.ec.steps import (
+    deferred_request,
+    encode_locally,
+    failed_request,
+    good_request,
+    new_encoder,
+    set_policy,
+)
 from tests.e2e.ec_soak import ZmqSoak
 from tests.support.agent.agent import short_directory
 from tests.support.ec.bench import ask
@@ -311,11 +318,11 @@ def test_the_demo(stack: EcStack) -> None:
     assert {"ec.probe", "ec.load", "penstock.request"} <= {span.name for span in good.spans}
     assert not any(span.error for span in good.spans)
 
-    waited = waiting_request(stack)
+    waited = deferred_request(stack)
     assert {sample.value for sample in waited.gauges} == {1}
     assert waited.other.tokens
 
-    _, failed = broken_request(stack)
+    _, failed = failed_request(stack)
     assert failed.answer.status == 503
     assert (failed.outcome["outcome"], failed.outcome["peer"]["address"]) == ("failed", stack.link.address)
     assert stack.link.address in failed.answer.body["error"]["message"]
@@ -323,8 +330,8 @@ def test_the_demo(stack: EcStack) -> None:
     assert set_policy(stack, "recompute").action[0].value == 1
     new_encoder(stack)
 
-    question, recomputed = broken_request(stack)
+    question, recomputed = failed_request(stack)
     assert recomputed.outcome["outcome"] == "recomputed"
-    assert recomputed.answer.tokens == encoded_here(stack, question)
+    assert recomputed.answer.tokens == encode_locally(stack, question)
     assert {"ec.probe", "ec.load", "penstock.recompute"} <= {span.name for span in recomputed.spans}
     assert not stack.agent.metrics().select("penstock_guard_errors_total")

@@ -28,7 +28,7 @@ from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
-from penstock.agent.traces.query.explain import explain
+from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.query.trace import get_trace
 from penstock.agent.traces.spans.sdk_spans import SpanConverter
 from penstock.proto.v1 import admin_pb2 as admin
@@ -86,7 +86,7 @@ class Answers:
         try:
             tree = get_trace(self._reader, name)
             shown(tree)
-            sentences = explain(self._reader, name)
+            sentences = explain_request(self._reader, name)
         except NotFoundError:
             return
         list(map(output.printable, tree_lines(tree)))

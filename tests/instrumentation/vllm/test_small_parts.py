@@ -13,9 +13,6 @@ from penstock.instrumentation.hooks.patch import Patch
 from penstock.instrumentation.hooks.subclass import Swaps, instrumented
 from penstock.instrumentation.resilience.decisions import Outcome, Trigger
 from penstock.instrumentation.vllm.kv.decider import KvFailureDecider
-from penstock.instrumentation.vllm.kv.nixl.handshake_table import ENGINES, WAITERS, HandshakeTable
-from penstock.instrumentation.vllm.kv.nixl.nixl_context import PlannedTransfer
-from penstock.instrumentation.vllm.kv.nixl.transfer_table import PostedTransfer, TransferTable
 from penstock.instrumentation.vllm.messages.worker_report import LoadFailure, WorkerReport, find
 from penstock.instrumentation.vllm.naming import peers
 from penstock.instrumentation.vllm.naming.engine_identity import (
@@ -218,35 +215,6 @@ def test_identity() -> None:
     assert model_name(config()) == "tiny"
     assert worker_process(config()) == "worker"
     assert worker_process(config(backend="uni")) == "engine-core"
-
-
-def test_handshakes_are_bounded() -> None:
-    """Of many engines the last are remembered; of many waiters the first are named and all are counted."""
-    handshakes = HandshakeTable()
-    for index in range(ENGINES + 10):
-        handshakes.join(Peer(engine_id=str(index)), "r", object(), 1)
-    assert len(handshakes.recent(ENGINES + 10)) == ENGINES
-    assert handshakes.last("0") is None
-    future = object()
-    shared = handshakes.join(Peer("p:1", "shared"), "first", future, 1)
-    assert shared is not None
-    for index in range(WAITERS + 5):
-        assert handshakes.join(Peer("p:1", "shared"), str(index), future, 2) is None
-    assert (len(shared.waiters), shared.waiters_total) == (WAITERS, WAITERS + 6)
-
-
-def test_transfers_are_known_by_address() -> None:
-    """A handle is not kept alive; one whose address is used again is the new one."""
-    transfers = TransferTable()
-    first = PostedTransfer(PlannedTransfer("a", Peer("p:1")), 1, 5)
-    second = PostedTransfer(PlannedTransfer("b", Peer("p:1")), 1, 7)
-    transfers.begin(4711, first)
-    assert transfers.end(4711) is first
-    assert transfers.end(4711) is None
-    transfers.begin(4711, first)
-    transfers.begin(4711, second)
-    assert transfers.in_flight() == [(Peer("p:1"), 1, 7)]
-    assert transfers.end(4711) is second
 
 
 class Base:

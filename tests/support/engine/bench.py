@@ -10,7 +10,7 @@ import grpc
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
-from demo.steps import until
+from demo.common.steps import until
 from tests.support.policy.policies import document
 
 if TYPE_CHECKING:

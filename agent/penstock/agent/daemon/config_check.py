@@ -121,7 +121,7 @@ def _export(config: Config) -> Iterator[CheckResult]:
     except ConfigError as error:
         yield CheckResult(str(error), wrong=True)
         return
-    yield CheckResult(f"traces: to {settings.shown} over {settings.protocol}")
+    yield CheckResult(f"traces: to {settings.shown_endpoint} over {settings.protocol}")
 
 
 def _existing(path: Path) -> Path:

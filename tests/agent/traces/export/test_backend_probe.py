@@ -10,7 +10,7 @@ import grpc
 import pytest
 from penstock.agent.ctl.diagnosis.agent_checks import examine
 from penstock.agent.ctl.diagnosis.findings import WRONG
-from penstock.agent.traces.export.backend_probe import unreachable
+from penstock.agent.traces.export.backend_probe import probe_endpoint
 from penstock.agent.traces.export.otlp_config import ExportSettings
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
@@ -30,7 +30,7 @@ def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _ask(endpoint: str, protocol: str = "grpc") -> str:
-    return asyncio.run(unreachable(ExportSettings(endpoint=endpoint, protocol=protocol)))
+    return asyncio.run(probe_endpoint(ExportSettings(endpoint=endpoint, protocol=protocol)))
 
 
 @pytest.fixture

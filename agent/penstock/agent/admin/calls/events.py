@@ -10,7 +10,7 @@ from penstock.agent.admin.support import Scan, messages, selection_of, source_ta
 from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import describe, event_request_ids
-from penstock.agent.traces.query import explain, get_trace
+from penstock.agent.traces.query import explain_request, get_trace
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import CHANNEL_EPLB, CHANNEL_KV
 from penstock.proto.v1.events_pb2 import Event
@@ -141,7 +141,7 @@ async def get_trace_of(agent: AgentContext, request: admin.GetTraceRequest) -> a
 
 async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Explanation:
     """Return one sentence for each cause of one request."""
-    return await with_reader(agent, lambda reader: explain(reader, request.request_id))
+    return await with_reader(agent, lambda reader: explain_request(reader, request.request_id))
 
 
 async def with_reader(agent: AgentContext, read: Callable[[Reader], T]) -> T:

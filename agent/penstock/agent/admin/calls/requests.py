@@ -17,7 +17,7 @@ from penstock.agent.admin.support import (
 )
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
-from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey, alone, request_entries
+from penstock.agent.traces.spans import EventEntry, RequestFacts, RequestKey, request_entries, without_batch
 from penstock.proto.names import label
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import (
@@ -96,7 +96,7 @@ class _Log:
         for number in self._reader.request_batch_ids(key.request_id):
             if len(found) >= _MAX_ENTRIES or self._allowance.ends:
                 break
-            found += map(alone, self._batch(number).get(key, ()))
+            found += map(without_batch, self._batch(number).get(key, ()))
         return found
 
     def lost(self, epoch: int) -> bool:

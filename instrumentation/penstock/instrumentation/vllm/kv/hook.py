@@ -54,7 +54,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         observer, loads, step = self._penstock_scheduler, self._penstock_loads, self._penstock_step
         if step is not None and result[0] and runtime.active:
             with _GUARD:
-                step.found(request.request_id, waits=bool(result[1]))
+                step.on_match(request.request_id, waits=bool(result[1]))
         if observer is None:
             return result
         if result[0] is None:
@@ -81,7 +81,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
                 loads.load_begins(request, num_external_tokens)
         if step is not None and num_external_tokens and runtime.active:
             with _GUARD:
-                step.begins(request.request_id, num_external_tokens)
+                step.on_load_allocated(request.request_id, num_external_tokens)
         return host.update_state_after_alloc(request, blocks, num_external_tokens, *args, **kwargs)
 
     def get_external_cache_hit_sources(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         step = self._penstock_step
         if step is not None and runtime.active:
             with _GUARD:
-                step.comes_from(request.request_id, sources)
+                step.set_source(request.request_id, sources)
         return sources
 
     def request_finished(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,7 +110,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         loads, step = self._penstock_loads, self._penstock_step
         if step is not None:
             with _GUARD:
-                step.left(request.request_id)
+                step.on_finished(request.request_id)
         if loads is not None and runtime.active:
             with _GUARD:
                 loads.forget_peer(request)

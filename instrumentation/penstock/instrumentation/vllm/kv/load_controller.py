@@ -126,7 +126,7 @@ class KvLoadController:
         if external_tokens:
             record.begin_load(external_tokens)
             self._gate.load_begins(record)
-            self._transfers.begins(request.request_id, record.local_tokens, external_tokens)
+            self._transfers.on_load_started(request.request_id, record.local_tokens, external_tokens)
             self._sync.begins(request.request_id)
 
     def attach(self, metadata: Any) -> None:
@@ -200,14 +200,14 @@ class KvLoadController:
                 self._deadlines.began(request_id)
         for failure in (
             *(each for report in found for each in report.failures),
-            *self._transfers.reported(found),
+            *self._transfers.on_reports(found),
         ):
             record = self._observer.record(failure.request_id)
             if record is not None and record.failure is None:
                 record.failure = failure
                 self._gate.load_failed(record)
         for request_id in output.finished_recving or ():
-            self._transfers.ended(request_id)
+            self._transfers.on_load_finished(request_id)
             record = self._observer.record(request_id)
             if record is not None and record.failure is None and request_id not in output.failed_recving:
                 self._gate.load_ended(record)
@@ -238,7 +238,7 @@ class KvLoadController:
         """Forget a request that has finished."""
         record = self._observer.record(request.request_id)
         self._deadlines.ended(request.request_id)
-        self._transfers.ended(request.request_id)
+        self._transfers.on_load_finished(request.request_id)
         if record is not None:
             self._gate.left(record)
 

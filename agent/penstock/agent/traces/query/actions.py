@@ -1,4 +1,4 @@
-"""What was done about a failed load, who decided it and what it cost: the second half of an explanation."""
+"""Describes the action on a failed load: what was done, who decided it and what it cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
 HASH_LENGTH = 12
-"""So much of a hash is shown."""
+"""Characters of a hash that are shown."""
 _DECIDERS: dict[int, str] = {
     common_pb2.DECIDED_BY_QUARANTINE: "the peer's quarantine",
     common_pb2.DECIDED_BY_BUDGET: "the recompute budget",
@@ -19,19 +19,19 @@ _DECIDERS: dict[int, str] = {
 }
 
 
-def action(outcome: LoadOutcome) -> str:
+def describe_action(outcome: LoadOutcome) -> str:
     """Return what was done, by whom and why: ``400 tokens were computed again, 12 were kept, decided by policy …``."""
     match outcome.outcome:
         case common_pb2.OUTCOME_RECOMPUTED:
             done = _recomputed(outcome)
         case common_pb2.OUTCOME_FAILED:
-            done = f"the request was failed, which spared {_spared(outcome)}"
+            done = f"the request was failed, {_saved(outcome)}"
         case common_pb2.OUTCOME_ABORTED:
             done = "the request was aborted"
         case common_pb2.OUTCOME_RETRIED:
             done = "the load was tried again"
         case other:
-            done = f"the outcome was {attributes.word(common_pb2.Outcome, other) or 'not told'}"
+            done = f"the outcome was {attributes.enum_word(common_pb2.Outcome, other) or 'not reported'}"
     reason = f" ({outcome.reason.rstrip('.')})" if outcome.reason else ""
     return f"{done}, {_decided(outcome)}{reason}{_observed(outcome)}"
 
@@ -45,11 +45,11 @@ def _recomputed(outcome: LoadOutcome) -> str:
     return f"{items}, {tokens}" if outcome.tokens_recomputed else items
 
 
-def _spared(outcome: LoadOutcome) -> str:
-    tokens = f"{outcome.tokens_recomputed:,} tokens of recomputation"
+def _saved(outcome: LoadOutcome) -> str:
+    tokens = f"{outcome.tokens_recomputed:,} tokens not recomputed"
     if outcome.channel != common_pb2.CHANNEL_EC or not outcome.items_recomputed:
         return tokens
-    items = f"the encoding of {outcome.items_recomputed:,} item{_plural(outcome.items_recomputed)}"
+    items = f"{outcome.items_recomputed:,} item{_plural(outcome.items_recomputed)} not encoded"
     return f"{items} and {tokens}" if outcome.tokens_recomputed else items
 
 
@@ -63,11 +63,11 @@ def _plural(count: int) -> str:
 
 
 def _observed(outcome: LoadOutcome) -> str:
-    """Say what a policy in mode observe would have done."""
+    """Return what a policy in mode observe would have done; empty without one."""
     if not outcome.observed_outcome:
         return ""
     reason = f" ({outcome.observed_reason.rstrip('.')})" if outcome.observed_reason else ""
-    return f"; under the observed policy it would be {attributes.word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
+    return f"; under the observed policy it would be {attributes.enum_word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
 
 
 def _decided(outcome: LoadOutcome) -> str:
@@ -79,5 +79,9 @@ def _decided(outcome: LoadOutcome) -> str:
         case common_pb2.DECIDED_BY_POLICY:
             return f"decided by {policy}"
         case other:
-            who = _DECIDERS.get(other) or attributes.word(common_pb2.DecidedBy, other) or "nobody who said so"
+            who = (
+                _DECIDERS.get(other)
+                or attributes.enum_word(common_pb2.DecidedBy, other)
+                or "an unknown party"
+            )
             return f"decided by {who} under {policy}"
