@@ -226,7 +226,7 @@ async def test_the_whole_half_of_a_journal_that_was_cut(tmp_path, source):
         "DELETE FROM pruned",
         "DROP TABLE kinds",
         "PRAGMA user_version = 68",
-        "PRAGMA user_version = 1",
+        "PRAGMA user_version = 0",
         "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = cast(x'ff00ff' AS TEXT) WHERE name = 'folds'",
         "UPDATE sqlite_sequence SET seq = 'x'",
     ],

@@ -36,17 +36,16 @@ def prove(database: sqlite3.Connection) -> None:
             raise DamagedError(f"the counters stand at batch {counted} of {last}")
 
 
-def check_version(database: sqlite3.Connection, known: int) -> None:
-    """Find a version that no agent wrote: each notes its own, of which *known* is this one's, in the content, too.
+def check_version(database: sqlite3.Connection) -> None:
+    """Compare the schema's version in the file's header with the one that is stored in the content.
 
     Raises:
-        DamagedError: the header does not fit the content.
+        DamagedError: they differ.
 
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if database.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'meta'").fetchone() == (0,):
         return
     row = database.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-    # An upgrade that was interrupted has a header that is ahead of the content.
-    if row is not None and (version < row[0] or row[0] <= known < version):
+    if row is not None and row[0] != version:
         raise DamagedError(f"its header says schema {version}, its content {row[0]}")

@@ -19,7 +19,7 @@ from penstock.agent.journal.batch_parser import BATCH_COLUMNS, logged_of, parse
 from penstock.agent.journal.connection import connect, connect_reader, unsigned
 from penstock.agent.journal.index_keys import kind_rows, request_keys
 from penstock.agent.journal.request_index_format import pack_keys
-from penstock.agent.journal.schema import migrate
+from penstock.agent.journal.schema import create_schema
 from penstock.agent.journal.sources import source_from_blob
 from penstock.agent.state import DamagedError
 
@@ -65,7 +65,7 @@ class Salvage:
             # cut are found, and not read as others.
             old.execute("PRAGMA writable_schema = ON")
             old.execute("PRAGMA cell_size_check = ON")
-            migrate(new)
+            create_schema(new)
             new.execute("BEGIN")
             self._take_meta(old, new)
             sources = self._sources(old)
@@ -136,7 +136,7 @@ class Salvage:
         with suppress(*_DAMAGE, IndexError):
             logged = logged_of(row)
             contents = BatchColumns(parse(logged), logged.body)
-            # Of a batch without a checksum, as older agents wrote them, this may be what fails.
+            # They read what parsing alone does not.
             kind_rows(contents), request_keys(contents)
             return contents
         return None

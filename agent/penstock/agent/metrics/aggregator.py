@@ -209,9 +209,8 @@ class Aggregator:
                 )
             room = SeriesBudget(self._total)
             engines = {EngineKey(*row["key"]): self._load_engine(row, room) for row in state["engines"]}
-            # An older agent wrote none.
-            accounts = Accounts.load(state.get("accounts", ()))
-            ended = EndedByLoss(state.get("ended", ()))
+            accounts = Accounts.load(state["accounts"])
+            ended = EndedByLoss(state["ended"])
         except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise StateError(f"the saved metrics cannot be used ({error}); replay the log instead") from error
         with self._lock:

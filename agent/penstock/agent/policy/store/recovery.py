@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-_TABLES = ("counter", "policy", "audit", "pause", "timed_order")
+_TABLES = ("counter", "policy", "audit", "pause", "timed_order", "audit_extent")
 
 
 def copy_of(path: Path) -> Path:
@@ -31,7 +31,7 @@ def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) ->
 
     Args:
         path: of the database.
-        known: the highest version that this agent can read.
+        known: the version that this agent reads.
         damage: what is known to be wrong with it.
         copies: the copy is worth trying.
 
@@ -46,7 +46,7 @@ def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) ->
         done = f"{path.name} was gone"
         # Its write-ahead log may be left; over the copy it would be read as that one's.
         path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
-    if copies and copy.exists() and not _damage(copy, known) and 0 < _version(copy) <= known:
+    if copies and copy.exists() and not _damage(copy, known) and _version(copy) == known:
         changed = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(timespec="seconds")
         # By a rename: whoever is killed in the middle has no half of it in force, and none of it.
         written = path.with_suffix(".tmp")
@@ -62,14 +62,14 @@ def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) ->
 def _contradiction(path: Path, copy: Path, known: int) -> str:
     """Return what is wrong with a database that is whole, and not what its copy says that it is; else empty.
 
-    To SQLite a file that was cut to nothing is a new database. What a newer agent has written has a copy of a newer agent.
+    To SQLite a file that was cut to nothing is a new database. What an agent of another version has written has a copy of that version.
     """
     if not (path.exists() and copy.exists()):
         return ""
     version = _version(path)
     if not version:
         return "it is empty"
-    if version > known and not _damage(copy, known) and 0 < _version(copy) <= known:
+    if version != known and not _damage(copy, known) and _version(copy) == known:
         return f"its header says version {version}, its copy {_version(copy)}"
     return ""
 
@@ -89,9 +89,9 @@ def _damage(path: Path, known: int) -> str:
             if verdict != "ok":
                 return str(verdict)
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if not 0 < version <= known:
+            if version != known:
                 return ""
-            for table in (*_TABLES, *(("audit_extent",) if version > 1 else ())):
+            for table in _TABLES:
                 connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  (constants)
             return _spoilt(connection)
     except Exception as error:
