@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1.ingest_pb2 import Hello
 
-ENGINE_CORE = "engine-core"
-"""The process with an engine's scheduler: it speaks for the engine."""
 
 AGENT_PROCESS = "agent"
 """The agent itself, as the source of what it writes into its own log."""

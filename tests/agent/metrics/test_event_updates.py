@@ -11,7 +11,7 @@ from penstock.agent.batch.samples import transfer_samples
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.bulk_updates import probe_bulks, transfer_bulks
 from penstock.agent.metrics.event_updates import event_updates, transfer_updates
-from penstock.agent.metrics.model import NANO
+from penstock.proto.names import NANOS
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
 
@@ -193,8 +193,8 @@ CASES = {
             (c.EPLB_REBALANCES, ("interval", "ok"), 1),
             (c.EPLB_REBALANCE_DURATION, (), SECOND),
             (c.EPLB_PAUSE, (), 5),
-            (c.EPLB_BALANCEDNESS, ("before",), NANO // 2),
-            (c.EPLB_BALANCEDNESS, ("after",), NANO * 3 // 4),
+            (c.EPLB_BALANCEDNESS, ("before",), NANOS // 2),
+            (c.EPLB_BALANCEDNESS, ("after",), NANOS * 3 // 4),
             (c.EPLB_EXPERTS, ("unchanged",), 5),
             (c.EPLB_EXPERTS, ("local",), 1),
             (c.EPLB_EXPERTS, ("remote",), 2),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.errors import ConfigError
+from penstock.agent.parsing import parse_duration
 from penstock.agent.server import (
     Address,
     AdminTls,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_PREFIX = "PENSTOCK_AGENT_"
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(MiB|GiB|TiB)")
 # Enough for what happens in a day of trouble.
 _MIN_AUDIT = 100
@@ -100,17 +99,17 @@ class Option:
         return ENVIRONMENT_PREFIX + self.attribute.upper()
 
 
-def parse_duration(text: str) -> float:
-    """Parse ``500ms``, ``10s``, ``1.5m`` or ``1h`` into seconds."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError("expected a number with ms, s, m or h, like 10s")
-    return float(match[1]) * _SECONDS[match[2]]
+def parse_seconds(text: str) -> float:
+    """Parse a duration (``500ms``, ``10s``, ``1h30m``, ``1d``) into seconds."""
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError:
+        raise ValueError("expected a duration like 10s, 5m or 1h30m") from None
 
 
 def parse_positive(text: str) -> float:
     """Parse a duration that is more than nothing."""
-    seconds = parse_duration(text)
+    seconds = parse_seconds(text)
     if not seconds:
         raise ValueError("expected more than nothing; for a very long time write 8760h")
     return seconds
@@ -229,11 +228,11 @@ OPTIONS: tuple[Option, ...] = (
         at_least(MIB),
         "How much disk the audit log may take; never more than a sixteenth of --state-limit.",
     ),
-    Option("drain-deadline", "10s", parse_duration, "How long SIGTERM may take."),
+    Option("drain-deadline", "10s", parse_seconds, "How long SIGTERM may take."),
     Option(
         "source-grace",
         "10s",
-        parse_duration,
+        parse_seconds,
         "How long a source may be away before it counts as lost; 5 s more after a restart of the agent.",
     ),
     Option(

@@ -24,7 +24,7 @@ from penstock.agent.errors import StateError, UnwritableError
 from penstock.agent.ingest import Admission, ContractViolations, IngestService, LossDetector, SourceAdmission
 from penstock.agent.journal import Journal, describe
 from penstock.agent.metrics import AgentMetrics, Aggregator, AggregatorCheckpoint, Exemplars, Gatherer
-from penstock.agent.model import AGENT_PROCESS, ENGINE_CORE
+from penstock.agent.model import AGENT_PROCESS
 from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, SampleRatios
 from penstock.agent.policy.orders import OrderStore, Pauses
 from penstock.agent.policy.store import AuditLimit, PolicyDatabase, PolicyStore
@@ -33,6 +33,7 @@ from penstock.agent.sources import EngineOwners, Registry
 from penstock.agent.state import StateDirectory, identity, spoils_a_start, words_of
 from penstock.agent.traces.export import ExportStatus, TraceExporter, unreachable
 from penstock.proto import __version__
+from penstock.proto.names import ENGINE_CORE
 from penstock.proto.v1 import admin_pb2_grpc
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.daemon.health import REASONS
-from penstock.agent.metrics import NANO, Family, Sample
+from penstock.agent.metrics import Family, Sample
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.state import size_of
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from penstock.agent.daemon.health import Health
@@ -47,5 +48,5 @@ class StateGauges:
             ),
         ]
         if usage.oldest_unix_nano:
-            families.append(Family(c.LOG_OLDEST, [Sample((), usage.oldest_unix_nano / NANO)]))
+            families.append(Family(c.LOG_OLDEST, [Sample((), usage.oldest_unix_nano / NANOS)]))
         return families

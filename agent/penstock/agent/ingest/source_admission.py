@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import HeldError, LimitError
 from penstock.agent.ingest.admission import Admission
-from penstock.agent.model import AGENT_PROCESS, ENGINE_CORE
+from penstock.agent.model import AGENT_PROCESS
 from penstock.agent.sources import EngineOwners
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

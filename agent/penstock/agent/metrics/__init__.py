@@ -9,11 +9,10 @@ from penstock.agent.metrics.checkpoint import AggregatorCheckpoint
 from penstock.agent.metrics.exemplars import Exemplars
 from penstock.agent.metrics.family import Family, Sample
 from penstock.agent.metrics.gatherer import Gatherer
-from penstock.agent.metrics.model import NANO, Metric
+from penstock.agent.metrics.model import Metric
 from penstock.agent.metrics.series import Row
 
 __all__ = [
-    "NANO",
     "AgentMetrics",
     "Aggregator",
     "AggregatorCheckpoint",

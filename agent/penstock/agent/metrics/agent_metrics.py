@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import grpc
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.family import Distribution, Family, Sample
-from penstock.agent.metrics.model import NANO
 from penstock.agent.metrics.process import process_use
 from penstock.agent.metrics.series import Row, Series
 from penstock.agent.traces.export import ExportStatus
 from penstock.proto import __version__
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,7 +44,7 @@ class Latency:
     def observe(self, seconds: float) -> None:
         """Add one duration."""
         with self._lock:
-            self._series.add((), round(seconds * NANO), 0)
+            self._series.add((), round(seconds * NANOS), 0)
 
     def rows(self) -> list[Row]:
         """Return a copy; empty before the first duration."""
@@ -124,7 +124,7 @@ class AgentMetrics:
         self.export = Latency(c.EXPORT_DURATION)
         self.refused = RefusalCounter()
         self.broken_streams = 0
-        self._state_created = state_created_unix_nano / NANO
+        self._state_created = state_created_unix_nano / NANOS
         self._process = process
         self._build = build
         self._started = time.time() if started is None else started
@@ -164,7 +164,7 @@ class AgentMetrics:
         for latency in (self.commit, self.ack, self.export):
             yield Family(
                 latency.metric,
-                distributions=[Distribution((), row.total / NANO, row.counts, {}) for row in latency.rows()],
+                distributions=[Distribution((), row.total / NANOS, row.counts, {}) for row in latency.rows()],
             )
 
     def _spans(self) -> Iterator[Family]:
@@ -184,7 +184,7 @@ class AgentMetrics:
             [Sample((reason,), status.given_up.get(reason, 0)) for reason in ("age", "count", "memory")],
         )
         if status.oldest_unexported_unix_nano:
-            yield Family(c.OLDEST_UNEXPORTED, [Sample((), status.oldest_unexported_unix_nano / NANO)])
+            yield Family(c.OLDEST_UNEXPORTED, [Sample((), status.oldest_unexported_unix_nano / NANOS)])
 
     def _resources(self) -> Iterator[Family]:
         use = self._process()

@@ -9,9 +9,9 @@ from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.exposition import negotiate, write
 from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
 from penstock.agent.metrics.gauge_set import GaugeSet
-from penstock.agent.metrics.model import NANO, MetricKind
+from penstock.agent.metrics.model import MetricKind
 from penstock.agent.metrics.snapshot_gauges import add_snapshots, by_engine
-from penstock.agent.model import ENGINE_CORE
+from penstock.proto.names import ENGINE_CORE, NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -141,5 +141,5 @@ class Gatherer:
 
 def _mark(exemplar: Exemplar, metric: Metric) -> ExemplarPoint:
     return ExemplarPoint(
-        exemplar.trace_id, exemplar.span_id, exemplar.value / metric.scale, exemplar.time_unix_nano / NANO
+        exemplar.trace_id, exemplar.span_id, exemplar.value / metric.scale, exemplar.time_unix_nano / NANOS
     )

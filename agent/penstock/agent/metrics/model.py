@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-NANO: Final = 10**9
-"""State units in a second (or in a ratio of 1): nanoseconds."""
-
 ENGINE_LABELS: Final = ("engine", "server")
 """What every metric of an engine carries before its own labels."""
 

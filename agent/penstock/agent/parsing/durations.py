@@ -21,7 +21,7 @@ def parse_duration(text: str) -> timedelta:
     """Read ``1h30m``; units are d, h, m, s and ms, and a part may have decimals.
 
     Raises:
-        ValueError: the text is not a duration.
+        ValueError: the text is not a duration; the sentence names it.
 
     """
     if not _WHOLE.fullmatch(text):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.proto.names import NOT_ENTRIES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 MAX_ACCOUNTS = 4_096
 
 # Kinds of drops that are no entries.
-_NO_ENTRIES = frozenset({"snapshot", "snapshot_row"})
 
 
 class Account(NamedTuple):
@@ -33,7 +34,7 @@ class Account(NamedTuple):
             len(batch.events) + len(batch.transfers.end_time_unix_nano) + len(batch.probes.end_time_unix_nano)
         )
         lost = sum(
-            drop.count for drop in (*batch.drops, *batch.tombstone.lost) if drop.kind not in _NO_ENTRIES
+            drop.count for drop in (*batch.drops, *batch.tombstone.lost) if drop.kind not in NOT_ENTRIES
         )
         return Account(self.stored + stored, self.lost + lost)
 

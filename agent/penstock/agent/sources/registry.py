@@ -6,8 +6,8 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.agent.model import ENGINE_CORE
 from penstock.agent.sources.accounting import Account
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.batch import with_kinds
 from penstock.agent.journal import parse
-from penstock.agent.model import ENGINE_CORE, EngineKey, Source
+from penstock.agent.model import EngineKey, Source
 from penstock.agent.traces.assembly.finished_requests import FinishedRequests, PendingBytes
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished, FinishedRequest
 from penstock.agent.traces.assembly.sampling import decide, judge
@@ -30,6 +30,7 @@ from penstock.agent.traces.spans import (
     semconv,
     standalone_spans,
 )
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

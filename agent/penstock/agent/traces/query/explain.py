@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.agent.traces.query.deeds import HASH_LENGTH, action
 from penstock.agent.traces.query.search import find
 from penstock.agent.traces.spans import attributes, ends_a_load, loads
+from penstock.proto.names import NANOS
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _PLACES = {
     "disk": "this machine's disk",
 }
 # A wait of this length is worth a sentence of its own.
-_LONG_WAIT = attributes.SECOND
+_LONG_WAIT = NANOS
 
 
 def explain(reader: Reader, request_id: str) -> admin_pb2.Explanation:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import NotFoundError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
-from penstock.agent.model import ENGINE_CORE
 from penstock.agent.traces.assembly import AssemblyLimits, EngineLoss, Segment, chapters
 from penstock.agent.traces.spans import (
     EventEntry,
@@ -23,6 +22,7 @@ from penstock.agent.traces.spans import (
     external_id,
     request_entries,
 )
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.messages import Culprit
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
     from penstock.instrumentation.vllm.naming import Failure, Peer
 
-_SECOND: Final = 1_000_000_000
 
 _NAMED: Final = 3
 """Peers that a sentence names."""
@@ -152,4 +152,4 @@ def of_shared(handshake: Handshake, failure: Failure) -> FailureAttribution:
 
 
 def _seconds(nanoseconds: int) -> str:
-    return f"{nanoseconds / _SECOND:.1f} s"
+    return f"{nanoseconds / NANOS:.1f} s"
