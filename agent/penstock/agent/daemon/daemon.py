@@ -189,7 +189,7 @@ class Daemon:
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )
-        feed = PolicyFeedService(policies.feed, own.refused.count)
+        feed = PolicyFeedService(policies.feed, own.count_refused)
         engines = await self._serve_engines(ingest, policies.feed, feed)
         retiring = asyncio.ensure_future(retirement.keep_retiring())
         self._parts.callback(retiring.cancel)
@@ -358,7 +358,7 @@ class Daemon:
             losses,
             own.ack.observe,
             door=door,
-            count_refused=own.refused.count,
+            count_refused=own.count_refused,
             count_broken=own.count_broken_stream,
         )
         self._refused = ingest.refused

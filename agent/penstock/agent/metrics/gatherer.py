@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 from penstock.agent.metrics import catalogue as c
-from penstock.agent.metrics.exposition import negotiate, write
+from penstock.agent.metrics.exposition import join, negotiate, write, write_registry
 from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
 from penstock.agent.metrics.gauge_set import GaugeSet
 from penstock.agent.metrics.model import MetricKind
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
     from penstock.agent.sources import LiveSource
 
+_T = TypeVar("_T")
 _ORDER = {metric: index for index, metric in enumerate(c.METRICS)}
 
 log = structlog.get_logger(__name__)
@@ -57,24 +58,27 @@ class Gatherer:
     def render(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type for an Accept header. A part that fails does not take the rest along."""
         content_type = negotiate(accept)
-        families: list[Family] = []
         success = Family(c.COLLECTOR_SUCCESS)
-        for name, part in (
-            ("log", self._log),
-            ("snapshots", self._snapshots),
-            ("agent", self._agent.families),
-        ):
-            try:
-                families += part()
-                worked = True
-            except Exception:
-                log.exception("a part of the metrics could not be collected", collector=name)
-                worked = False
-            success.samples.append(Sample((name,), worked))
-        families.append(success)
-        families = [family for family in families if family.samples or family.distributions]
+        families = [
+            *self._collect("log", self._log, [], success),
+            *self._collect("snapshots", self._snapshots, [], success),
+        ]
+        own = self._collect("agent", lambda: write_registry(self._agent.registry, content_type), b"", success)
+        families = [family for family in (*families, success) if family.samples or family.distributions]
         families.sort(key=lambda family: _ORDER[family.metric])
-        return write(families, content_type), content_type
+        return join(write(families, content_type), own, content_type=content_type), content_type
+
+    def _collect(self, name: str, collect: Callable[[], _T], nothing: _T, success: Family) -> _T:
+        """Return a part of the exposition, or *nothing* if it fails; add the result to *success*."""
+        try:
+            part = collect()
+        except Exception:
+            log.exception("a collector failed; its metrics are missing from this scrape", collector=name)
+            part, worked = nothing, False
+        else:
+            worked = True
+        success.samples.append(Sample((name,), worked))
+        return part
 
     def _log(self) -> list[Family]:
         """Return the counters of all engines that are not forgotten."""
