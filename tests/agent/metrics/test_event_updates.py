@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.bulk_updates import probe_bulks, transfer_bulks
 from penstock.agent.metrics.event_updates import event_updates, transfer_updates
@@ -240,7 +240,7 @@ def test_labels_fit_the_catalogue(entry: events.Event) -> None:
 def test_transfers() -> None:
     """A good transfer counts thrice, a failed one once."""
     batch = transfers([(7, 9, PEER, common.TRANSFER_RESULT_OK), (7, 9, "", common.TRANSFER_RESULT_ERROR)])
-    good, bad = ([tuple(update) for update in transfer_updates(row)] for row in transfer_samples(batch))
+    good, bad = ([tuple(update) for update in transfer_updates(row)] for row in transfer_rows(batch))
     assert good == [
         (c.TRANSFERS, ("kv", "NixlConnector", "receive", PEER, "ok"), 1),
         (c.TRANSFER_DURATION, ("kv", PEER), 7),
@@ -252,7 +252,7 @@ def test_transfers() -> None:
 def test_what_is_not_known_of_a_transfer_is_no_observation() -> None:
     """A duration or a size of 0 counts the transfer and says nothing about it, one by one and in bulk."""
     batch = transfers([(0, 9, PEER, common.TRANSFER_RESULT_OK), (7, 0, PEER, common.TRANSFER_RESULT_OK)])
-    updates = [update.metric for row in transfer_samples(batch) for update in transfer_updates(row)]
+    updates = [update.metric for row in transfer_rows(batch) for update in transfer_updates(row)]
     assert updates == [c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFERS, c.TRANSFER_DURATION]
     assert [(bulk.metric, bulk.amount, bulk.values) for bulk in transfer_bulks(BatchColumns(batch))] == [
         (c.TRANSFERS, 2, []),

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from penstock.agent.daemon.config import ENVIRONMENT_PREFIX, OPTIONS, resolve
-from penstock.agent.errors import DamageError, PenstockError
+from penstock.agent.errors import DamageError, PenstockError, StateError
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.agent.daemon.config import Config
+    from penstock.agent.server import TcpAddress
 
 _WRONG_USE = 2
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -120,10 +122,36 @@ def _backup(context: click.Context, /, path: str, **flags: Any) -> None:
 
 
 def _idle(error: BaseException, config: Config | None) -> None:
-    from penstock.agent.daemon.idle import idle  # noqa: PLC0415
-
+    """Do what ``--on-fatal=idle`` asks for: serve the reason instead of an exit."""
     reason = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-    asyncio.run(idle(reason, None if config is None else config.http))
+    asyncio.run(_wait_idle(reason, None if config is None else config.http))
+
+
+async def _wait_idle(reason: str, http: TcpAddress | None) -> None:
+    """Wait for SIGTERM or SIGINT; health and metrics answer 503 with *reason*, if the port is free."""
+    # As the daemon's: --version and a wrong flag need none of them.
+    import structlog  # noqa: PLC0415
+    from penstock.agent.server import HttpServer  # noqa: PLC0415
+
+    log = structlog.get_logger(__name__)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log.critical("agent idle: it cannot start or continue; engines serve without it", reason=reason)
+
+    def render(_accept: str) -> tuple[bytes, str]:
+        raise StateError(reason)
+
+    server = None if http is None else HttpServer(http, render, lambda: reason, str)
+    try:
+        if server is not None:
+            await server.start()
+    except StateError as error:
+        log.warning("the health endpoint is not served", error=str(error))
+        server = None
+    await stop.wait()
+    if server is not None:
+        await server.stop()
 
 
 def _wants_idle(arguments: Sequence[str]) -> bool:

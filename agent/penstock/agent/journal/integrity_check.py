@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.journal.connection import unsigned
-from penstock.agent.journal.sources import source_from_blob
+from penstock.agent.journal.source_encoding import decode_source
 from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def prove(database: sqlite3.Connection) -> None:
     for epoch, hello, *counts in database.execute(
         "SELECT epoch, hello, watermark, last_seen_unix_nano, last_batch FROM sources"
     ):
-        source_from_blob(unsigned(epoch), hello)
+        decode_source(unsigned(epoch), hello)
         if not all(isinstance(count, int) for count in counts):
             raise DamagedError(f"the watermark of epoch {unsigned(epoch)} is no number")
     for table, key in (("batches", "id"), ("kinds", "kind"), ("runs", "first"), ("buckets", "id")):

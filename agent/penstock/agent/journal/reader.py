@@ -10,14 +10,14 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
-from penstock.agent.batch import BatchColumns, with_kinds
+from penstock.agent.batch import BatchColumns, typed_events
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.batch_parser import BATCH_COLUMNS, BatchParser, event_of, logged_of
 from penstock.agent.journal.connection import MAX_INTEGER, connect_reader, describe, signed, unsigned, whole
 from penstock.agent.journal.index_keys import KIND_NUMBERS, event_request_ids, request_ids, request_key
-from penstock.agent.journal.lookup import Lookup
 from penstock.agent.journal.read_budget import STEP_SECONDS, ReadBudget
-from penstock.agent.journal.sources import source_from_blob
+from penstock.agent.journal.request_index import RequestLookup
+from penstock.agent.journal.source_encoding import decode_source
 from penstock.agent.state import DamagedError, is_damage, words_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Reader:
         with describe(self._path):
             self._database = connect_reader(self._path)
         self._restored = restored
-        self._lookup = Lookup(self._database)
+        self._lookup = RequestLookup(self._database)
 
     def _follow(self) -> None:
         """See that what is open is where the log goes on."""
@@ -168,7 +168,7 @@ class Reader:
         """Return the source of an epoch; None if it is not known, or a bad disk has spoilt what is."""
         row = self._database.execute("SELECT hello FROM sources WHERE epoch = ?", (signed(epoch),)).fetchone()
         try:
-            return None if row is None else source_from_blob(epoch, row[0])
+            return None if row is None else decode_source(epoch, row[0])
         except DecodeError:
             return None
 
@@ -183,9 +183,7 @@ class Reader:
             " ORDER BY opened_unix_nano, rowid"
         )
         return [
-            SourceRow(
-                source_from_blob(unsigned(epoch), hello), watermark, last_seen, bool(closed), last_batch
-            )
+            SourceRow(decode_source(unsigned(epoch), hello), watermark, last_seen, bool(closed), last_batch)
             for epoch, hello, watermark, last_seen, closed, last_batch in rows
         ]
 
@@ -348,7 +346,7 @@ def _batch_id(row: tuple[object]) -> int:
 
 def _places(batch: Batch, kinds: frozenset[int], since_unix_nano: int, request_id: str = "") -> Iterator[int]:
     """Yield the indexes of a batch's events of *kinds*, about *request_id* where one is given; the last first."""
-    events = with_kinds(batch)
+    events = typed_events(batch)
     for pos in range(len(events) - 1, -1, -1):
         kind, event = events[pos]
         if (

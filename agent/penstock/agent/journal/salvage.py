@@ -20,7 +20,7 @@ from penstock.agent.journal.connection import connect, connect_reader, unsigned
 from penstock.agent.journal.index_keys import kind_rows, request_keys
 from penstock.agent.journal.request_index_format import pack_keys
 from penstock.agent.journal.schema import create_schema
-from penstock.agent.journal.sources import source_from_blob
+from penstock.agent.journal.source_encoding import decode_source
 from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Salvage:
         for row in newest_first(old, columns, "sources", "epoch"):
             epoch, hello, *counts, closed = row
             with suppress(*_DAMAGE):
-                source_from_blob(unsigned(epoch), hello)
+                decode_source(unsigned(epoch), hello)
                 if all(map(_is_count, counts)) and (closed is None or _is_count(closed)):
                     found.append(row)
         return found
@@ -143,7 +143,7 @@ class Salvage:
 
     def _put_sources(self, new: sqlite3.Connection, sources: Sequence[tuple[Any, ...]]) -> None:
         for epoch, hello, watermark, opened, seen, closed in sources:
-            source = source_from_blob(unsigned(epoch), hello)
+            source = decode_source(unsigned(epoch), hello)
             highest, newest = self._epochs[epoch]
             self._short += max(0, watermark - highest)
             new.execute(

@@ -11,7 +11,7 @@ from penstock.agent.journal.connection import signed
 from penstock.agent.journal.index_keys import kind_rows, request_keys
 from penstock.agent.journal.open_deferrals import OpenDeferrals
 from penstock.agent.journal.request_index_format import pack_keys
-from penstock.agent.journal.sources import source_to_blob
+from penstock.agent.journal.source_encoding import encode_source
 from penstock.agent.model import AGENT_PROCESS
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Transaction:
             "INSERT INTO sources VALUES (?, ?, ?, ?, ?, 0, ?, ?, NULL, 0)"
             " ON CONFLICT (epoch) DO UPDATE SET hello = excluded.hello,"
             " last_seen_unix_nano = excluded.last_seen_unix_nano, closed_unix_nano = NULL",
-            (signed(source.epoch), source_to_blob(source), *source.key, source.process, now, now),
+            (signed(source.epoch), encode_source(source), *source.key, source.process, now, now),
         )
         return self._watermark(source.epoch)
 

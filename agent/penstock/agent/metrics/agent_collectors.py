@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from penstock.agent.metrics.family import Family
+    from penstock.agent.metrics.model import Family
     from prometheus_client import CollectorRegistry
 
 # prometheus_client's families and what the catalogue calls them; a family that the platform lacks is absent.

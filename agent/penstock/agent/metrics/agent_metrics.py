@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.agent_collectors import FamilyCollector, register_runtime
-from penstock.agent.metrics.family import Family, Sample
+from penstock.agent.metrics.model import Family, Sample
 from penstock.agent.traces.export import ExportStatus
 from penstock.proto import __version__
 from penstock.proto.names import NANOS
@@ -84,7 +84,7 @@ class AgentMetrics:
     ) -> None:
         self.engines_expected = engines_expected
         # Prometheus ignores them, and 0.0.4 has them as gauges of their own.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.commit = self._histogram(c.COMMIT_DURATION)
         self.ack = self._histogram(c.ACK_DURATION)

@@ -19,8 +19,7 @@ from prometheus_client.utils import floatToGoString
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
-    from penstock.agent.metrics.model import Metric
+    from penstock.agent.metrics.model import Distribution, ExemplarPoint, Family, Metric, Sample
     from prometheus_client import CollectorRegistry
 
 PLAIN: Final = CONTENT_TYPE_PLAIN_0_0_4

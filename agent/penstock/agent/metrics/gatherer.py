@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 from penstock.agent.metrics import catalogue as c
 from penstock.agent.metrics.exposition import join, negotiate, write, write_registry
-from penstock.agent.metrics.family import Distribution, ExemplarPoint, Family, Sample
 from penstock.agent.metrics.gauge_set import GaugeSet
-from penstock.agent.metrics.model import MetricKind
+from penstock.agent.metrics.model import Distribution, ExemplarPoint, Family, MetricKind, Sample
 from penstock.agent.metrics.snapshot_gauges import add_snapshots, by_engine
 from penstock.proto.names import ENGINE_CORE, NANOS
 
@@ -59,9 +58,10 @@ class Gatherer:
         """Return the body and its content type for an Accept header. A part that fails does not take the rest along."""
         content_type = negotiate(accept)
         success = Family(c.COLLECTOR_SUCCESS)
+        nothing: list[Family] = []
         families = [
-            *self._collect("log", self._log, [], success),
-            *self._collect("snapshots", self._snapshots, [], success),
+            *self._collect("log", self._log, nothing, success),
+            *self._collect("snapshots", self._snapshots, nothing, success),
         ]
         own = self._collect("agent", lambda: write_registry(self._agent.registry, content_type), b"", success)
         families = [family for family in (*families, success) if family.samples or family.distributions]

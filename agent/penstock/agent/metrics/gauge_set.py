@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from penstock.agent.metrics.family import Family, Sample
+from penstock.agent.metrics.model import Family, Sample
 from penstock.agent.metrics.series import CAP
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.agent.batch import with_kinds
+from penstock.agent.batch import typed_events
 from penstock.agent.journal import parse
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.traces.assembly.finished_requests import FinishedRequests, PendingBytes
@@ -172,7 +172,7 @@ class Assembler:
     def _take(self, logged: LoggedBatch) -> None:
         batch = parse(logged)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
-        events = with_kinds(batch)
+        events = typed_events(batch)
         for kind, event in events:
             if kind not in standalone_spans.KINDS:
                 continue
