@@ -28,12 +28,12 @@ class Housekeeper:
         self,
         place: StateDirectory,
         policies: PolicyDatabase,
-        condition: Health,
+        health: Health,
         fatal: asyncio.Future[StateError],
     ) -> None:
         self._place = place
         self._policies = policies
-        self._condition = condition
+        self._health = health
         self._fatal = fatal
         self._task = asyncio.ensure_future(self._run())
 
@@ -47,17 +47,17 @@ class Housekeeper:
     async def _run(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self._look)
-                self._condition.not_copied = ""
+                await asyncio.to_thread(self._check)
+                self._health.not_copied = ""
             except TakenError as error:
                 self._end(error)
             except (StateError, OSError) as error:
-                self._condition.not_copied = str(error)
-            if ended := self._condition.health():
+                self._health.not_copied = str(error)
+            if ended := self._health.health():
                 self._end(DamageError(ended))
             await asyncio.sleep(_SECONDS)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._place.claim()
         self._policies.copy()
 

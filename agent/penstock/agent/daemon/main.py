@@ -82,8 +82,8 @@ def _run(context: click.Context, /, **flags: Any) -> None:
     # gRPC's C core writes its own lines to standard error, between ours; whoever needs them can ask for them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
-    from penstock.agent.daemon.daemon import run  # noqa: PLC0415
     from penstock.agent.daemon.logs import configure  # noqa: PLC0415
+    from penstock.agent.daemon.run import run  # noqa: PLC0415
 
     configure(config.log_format, config.log_level)
     try:

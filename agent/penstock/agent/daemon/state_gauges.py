@@ -19,23 +19,19 @@ if TYPE_CHECKING:
 class StateGauges:
     """The families of one agent's state."""
 
-    def __init__(self, place: StateDirectory, journal: Journal, condition: Health) -> None:
+    def __init__(self, place: StateDirectory, journal: Journal, health: Health) -> None:
         self._place = place
         self._journal = journal
-        self._condition = condition
+        self._health = health
 
     def families(self) -> list[Family]:
         """Return them as they are now."""
         usage = self._journal.usage
-        present = {trouble.reason for trouble in self._condition.troubles()}
+        present = {trouble.reason for trouble in self._health.troubles()}
         families = [
             Family(c.DEGRADED, [Sample((reason,), reason in present) for reason in REASONS]),
-            Family(
-                c.SET_ASIDE, [Sample((kind,), count) for kind, count in self._condition.set_aside().items()]
-            ),
-            Family(
-                c.RESTORED, [Sample((kind,), count) for kind, count in self._condition.restored().items()]
-            ),
+            Family(c.SET_ASIDE, [Sample((kind,), count) for kind, count in self._health.set_aside().items()]),
+            Family(c.RESTORED, [Sample((kind,), count) for kind, count in self._health.restored().items()]),
             Family(c.LOST_BATCHES, [Sample((), self._journal.lost_batches)]),
             Family(c.STATE_BYTES, [Sample((), size_of(self._place.path))]),
             Family(c.STATE_LIMIT, [Sample((), self._place.limit)]),
