@@ -14,8 +14,8 @@ from penstock.agent.daemon.logs import BURST, LogLimit
 
 PROGRAM = """
 import logging, structlog
-from penstock.agent.daemon.logs import configure
-configure({format!r}, "warning")
+from penstock.agent.daemon.logs import configure_logging
+configure_logging({format!r}, "warning")
 log = structlog.get_logger("x")
 log.info("not shown")
 log.warning("shown", engine="0")
@@ -90,11 +90,11 @@ def test_what_cannot_be_written_is_lost_and_nobody_fails_of_it(log_format: str, 
 FLOOD = """
 import logging, structlog
 from penstock.agent.daemon import logs
-from penstock.agent.daemon.logs import configure
+from penstock.agent.daemon.logs import configure_logging
 now = 0.0
 logs.time.monotonic = lambda: now
 logs.LogLimit.__init__.__defaults__ = (lambda: now,)
-configure("json", "info")
+configure_logging("json", "info")
 log, library = structlog.get_logger("x"), logging.getLogger("library")
 for number in range(1000):
     log.info("message refused", number=number)

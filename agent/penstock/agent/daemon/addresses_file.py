@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.state import identity
+from penstock.agent.state import file_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,11 +35,11 @@ def write_addresses(state_dir: Path, addresses: Mapping[str, str]) -> Callable[[
     except OSError as error:
         _log.warning("addresses not written", path=str(path), error=str(error))
         return lambda: None
-    ours = identity(path)
+    ours = file_identity(path)
 
     def remove() -> None:
         # Another agent may have taken the directory and written its own.
-        if identity(path) == ours:
+        if file_identity(path) == ours:
             path.unlink(missing_ok=True)
 
     return remove

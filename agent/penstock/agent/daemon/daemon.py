@@ -24,7 +24,7 @@ from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, ContractViolations, IngestService, LossDetector, SourceAdmission
 from penstock.agent.metrics import AgentMetrics, AggregatorCheckpoint, Exemplars, Gatherer
 from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, SampleRatios
-from penstock.agent.server import Certificates, GrpcServer, HttpServer, TcpAddress, allow_files
+from penstock.agent.server import Certificates, GrpcServer, HttpServer, TcpAddress, raise_file_limit
 from penstock.agent.sources import EngineOwners, Registry
 from penstock.agent.state import StateDirectory
 from penstock.agent.traces.export import ExportStatus, TraceExporter, unreachable
@@ -96,7 +96,7 @@ class Daemon:
             PenstockError: a part cannot start; :meth:`stop` undoes the rest.
 
         """
-        allow_files()
+        raise_file_limit()
         directory = self._own_directory()
         http = self._http = await self._start_http()
         (journal, checkpoint, aggregator, replayed), stored = await self._open_state(directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.agent.state import damaged
+from penstock.agent.state import count_damaged
 
 if TYPE_CHECKING:
     from penstock.agent.journal import Journal
@@ -78,7 +78,7 @@ class Health:
 
     def set_aside(self) -> dict[str, int]:
         """Return how many damaged databases lie in the state directory, by kind."""
-        return damaged(self.place.path) if self.place is not None else {}
+        return count_damaged(self.place.path) if self.place is not None else {}
 
     def restored(self) -> dict[str, int]:
         """Return how often a database was put back that was removed or replaced while the agent ran, by kind."""

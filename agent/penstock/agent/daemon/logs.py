@@ -93,7 +93,7 @@ class _Lossy:
             self._stream.flush()
 
 
-def configure(log_format: str, level: str) -> None:
+def configure_logging(log_format: str, level: str) -> None:
     """Set up structlog for the process: one JSON object a line, or lines for a person (*console*).
 
     Standard library loggers (aiohttp, grpc, opentelemetry) come out the same way, from WARNING on.

@@ -82,10 +82,10 @@ def _run(context: click.Context, /, **flags: Any) -> None:
     # gRPC's C core writes its own lines to standard error, between ours; whoever needs them can ask for them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
-    from penstock.agent.daemon.logs import configure  # noqa: PLC0415
+    from penstock.agent.daemon.logs import configure_logging  # noqa: PLC0415
     from penstock.agent.daemon.run import run  # noqa: PLC0415
 
-    configure(config.log_format, config.log_level)
+    configure_logging(config.log_format, config.log_level)
     try:
         asyncio.run(run(config))
     except Exception as error:
@@ -102,9 +102,10 @@ def _merged(context: click.Context, flags: dict[str, Any]) -> Config:
 
 @click.pass_context
 def _check(context: click.Context, /, **flags: Any) -> int:
-    from penstock.agent.daemon.config_check import check  # noqa: PLC0415
 
-    findings = check(_merged(context, flags))
+    from penstock.agent.daemon.config_check import check_config  # noqa: PLC0415
+
+    findings = check_config(_merged(context, flags))
     for finding in findings:
         click.echo(f"{'wrong' if finding.wrong else 'ok':>5}  {finding.text}")
     return _WRONG_USE if any(finding.wrong for finding in findings) else 0

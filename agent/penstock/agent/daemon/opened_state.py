@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import UnwritableError
-from penstock.agent.journal import Journal, describe
+from penstock.agent.journal import Journal, journal_errors
 from penstock.agent.metrics import Aggregator, AggregatorCheckpoint
 from penstock.agent.policy.orders import OrderStore, Pauses
 from penstock.agent.policy.store import AuditLimit, PolicyDatabase, PolicyStore
-from penstock.agent.state import spoils_a_start, words_of
+from penstock.agent.state import error_text, is_bad_state
 
 if TYPE_CHECKING:
     from penstock.agent.daemon.config import Config
@@ -81,10 +81,10 @@ async def _restore(config: Config, place: StateDirectory) -> CountedLog:
             replayed = await checkpoint.restore()
         except BaseException as error:  # noqa: BLE001  (raised again, unless it is damage)
             try:
-                if not (salvages and spoils_a_start(error)):
+                if not (salvages and is_bad_state(error)):
                     raise
-                with describe(journal.path):
-                    journal.mark_damaged(words_of(error))
+                with journal_errors(journal.path):
+                    journal.mark_damaged(error_text(error))
             finally:
                 await journal.close()
             salvages -= 1
@@ -102,9 +102,9 @@ def _load_policies(config: Config, place: StateDirectory) -> StoredPolicies:
                 PolicyDatabase.open(place.path, limit, place.claim, damage=damage, copies=copies)
             )
         except Exception as error:
-            if not (copies and spoils_a_start(error)):
+            if not (copies and is_bad_state(error)):
                 raise
-            damage = words_of(error)
+            damage = error_text(error)
     raise AssertionError
 
 

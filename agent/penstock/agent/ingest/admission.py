@@ -145,13 +145,13 @@ class Admission:
 
         """
         self._taken += size
-        if self._memory_limit and self._looks_again():
+        if self._memory_limit and self._is_due():
             self._memory_at, self._taken = self._clock(), 0
             self._short = self._shortage()
         if self._short:
             raise LimitError(self._short, "memory")
 
-    def _looks_again(self) -> bool:
+    def _is_due(self) -> bool:
         if self._taken >= _MEMORY_LOOK_BYTES and not self._short:
             return True
         return self._clock() - self._memory_at >= _MEMORY_LOOK_SECONDS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.errors import PenstockError
-from penstock.agent.journal import MAX_INTEGER, describe
+from penstock.agent.journal import MAX_INTEGER, journal_errors
 from penstock.proto.v1.common_pb2 import DEFERRAL_ENDING_ENGINE_LOST
 from penstock.proto.v1.events_pb2 import DeferralEnd, Event, SourceLost
 from penstock.proto.v1.ingest_pb2 import Batch, Drop
@@ -131,7 +131,7 @@ class LossDetector:
 
     async def _try(self, source: Source, last_seen: int) -> bool:
         try:
-            with describe(self._journal.path):
+            with journal_errors(self._journal.path):
                 await self._lose(source, last_seen)
         except PenstockError as error:
             _log.warning("the loss of a source could not be written", epoch=source.epoch, error=str(error))

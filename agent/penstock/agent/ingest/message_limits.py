@@ -80,7 +80,7 @@ _SCALARS = str | bytes | int | float
 _INDICES = frozenset({"connector", "peer", "peer_engine_id", "request_id"})
 
 
-def parse(body: bytes) -> Batch:
+def parse_message(body: bytes) -> Batch:
     """Parse a message after a look at its size and at the number of its entries.
 
     Raises:
@@ -100,7 +100,7 @@ def parse(body: bytes) -> Batch:
 
 
 def check_batch(contents: BatchColumns, body: bytes) -> None:
-    """Check all but the Hello of what :func:`parse` returned for *body*.
+    """Check all but the Hello of what :func:`parse_message` returned for *body*.
 
     Raises:
         ContractError: it names the field, its value and the limit.

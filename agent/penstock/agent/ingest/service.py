@@ -11,13 +11,13 @@ import structlog
 from penstock.agent.aio import ByteSemaphore, TokenBucket
 from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import ContractError, FullError, GapError, HeldError, LimitError, PenstockError
-from penstock.agent.ingest.message_limits import check_batch, check_hello, parse
+from penstock.agent.ingest.message_limits import check_batch, check_hello, parse_message
 from penstock.agent.ingest.rejections import ContractViolations
 from penstock.agent.ingest.source_admission import SourceAdmission
 from penstock.agent.ingest.stream import Ending, SourceStream
-from penstock.agent.journal import describe
+from penstock.agent.journal import journal_errors
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.server import refuse
+from penstock.agent.server import abort_with
 from penstock.proto.v1.ingest_pb2 import DESCRIPTOR, Ack
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class IngestService:
         self._admission = self._door.admission
         self._count_refused = count_refused
         self._count_broken = count_broken
-        self._hand = ByteSemaphore(IN_HAND_BYTES)
+        self._in_processing = ByteSemaphore(IN_HAND_BYTES)
         self._streams: dict[int, SourceStream] = {}
         self._telling: set[asyncio.Task[None]] = set()
         # Streams whose Hello has not been taken yet.
@@ -156,7 +156,7 @@ class IngestService:
             if isinstance(error, ContractError | HeldError):
                 _log.warning("message refused", error=str(error))
                 self.refused.note(str(error))
-            await refuse(context, error)
+            await abort_with(context, error)
         except TimeoutError:
             self._count_refused("silent")
             await context.abort(grpc.StatusCode.UNAVAILABLE, _SILENT)
@@ -182,7 +182,7 @@ class IngestService:
         if not isinstance(body, bytes):
             raise GapError("the stream ended before its Hello")
         self._admission.check_memory(len(body))
-        batch = parse(body)
+        batch = parse_message(body)
         if not batch.HasField("hello"):
             raise GapError("the stream does not begin with a Hello; send one with seq 0 first")
         check_batch(BatchColumns(batch, body), body)
@@ -221,7 +221,7 @@ class IngestService:
     def _admit(self, source: Source, context: Context, size: int) -> SourceStream:
         stream = SourceStream(source, context)
         live = self._registry.get(source.epoch)
-        with describe(self._journal.path):
+        with journal_errors(self._journal.path):
             stream.hold = self._door.admit(
                 source, None if live is None else live.source, size, lambda: stream.end(Ending.OUSTED)
             )
@@ -261,18 +261,18 @@ class IngestService:
         pace = TokenBucket(SOURCE_BYTES_PER_SECOND, SOURCE_BURST_BYTES)
         while (body := await stream.next()) is not None:
             arrived = time.monotonic()
-            async with self._hand.hold(len(body)):
-                watermark = await self._take(stream, body)
+            async with self._in_processing.reserve(len(body)):
+                watermark = await self._handle_message(stream, body)
             if watermark is not None:
                 await self._acknowledge(stream, watermark)
                 self._observe_ack(time.monotonic() - arrived)
-            if (pause := pace.owe(len(body))) > 0:
+            if (pause := pace.debt(len(body))) > 0:
                 await asyncio.sleep(pause)
 
-    async def _take(self, stream: SourceStream, body: bytes) -> int | None:
+    async def _handle_message(self, stream: SourceStream, body: bytes) -> int | None:
         """Take one message; returns the watermark once it is committed, None if it is none to be acknowledged."""
         self._admission.check_memory(len(body))
-        batch = parse(body)
+        batch = parse_message(body)
         contents = BatchColumns(batch, body)
         check_batch(contents, body)
         epoch = stream.source.epoch
@@ -298,11 +298,11 @@ class IngestService:
     def _pauses_changed(self) -> None:
         for stream in self._streams.values():
             if self._pauses.is_paused(stream.source.key) is not stream.paused:
-                telling = asyncio.ensure_future(self._tell_pause(stream))
+                telling = asyncio.ensure_future(self._send_pause(stream))
                 self._telling.add(telling)
                 telling.add_done_callback(self._telling.discard)
 
-    async def _tell_pause(self, stream: SourceStream) -> None:
+    async def _send_pause(self, stream: SourceStream) -> None:
         """Acknowledge again what stands, for the sake of the pause."""
         try:
             await self._acknowledge(stream, self._journal.watermark(stream.source.epoch))

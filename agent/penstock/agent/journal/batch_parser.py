@@ -42,7 +42,7 @@ def event_of(body: bytes) -> Event | None:
         return None
 
 
-def parse(logged: LoggedBatch) -> Batch:
+def parse_batch(logged: LoggedBatch) -> Batch:
     """Return the batch.
 
     Raises:
@@ -75,7 +75,7 @@ class BatchParser:
     def parse(self, logged: LoggedBatch) -> Batch:
         """Return the batch; an empty one in the place of one that cannot be read."""
         try:
-            return parse(logged)
+            return parse_batch(logged)
         except DamagedError as error:
             if not self.unreadable:
                 _log.warning("a damaged batch of the log is left out", batch=logged.id, error=str(error))

@@ -102,7 +102,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def describe(path: Path) -> Iterator[None]:
+def journal_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors, and damage, into a :class:`StateError` that names the file.
 
     It is an `UnwritableError` if the disk is to blame.

@@ -19,7 +19,7 @@ class DiskReserve:
         self._size = size
         self.held = False
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Take the space, if it is there."""
         try:
             handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -29,11 +29,11 @@ class DiskReserve:
             finally:
                 os.close(handle)
         except OSError:
-            self.give_up()
+            self.release()
             return
         self.held = True
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Let the space go."""
         self.held = False
         try:

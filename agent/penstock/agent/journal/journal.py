@@ -11,7 +11,7 @@ import structlog
 from penstock.agent.batch import BatchColumns
 from penstock.agent.journal import recovery, schema
 from penstock.agent.journal.agent_log import AgentLog
-from penstock.agent.journal.connection import connect, describe, limit_to
+from penstock.agent.journal.connection import connect, journal_errors, limit_to
 from penstock.agent.journal.disk_reserve import FILE as RESERVE_FILE
 from penstock.agent.journal.disk_reserve import DiskReserve
 from penstock.agent.journal.reader import Reader
@@ -20,7 +20,7 @@ from penstock.agent.journal.retention import Retention, Usage
 from penstock.agent.journal.transaction import Appended, Transaction
 from penstock.agent.journal.wal_checkpointer import WalCheckpointer
 from penstock.agent.journal.writer import Writer
-from penstock.agent.state import DEFAULT_LIMIT, DatabaseFiles, spoils_a_start, words_of
+from penstock.agent.state import DEFAULT_LIMIT, DatabaseFiles, error_text, is_bad_state
 
 if TYPE_CHECKING:
     import sqlite3
@@ -96,7 +96,7 @@ class Journal:
         requests = RequestIndex(database)
         self._retention = Retention(database, budget, requests)
         reserve = DiskReserve(path.with_name(RESERVE_FILE), budget.reserve)
-        reserve.take()
+        reserve.acquire()
         self.whereabouts = DatabaseFiles(path, self._reopen, claim)
         self._checkpointer = (
             WalCheckpointer(path, lambda: self.whereabouts.restored) if budget.checkpoints_beside else None
@@ -109,7 +109,7 @@ class Journal:
             reserve=reserve,
             group_bytes=budget.transaction,
             damaged=self._note_damage,
-            settle=self.whereabouts.settle,
+            settle=self.whereabouts.restore_if_moved,
             after=self._checkpointer.wait_if_slow if self._checkpointer is not None else lambda: None,
         )
 
@@ -133,15 +133,15 @@ class Journal:
 
         """
         path = state_dir / schema.FILE
-        with describe(path):
+        with journal_errors(path):
             # What is there, and then what can be read of it.
             for _ in range(2):
                 try:
                     return cls._attempt(state_dir, pod_uid, limit, claim, salvages=salvages)
                 except Exception as error:
-                    if not spoils_a_start(error):
+                    if not is_bad_state(error):
                         raise
-                    recovery.mark(path, words_of(error))
+                    recovery.mark(path, error_text(error))
             return cls._attempt(state_dir, pod_uid, limit, claim, salvages=False)
 
     @classmethod
@@ -319,7 +319,7 @@ class Journal:
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._writer.close()
-        self.whereabouts.forget()
+        self.whereabouts.unwatch()
 
     def _reopen(self, path: Path) -> sqlite3.Connection:
         """Open the files that were put back; on the writer's thread."""

@@ -26,7 +26,7 @@ class OpenDeferrals:
         self.closed: list[tuple[int, str]] = []
         self._begun: dict[tuple[int, str], dict[int, tuple[Event, int]]] = {}
 
-    def follow(self, epoch: int, batch_id: int, contents: BatchColumns) -> None:
+    def add_batch(self, epoch: int, batch_id: int, contents: BatchColumns) -> None:
         """Take the events of one batch."""
         groups = contents.groups
         # Where each ended last in this batch.
@@ -51,7 +51,7 @@ class OpenDeferrals:
                 if closed.get(request_id, -1) < place and ended.get((request_id, reason), -1) < place:
                     self._begun.setdefault((epoch, request_id), {})[reason] = (event, batch_id)
 
-    def forget(self, epoch: int) -> None:
+    def drop_source(self, epoch: int) -> None:
         """Drop what a source that is gone has begun."""
         for key in [key for key in self._begun if key[0] == epoch]:
             del self._begun[key]

@@ -39,7 +39,7 @@ class ReadBudget:
         self._end = clock() + seconds
         self.cut = False
 
-    def take(self, size: int) -> None:
+    def consume(self, size: int) -> None:
         """Note that a batch of *size* bytes was read."""
         self._left -= size
 

@@ -13,12 +13,19 @@ from google.protobuf.message import DecodeError
 from penstock.agent.batch import BatchColumns, typed_events
 from penstock.agent.errors import ImpossibleError
 from penstock.agent.journal.batch_parser import BATCH_COLUMNS, BatchParser, event_of, logged_of
-from penstock.agent.journal.connection import MAX_INTEGER, connect_reader, describe, signed, unsigned, whole
+from penstock.agent.journal.connection import (
+    MAX_INTEGER,
+    connect_reader,
+    journal_errors,
+    signed,
+    unsigned,
+    whole,
+)
 from penstock.agent.journal.index_keys import KIND_NUMBERS, event_request_ids, request_ids, request_key
 from penstock.agent.journal.read_budget import STEP_SECONDS, ReadBudget
 from penstock.agent.journal.request_index import RequestLookup
 from penstock.agent.journal.source_encoding import decode_source
-from penstock.agent.state import DamagedError, is_damage, words_of
+from penstock.agent.state import DamagedError, error_text, is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -86,13 +93,13 @@ class Reader:
         restored = 0
         if self._whereabouts is not None:
             restored = self._whereabouts.restored
-            self._whereabouts.check()
-        with describe(self._path):
+            self._whereabouts.require_in_place()
+        with journal_errors(self._path):
             self._database = connect_reader(self._path)
         self._restored = restored
         self._lookup = RequestLookup(self._database)
 
-    def _follow(self) -> None:
+    def _reopen_if_moved(self) -> None:
         """See that what is open is where the log goes on."""
         if self._whereabouts is not None and self._whereabouts.restored != self._restored:
             old = self._database
@@ -107,7 +114,7 @@ class Reader:
         """Close the connection."""
         self.close()
         if error is not None and is_damage(error):
-            self._damaged(words_of(error))
+            self._damaged(error_text(error))
 
     def close(self) -> None:
         """Close the connection; a reader that is closed cannot be used again."""
@@ -128,7 +135,7 @@ class Reader:
 
     def last(self) -> int:
         """Return the id of the newest batch; 0 if there is none."""
-        self._follow()
+        self._reopen_if_moved()
         return self._number("SELECT max(id) FROM batches")
 
     def _number(self, query: str, values: Sequence[int | str] = ()) -> int:
@@ -150,7 +157,7 @@ class Reader:
             DamagedError: they do not ascend; who goes on from the last one would go in a circle.
 
         """
-        self._follow()
+        self._reopen_if_moved()
         found: list[LoggedBatch] = []
         query = f"{_BATCH} WHERE id > ? ORDER BY id LIMIT ?"
         with closing(self._batches(query, (after, limit))) as logged:
@@ -236,7 +243,7 @@ class Reader:
             if logged is None:
                 continue
             # Also for one that only has the hash: it was read.
-            allowance.take(len(logged.body))
+            allowance.consume(len(logged.body))
             # Of one that is spoilt its index says that it named the request.
             if text in logged.body or not logged.body:
                 yield logged
@@ -253,7 +260,7 @@ class Reader:
                 found.update(
                     name for name in request_ids(BatchColumns(self.parse(logged))) if name.startswith(prefix)
                 )
-            allowance.take(len(logged.body))
+            allowance.consume(len(logged.body))
             if allowance.ends or len(found) >= limit:
                 break
         return sorted(found)[:limit]
@@ -321,7 +328,7 @@ class Reader:
                 return
             logged = self.batch(number)
             if logged is not None:
-                allowance.take(len(logged.body))
+                allowance.consume(len(logged.body))
                 yield logged
 
     def open_deferrals(self, epoch: int, limit: int = 10_000) -> tuple[list[OpenDeferral], int]:

@@ -10,7 +10,7 @@ import structlog
 from penstock.agent.journal import disk_reserve
 from penstock.agent.journal.salvage import Salvage
 from penstock.agent.journal.schema import FILE
-from penstock.agent.state import is_unwritable, set_aside, size_of, spoils_a_start
+from penstock.agent.state import is_bad_state, is_unwritable, set_aside, size_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def _salvage(damaged: Path, path: Path, limit: int) -> str:
     try:
         said = Salvage(damaged, written, size).run()
     except Exception as error:
-        if is_unwritable(error) and not spoils_a_start(error):
+        if is_unwritable(error) and not is_bad_state(error):
             written.unlink(missing_ok=True)
             raise
         # A new journal is better than none.

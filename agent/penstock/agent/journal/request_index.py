@@ -35,7 +35,7 @@ class RequestIndex:
         self._changed = False
         self._measure()
 
-    def use(self, database: sqlite3.Connection) -> None:
+    def set_connection(self, database: sqlite3.Connection) -> None:
         """Go on with another connection to the same content."""
         self._database = database
 
@@ -127,7 +127,7 @@ class _Recent:
         if self._held > 2 * RUN_KEYS:
             # Most of them have moved into runs.
             self._begin()
-        self._follow()
+        self._read_new()
         bit = key >> _SHIFT
         if not self._bits[bit >> 3] & (1 << (bit & 7)):
             return []
@@ -135,7 +135,7 @@ class _Recent:
         rows = self._database.execute("SELECT batch, keys FROM recent")
         return [batch for batch, keys in rows if wanted in blob(keys) and holds(keys, key)]
 
-    def _follow(self) -> None:
+    def _read_new(self) -> None:
         """Take the keys of the batches that have come since the last question."""
         bits = self._bits
         rows = self._database.execute(
@@ -163,7 +163,7 @@ class RequestLookup:
         """Return the batches before *before* that name *key*, ascending."""
         # The recent ones first: a batch that moves into a run meanwhile is found in both, and not in none.
         found = set(self._recent.find(key))
-        self._follow()
+        self._read_new()
         for first, passing in self._runs.items():
             if first < before and passes(passing, key):
                 row = self._database.execute(
@@ -173,7 +173,7 @@ class RequestLookup:
                     found.update(batches_in(first, blob(row[0]), key))
         return sorted(batch for batch in found if batch < before)
 
-    def _follow(self) -> None:
+    def _read_new(self) -> None:
         # In one statement: between two, the oldest may go.
         rows = self._database.execute(
             "SELECT first, passing, (SELECT min(first) FROM runs) FROM runs WHERE first > ? ORDER BY first",

@@ -27,7 +27,7 @@ MAX_CLOSED_SOURCES = 10_000
 _SHARE_OF_CLOSED = 32
 
 # What lies far below its mark is not looked at after each commit: that would cost as much as the commit.
-_LOOK_SECONDS = 0.05
+_MEASURE_SECONDS = 0.05
 # Of a batch in the file and the indexes, for each byte of its body, at most; and for the batch itself.
 _SWELL = 4
 _BATCH_BYTES = 1_024
@@ -75,14 +75,14 @@ class Retention:
         self._requests = requests
         self._budget = budget
         self._opened = 0
-        self._looked = 0.0
+        self._measured = 0.0
         self._grown = 0
-        self._unexported_told = False
+        self._unexported_logged = False
         self.blocked = False
         self.usage = Usage()
         self.measure()
 
-    def use(self, database: sqlite3.Connection) -> None:
+    def set_connection(self, database: sqlite3.Connection) -> None:
         """Go on with another connection to the same content."""
         self._database = database
 
@@ -93,7 +93,7 @@ class Retention:
 
     def measure(self) -> None:
         """Look at the file again."""
-        self._looked, self._grown = time.monotonic(), 0
+        self._measured, self._grown = time.monotonic(), 0
         size = self._number("PRAGMA page_size")
         pages, free = self._number("PRAGMA page_count"), self._number("PRAGMA freelist_count")
         pruned, unexported = self._database.execute("SELECT batches, unexported FROM pruned").fetchone()
@@ -120,7 +120,7 @@ class Retention:
         if (
             usage.used_bytes + self._grown < self._budget.high
             and usage.file_bytes <= self._budget.full
-            and time.monotonic() - self._looked < _LOOK_SECONDS
+            and time.monotonic() - self._measured < _MEASURE_SECONDS
         ):
             return False
         self.measure()
@@ -179,7 +179,7 @@ class Retention:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             raise
-        self._tell(unexported, exported)
+        self._log_unexported(unexported, exported)
         return True
 
     def _oldest(self, last: int, count: int) -> list[int]:
@@ -208,14 +208,14 @@ class Retention:
         self._database.execute("DELETE FROM open_deferrals WHERE batch <= ?", (through,))
         self._database.execute("DELETE FROM batches WHERE id <= ?", (through,))
 
-    def _tell(self, unexported: int, exported: int) -> None:
-        if unexported and not self._unexported_told:
+    def _log_unexported(self, unexported: int, exported: int) -> None:
+        if unexported and not self._unexported_logged:
             _log.error(
                 "the log is at its limit and the trace backend is behind: the oldest traces are given up",
                 exported=exported,
                 limit_bytes=self._budget.limit,
             )
-        self._unexported_told = unexported > 0
+        self._unexported_logged = unexported > 0
 
     def forget_sources(self) -> list[int]:
         """Now and then, forget the longest ended of the sources that nothing is left of; returns their epochs."""

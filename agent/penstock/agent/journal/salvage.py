@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 from penstock.agent.batch import BatchColumns
-from penstock.agent.journal.batch_parser import BATCH_COLUMNS, logged_of, parse
+from penstock.agent.journal.batch_parser import BATCH_COLUMNS, logged_of, parse_batch
 from penstock.agent.journal.connection import connect, connect_reader, unsigned
 from penstock.agent.journal.index_keys import kind_rows, request_keys
 from penstock.agent.journal.request_index_format import pack_keys
@@ -67,10 +67,10 @@ class Salvage:
             old.execute("PRAGMA cell_size_check = ON")
             create_schema(new)
             new.execute("BEGIN")
-            self._take_meta(old, new)
+            self._copy_meta(old, new)
             sources = self._sources(old)
             self._epochs = dict.fromkeys((row[0] for row in sources), (0, 0))
-            oldest, last = self._take_batches(old, new)
+            oldest, last = self._copy_batches(old, new)
             self._put_sources(new, sources)
             said = self._account(old, new, oldest, last)
             new.execute("COMMIT")
@@ -80,7 +80,7 @@ class Salvage:
             os.fsync(file)
         return said if self._kept or self._counted else ""
 
-    def _take_meta(self, old: sqlite3.Connection, new: sqlite3.Connection) -> None:
+    def _copy_meta(self, old: sqlite3.Connection, new: sqlite3.Connection) -> None:
         for key in ("created_unix_nano", "agent_epoch", "lost_batches"):
             for (value,) in _some(old, "SELECT value FROM meta WHERE key = ?", (key,)):
                 if isinstance(value, int) and value > 0:
@@ -107,7 +107,7 @@ class Salvage:
                     found.append(row)
         return found
 
-    def _take_batches(self, old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
+    def _copy_batches(self, old: sqlite3.Connection, new: sqlite3.Connection) -> tuple[int, int]:
         """Keep the batches of known sources, the newest first; returns the numbers of the oldest and the newest one kept."""
         until, oldest, newest = self._clock() + _SECONDS, 0, 0
         for row in newest_first(old, BATCH_COLUMNS, "batches", "id"):
@@ -135,7 +135,7 @@ class Salvage:
             return None
         with suppress(*_DAMAGE, IndexError):
             logged = logged_of(row)
-            contents = BatchColumns(parse(logged), logged.body)
+            contents = BatchColumns(parse_batch(logged), logged.body)
             # They read what parsing alone does not.
             kind_rows(contents), request_keys(contents)
             return contents
@@ -161,7 +161,7 @@ class Salvage:
             new.execute("DELETE FROM folds")
         new.execute("DELETE FROM sqlite_sequence WHERE name = 'batches'")
         new.execute("INSERT INTO sqlite_sequence VALUES ('batches', ?)", (last,))
-        gone = self._take_places(old, new, last)
+        gone = self._copy_positions(old, new, last)
         lost = max(0, last - gone - self._kept, 0 if gone else self._short)
         new.execute(
             "INSERT INTO meta VALUES ('lost_batches', ?) ON CONFLICT (key) DO UPDATE SET value = value + excluded.value",
@@ -170,7 +170,7 @@ class Salvage:
         since = f" (from number {oldest})" if oldest else ""
         return f"{self._kept} of {last - gone} batches of the log were kept{since}; {self._counters(new, last, whole=not (lost or gone))}"
 
-    def _take_places(self, old: sqlite3.Connection, new: sqlite3.Connection, last: int) -> int:
+    def _copy_positions(self, old: sqlite3.Connection, new: sqlite3.Connection, last: int) -> int:
         """Take over what was deleted on purpose, where the trace export stands, and who waits; returns how many batches were deleted."""
         gone = unexported = 0
         for batches, late in _some(old, "SELECT batches, unexported FROM pruned"):
@@ -180,7 +180,7 @@ class Salvage:
         for low, exported in _some(old, "SELECT low, exported FROM cursors WHERE name = 'traces'"):
             if _is_count(low) and _is_count(exported) and max(low - 1, exported) <= last:
                 new.execute("INSERT INTO cursors VALUES ('traces', ?, ?)", (low, exported))
-        self._take_deferrals(old, new)
+        self._copy_deferrals(old, new)
         return gone
 
     def _counters(self, new: sqlite3.Connection, last: int, *, whole: bool) -> str:
@@ -191,7 +191,7 @@ class Salvage:
         missing = last - self._counted - kept
         return f"the counters go on{f' without {missing} of those' if missing else ' and miss none'}"
 
-    def _take_deferrals(self, old: sqlite3.Connection, new: sqlite3.Connection) -> None:
+    def _copy_deferrals(self, old: sqlite3.Connection, new: sqlite3.Connection) -> None:
         for row in _some(old, "SELECT epoch, request_id, reason, start, batch FROM open_deferrals"):
             if row[0] in self._epochs and isinstance(row[3], bytes):
                 new.execute("INSERT OR IGNORE INTO open_deferrals VALUES (?, ?, ?, ?, ?)", row)

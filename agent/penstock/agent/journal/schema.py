@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import StateError
 from penstock.agent.journal import disk_reserve
-from penstock.agent.journal.connection import connect, describe, limit_to
+from penstock.agent.journal.connection import connect, journal_errors, limit_to
 from penstock.agent.journal.integrity_check import check_version, prove
-from penstock.agent.state import MIN_LIMIT, Budget, archive, size_of, spoils_a_start, trim
+from penstock.agent.state import MIN_LIMIT, Budget, archive_database, is_bad_state, size_of, trim_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,16 +130,16 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
 
     Raises:
         StateError: one sentence, for a directory or a file that cannot be used.
-        DamagedError, sqlite3.Error, ValueError: it is damaged, see :func:`spoils_a_start`.
+        DamagedError, sqlite3.Error, ValueError: it is damaged, see :func:`is_bad_state`.
 
     """
     path = state_dir / FILE
-    with describe(path):
+    with journal_errors(path):
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             database = _open(path, pod_uid)
         except sqlite3.DatabaseError as error:
-            if not spoils_a_start(error) and path.with_name(disk_reserve.FILE).exists():
+            if not is_bad_state(error) and path.with_name(disk_reserve.FILE).exists():
                 # On a full disk even opening needs room; it is taken again when there is some.
                 path.with_name(disk_reserve.FILE).unlink()
             else:
@@ -156,7 +156,7 @@ def open_database(state_dir: Path, pod_uid: str, limit: int) -> Opened:
 
 def _share(state_dir: Path, limit: int) -> Budget:
     """Give the journal what the limit leaves it beside all other files."""
-    trim(state_dir, limit // 2)
+    trim_archive(state_dir, limit // 2)
     own = {FILE, f"{FILE}-wal", f"{FILE}-shm", disk_reserve.FILE}
     others = sum(size_of(place) for place in state_dir.iterdir() if place.name not in own)
     return Budget(max(MIN_LIMIT, limit - others))
@@ -172,7 +172,7 @@ def _open(path: Path, pod_uid: str) -> sqlite3.Connection:
             # Folds the write-ahead log into the file, so that one rename moves all of it.
             database.execute("PRAGMA journal_mode = DELETE")
             database.close()
-            archive(path)
+            archive_database(path)
             _make_private(path)
             database = connect(path)
             create_schema(database)

@@ -104,7 +104,7 @@ class Transaction:
             self._requests.append((batch_id, pack_keys(keys)))
             self.keys += len(keys)
             self.last = batch_id
-        self._waits.follow(signed(source.epoch), batch_id, contents)
+        self._waits.add_batch(signed(source.epoch), batch_id, contents)
         if source.process == AGENT_PROCESS:
             for _, event in contents.in_order(("source_lost",)):
                 self._close(event.source_lost.epoch, now)
@@ -116,7 +116,7 @@ class Transaction:
         self._database.execute(
             "UPDATE sources SET closed_unix_nano = ? WHERE epoch = ?", (now, signed(epoch))
         )
-        self._waits.forget(signed(epoch))
+        self._waits.drop_source(signed(epoch))
         self._database.execute("DELETE FROM open_deferrals WHERE epoch = ?", (signed(epoch),))
 
     def save_fold(self, batch_id: int, blob: bytes) -> None:

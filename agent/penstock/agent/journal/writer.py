@@ -34,7 +34,7 @@ _RATE_OF_ERRORS = 30.0
 # While nothing can be written: how often that is tried without anybody asking.
 _PROBE_SECONDS = 2.0
 # While nothing is written: how often it is looked at whether the files are still there.
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 # SQLite's primary result codes: a write of the system's failed, the disk is full.
 _IO_ERROR, _FULL = 10, 13
 
@@ -175,7 +175,7 @@ class Writer:
         """Wait for something to do; what failed before is tried again by itself, but not at once."""
         self._changed.wait_for(
             lambda: self._queue or self._fresh or self._closing or self._trimming,
-            _PROBE_SECONDS if self.error else _LOOK_SECONDS,
+            _PROBE_SECONDS if self.error else _CHECK_SECONDS,
         )
         self._fresh = False
         if self.error:
@@ -201,8 +201,8 @@ class Writer:
             return self._refuse(group, error)
         if database is not self._database:
             self._database = database
-            self._retention.use(database)
-            self._requests.use(database)
+            self._retention.set_connection(database)
+            self._requests.set_connection(database)
         return self._commit(group, latest)
 
     def _keep(self, latest: dict[str, Write]) -> None:
@@ -276,7 +276,7 @@ class Writer:
 
     def _use_reserve(self, latest: dict[str, Write]) -> bool:
         """Delete what nothing needs, in the space that the reserve gives for that; True if there is room now."""
-        self._reserve.give_up()
+        self._reserve.release()
         try:
             made = self._restart_log()
             self._write([], latest)
@@ -285,7 +285,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
             _log.info("no room could be made in the journal", error=str(error))
             made = False
-        self._reserve.take()
+        self._reserve.acquire()
         return made
 
     def _restart_log(self) -> bool:
@@ -304,7 +304,7 @@ class Writer:
             for epoch in self._retention.forget_sources():
                 self.watermarks.pop(epoch, None)
             if not self._reserve.held:
-                self._reserve.take()
+                self._reserve.acquire()
         except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
             self._trimming = False
             if is_damage(error):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from penstock.agent.batch import BatchColumns
 from penstock.agent.errors import StateError
-from penstock.agent.journal import parse
+from penstock.agent.journal import parse_batch
 from penstock.agent.state import DamagedError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class AggregatorCheckpoint:
         """Apply a batch of the log. One that a bad disk has spoilt is not counted; to end of it would be for ever."""
         self.at = row.id
         try:
-            batch = parse(row)
+            batch = parse_batch(row)
         except DamagedError as error:
             self._leave_out(row, str(error))
             return
@@ -123,7 +123,7 @@ class AggregatorCheckpoint:
         # Without what was read of them: that takes as much memory again.
         self._waiting.append((batch_id, source, contents.batch))
         if len(self._waiting) >= MAX_WAITING:
-            self._take_dump()
+            self._finish_dump()
 
     def _apply(self, batch_id: int, source: Source, contents: BatchColumns) -> None:
         # First, so that a batch that the fold cannot take is not tried for ever.
@@ -146,7 +146,7 @@ class AggregatorCheckpoint:
 
     def save(self) -> None:
         """Queue the state for the journal, if it has changed. Blocks while it is dumped."""
-        self._take_dump()
+        self._finish_dump()
         if self.at > self._saved:
             self._put(self._fold.dump())
 
@@ -155,7 +155,7 @@ class AggregatorCheckpoint:
         self._saved = self.at
         self._entries = 0
 
-    def _take_dump(self) -> None:
+    def _finish_dump(self) -> None:
         """Wait for the dump that is under way, if there is one, and apply what was committed meanwhile."""
         if self._dump is None:
             return
@@ -173,7 +173,7 @@ class AggregatorCheckpoint:
             try:
                 await asyncio.shield(asyncio.wrap_future(dump))
             finally:
-                self._take_dump()
+                self._finish_dump()
 
     async def keep_saving(self) -> None:
         """Save beside the loop, for ever: every 30 seconds, after so much that a replay stays short, on demand."""

@@ -58,7 +58,7 @@ _OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def allow_files() -> None:
+def raise_file_limit() -> None:
     """Raise this process's limit of open files to what its connections may need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)

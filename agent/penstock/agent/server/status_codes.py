@@ -54,7 +54,7 @@ _MAX_DETAILS = 7_000
 _KEPT = 250
 
 
-async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: PenstockError) -> NoReturn:
+async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: PenstockError) -> NoReturn:
     """End a call with the status and the sentence of *error*."""
     sentence = str(error)
     if len(quote(sentence)) > _MAX_DETAILS:

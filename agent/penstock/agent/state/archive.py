@@ -58,7 +58,7 @@ def _code(error: BaseException) -> int:
     return code & 0xFF
 
 
-def spoils_a_start(error: BaseException) -> bool:
+def is_bad_state(error: BaseException) -> bool:
     """Tell whether *error*, met while the state is read at a start, comes from what lies there.
 
     That is everything but a sentence of ours, and what is wrong with the system: the agent wrote what it reads, so what it
@@ -68,7 +68,7 @@ def spoils_a_start(error: BaseException) -> bool:
         return True
     if isinstance(error, PenstockError):
         # A sentence about what SQLite said.
-        return isinstance(error.__cause__, sqlite3.Error | DamagedError) and spoils_a_start(error.__cause__)
+        return isinstance(error.__cause__, sqlite3.Error | DamagedError) and is_bad_state(error.__cause__)
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", 0)
         return code in (_READ, _SHORT_READ) or code & 0xFF not in _SYSTEM
@@ -76,7 +76,7 @@ def spoils_a_start(error: BaseException) -> bool:
     return isinstance(error, Exception) and not isinstance(error, OSError | MemoryError)
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return what *error* says, or what it is; without bytes that are no text."""
     return (str(error) or type(error).__name__).encode("ascii", "replace").decode()
 
@@ -98,14 +98,14 @@ def set_aside(database: Path, reason: str) -> Path:
     return place
 
 
-def archive(database: Path) -> Path:
+def archive_database(database: Path) -> Path:
     """Rename the closed journal of another pod to ``journal-<time>.db``."""
     place = database.with_name(f"{_ARCHIVE}{time.time_ns()}.db")
     database.rename(place)
     return place
 
 
-def damaged(state_dir: Path) -> dict[str, int]:
+def count_damaged(state_dir: Path) -> dict[str, int]:
     """Count the damaged databases that lie in the state directory, by the file's name without its ending."""
     found = Counter({"journal": 0, "policy": 0})
     for place in state_dir.glob(f"{_DAMAGED}*"):
@@ -113,7 +113,7 @@ def damaged(state_dir: Path) -> dict[str, int]:
     return dict(found)
 
 
-def trim(state_dir: Path, allowance: int) -> None:
+def trim_archive(state_dir: Path, allowance: int) -> None:
     """Delete what was set aside beyond *allowance* bytes, the oldest first."""
     places = [
         place

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.errors import StateError
 from penstock.agent.state.archive import SUFFIXES, set_aside
-from penstock.agent.state.file_lock import identity
+from penstock.agent.state.file_lock import file_identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,27 +72,27 @@ class DatabaseFiles:
         self._path = path
         self._reopen = reopen
         self._claim = claim
-        self._files = self._look()
+        self._files = self._identities()
         self._names = self._files.keys()
         self._stale = False
         self._notice = ""
         self._told_at = 0.0
         self.restored = 0
 
-    def _look(self) -> dict[Path, Identity]:
+    def _identities(self) -> dict[Path, Identity]:
         paths = [self._path.with_name(self._path.name + suffix) for suffix in _WATCHED]
-        return {path: found for path in paths if (found := identity(path)) is not None}
+        return {path: found for path in paths if (found := file_identity(path)) is not None}
 
     def trouble(self) -> str:
         """Return what has happened to the files, in words; empty if they are where they were."""
         for path, ours in self._files.items():
             with suppress(OSError):  # One that cannot be looked at may well be there.
-                found = identity(path)
+                found = file_identity(path)
                 if found != ours:
                     return f"{path} was {'removed' if found is None else 'replaced'} while the agent ran"
         return ""
 
-    def check(self) -> None:
+    def require_in_place(self) -> None:
         """See that a connection that begins now finds the open files.
 
         Over another one at the same path, it would begin the shared memory anew that the open one uses.
@@ -109,11 +109,11 @@ class DatabaseFiles:
         """A sentence about the last time that the database was put back, for an hour; else empty."""
         return self._notice if time.monotonic() < self._told_at + _TOLD_SECONDS else ""
 
-    def forget(self) -> None:
+    def unwatch(self) -> None:
         """Look no more: the database was closed, and SQLite has removed what it needs no longer."""
         self._files = {}
 
-    def settle(self, database: sqlite3.Connection) -> sqlite3.Connection:
+    def restore_if_moved(self, database: sqlite3.Connection) -> sqlite3.Connection:
         """Return the connection to go on with: *database*, or a new one after its files had to be put back.
 
         *database* must be in no transaction; it is closed if there is a new one. Blocks while it is copied.
@@ -140,7 +140,7 @@ class DatabaseFiles:
     def _open_anew(self) -> sqlite3.Connection:
         """Open the copy; what has taken its place meanwhile is not what is to be written to."""
         fresh = self._reopen(self._path)
-        files = self._look()
+        files = self._identities()
         if files.keys() != self._names or files[self._path] != self._files[self._path]:
             fresh.close()
             raise StateError("it was removed once more")
@@ -169,10 +169,10 @@ class DatabaseFiles:
 
         Another database's write-ahead log would be read as its own, and the old shared memory is in use.
         """
-        foreign = identity(self._path) not in (None, self._files.get(self._path))
+        foreign = file_identity(self._path) not in (None, self._files.get(self._path))
         beside = [self._path.with_name(self._path.name + suffix) for suffix in SUFFIXES[1:]]
         for path in beside:
-            if not foreign or identity(path) == self._files.get(path):
+            if not foreign or file_identity(path) == self._files.get(path):
                 path.unlink(missing_ok=True)
         if foreign:
             set_aside(self._path, trouble)

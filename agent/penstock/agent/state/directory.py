@@ -35,7 +35,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OURS = (LOCK, "addresses", "journal", "policy", "reserve", "state.corrupt-")
 
 
-def prepare(path: Path) -> None:
+def prepare_directory(path: Path) -> None:
     """Create the state directory if need be, for its owner alone; others may not write to one that is there.
 
     Raises:
@@ -56,7 +56,7 @@ def prepare(path: Path) -> None:
             f"the state directory {str(path)!r} cannot be written; give --state-dir one that can"
         )
     _protect(path)
-    if link := foreign_link(path):
+    if link := find_foreign_link(path):
         raise StateError(
             f"{link} is a symbolic link, and the agent follows none in its state directory: remove it, "
             "or set --state-dir to the directory that it points to"
@@ -83,12 +83,12 @@ def _is_ours_alone(path: Path) -> bool:
     return found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX
 
 
-def stays_open(path: Path) -> bool:
+def is_writable_by_others(path: Path) -> bool:
     """Tell whether other users can write to the directory and a start leaves that as it is."""
     return bool(path.stat().st_mode & _OTHERS_WRITE) and not _is_ours_alone(path)
 
 
-def foreign_link(path: Path) -> Path | None:
+def find_foreign_link(path: Path) -> Path | None:
     """Return a symbolic link in the state directory that has the name of a file of ours; None if there is none."""
     try:
         return next(
@@ -117,7 +117,7 @@ class StateDirectory:
         """
         self.path, self.limit, self.trouble = wanted, limit, ""
         try:
-            prepare(wanted)
+            prepare_directory(wanted)
         except UnwritableError as error:
             self._substitute(str(error))
         self._turn = threading.Lock()
@@ -136,7 +136,7 @@ class StateDirectory:
         """
         with self._turn:
             if not self._lock.in_place:
-                prepare(self.path)
+                prepare_directory(self.path)
                 lock = self._own()
                 self._lock.release()
                 self._lock = lock

@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 
 async def backup(agent: AgentContext, request: admin.BackupRequest) -> admin.BackupResponse:
     """Write the backup; answers when it is complete, or was given up because the agent stops."""
-    agent.journal.whereabouts.check()
+    agent.journal.whereabouts.require_in_place()
     size = await asyncio.to_thread(back_up, agent.state_dir, Path(request.path), agent.stopping.is_set)
     return admin.BackupResponse(path=request.path, bytes=size)

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from penstock.agent.aio import TokenBucket
 from penstock.agent.errors import ContractError, HeldError, PenstockError
 from penstock.agent.policy.distribution.answer_log import AnswerLog
-from penstock.agent.server import refuse
+from penstock.agent.server import abort_with
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PolicyFeedService:
             if isinstance(error, HeldError):
                 self._count_refused("held")
                 _log.warning("subscription refused", error=str(error))
-            await refuse(context, error)
+            await abort_with(context, error)
         reader = asyncio.ensure_future(self._read(subscriber, context))
         log = _log.bind(engine=str(subscriber.target.key))
         log.info("engine subscribed", hash_in_force=subscriber.hash_in_force)
@@ -73,7 +73,7 @@ class PolicyFeedService:
             await asyncio.wait([reader])
             broken = None if reader.cancelled() else reader.exception()
         if isinstance(broken, PenstockError):
-            await refuse(context, broken)
+            await abort_with(context, broken)
         if not self._feed.holds(subscriber):
             await context.abort(grpc.StatusCode.ABORTED, "a newer stream of the same engine took over")
 
@@ -106,7 +106,7 @@ class PolicyFeedService:
                 self._feed.take(subscriber, report)
                 if report.HasField("ack") and subscriber.settled:
                     self._answers.note(subscriber)
-                if (pause := pace.owe(1)) > 0:
+                if (pause := pace.debt(1)) > 0:
                     await asyncio.sleep(pause)
         finally:
             subscriber.wake.notify()

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.aio import aside
+from penstock.agent.aio import run_on_daemon_thread
 from penstock.agent.errors import FilesError, FullError, PenstockError, StateError
 from penstock.agent.policy.files.directory_state import DirectoryState, look, read
 from penstock.agent.policy.files.parse import check
@@ -109,15 +109,15 @@ class FileSource:
 
     async def poll(self) -> float:
         """Look once, and take what has come to rest; returns the seconds until the next look."""
-        found = await aside(look, self.path)
+        found = await run_on_daemon_thread(look, self.path)
         if found == self._taken:
             return LOOK_SECONDS
         if found != self._seen:
             self._seen = found
             return SETTLE_SECONDS
         try:
-            texts = await aside(read, found)
-            if await aside(look, self.path) != found:
+            texts = await run_on_daemon_thread(read, found)
+            if await run_on_daemon_thread(look, self.path) != found:
                 return SETTLE_SECONDS
             await self._take(texts)
         except OSError:

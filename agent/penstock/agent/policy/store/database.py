@@ -218,10 +218,10 @@ class PolicyDatabase:
         """Close it; again is fine."""
         with self._lock:
             self._connection.close()
-            self.whereabouts.forget()
+            self.whereabouts.unwatch()
 
     def _settle(self) -> None:
-        self._connection = self.whereabouts.settle(self._connection)
+        self._connection = self.whereabouts.restore_if_moved(self._connection)
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from penstock.agent.policy.store.connection import connect
-from penstock.agent.state import set_aside, spoils_a_start, words_of
+from penstock.agent.state import error_text, is_bad_state, set_aside
 
 if TYPE_CHECKING:
     import sqlite3
@@ -95,8 +95,8 @@ def _damage(path: Path, known: int) -> str:
                 connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608  (constants)
             return _spoilt(connection)
     except Exception as error:
-        if spoils_a_start(error):
-            return words_of(error)
+        if is_bad_state(error):
+            return error_text(error)
         raise
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.agent.batch import typed_events
-from penstock.agent.journal import parse
+from penstock.agent.journal import parse_batch
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.traces.assembly.finished_requests import FinishedRequests, PendingBytes
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished, FinishedRequest
@@ -170,7 +170,7 @@ class Assembler:
         return self._finish(clock)
 
     def _take(self, logged: LoggedBatch) -> None:
-        batch = parse(logged)
+        batch = parse_batch(logged)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
         events = typed_events(batch)
         for kind, event in events:

@@ -263,7 +263,7 @@ def _endings(
             break
         last = reader.batch(row.last_batch)
         if last is not None:
-            allowance.take(len(last.body))
+            allowance.consume(len(last.body))
             if reader.parse(last).HasField("goodbye"):
                 yield _stamp(last), EngineLoss(row.source.key, row.source.epoch, last.received_unix_nano)
     newest = reader.batch(reader.last())
