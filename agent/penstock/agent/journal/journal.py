@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from penstock.agent.batch import BatchColumns
 from penstock.agent.journal import recovery, schema
 from penstock.agent.journal.agent_log import AgentLog
+from penstock.agent.journal.commands import Append, Open
 from penstock.agent.journal.connection import connect, journal_errors, limit_to
 from penstock.agent.journal.disk_reserve import FILE as RESERVE_FILE
 from penstock.agent.journal.disk_reserve import DiskReserve
 from penstock.agent.journal.reader import Reader
 from penstock.agent.journal.request_index import RequestIndex
 from penstock.agent.journal.retention import Retention, Usage
-from penstock.agent.journal.transaction import Appended, Transaction
+from penstock.agent.journal.transaction import Appended
 from penstock.agent.journal.wal_checkpointer import WalCheckpointer
 from penstock.agent.journal.writer import Writer
 from penstock.agent.state import DEFAULT_LIMIT, DatabaseFiles, error_text, is_bad_state
@@ -28,35 +28,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from penstock.agent.journal.writer import Command
+    from penstock.agent.journal.commands import Command
     from penstock.agent.model import Source
     from penstock.proto.v1.ingest_pb2 import Batch
 
     OnCommit: TypeAlias = Callable[[int, Source, BatchColumns], None]
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Append:
-    source: Source
-    contents: BatchColumns
-    body: bytes
-    future: asyncio.Future[Appended]
-    size: int
-
-    def run(self, transaction: Transaction) -> Appended:
-        return transaction.append(self.source, self.contents.batch, self.body, time.time_ns(), self.contents)
-
-
-@dataclass(slots=True)
-class _Open:
-    source: Source
-    future: asyncio.Future[int]
-    size: int = 0
-
-    def run(self, transaction: Transaction) -> int:
-        return transaction.open_source(self.source, time.time_ns())
 
 
 def _call(callback: OnCommit, batch_id: int, source: Source, contents: BatchColumns) -> None:
@@ -184,7 +162,7 @@ class Journal:
             StateError: the journal is closed.
 
         """
-        command = _Open(source, asyncio.get_running_loop().create_future())
+        command = Open(source, asyncio.get_running_loop().create_future())
         self._writer.put(command)
         return await command.future
 
@@ -204,7 +182,7 @@ class Journal:
         """
         if source.epoch not in self._writer.watermarks:
             await self.open_source(source)
-        command = _Append(
+        command = Append(
             source,
             contents or BatchColumns(batch),
             body,
@@ -216,7 +194,7 @@ class Journal:
 
     def _done(self, results: list[tuple[Command, Any]]) -> None:
         """Hand the results of a transaction to the loop, all at once; on the writer's thread."""
-        pairs = [(command, result) for command, result in results if isinstance(command, _Append | _Open)]
+        pairs = [(command, result) for command, result in results if isinstance(command, Append | Open)]
         if not pairs:
             return
         try:
@@ -224,9 +202,9 @@ class Journal:
         except RuntimeError:
             return  # The loop has ended; what is committed is committed.
 
-    def _resolve(self, pairs: list[tuple[_Append | _Open, Any]]) -> None:
+    def _resolve(self, pairs: list[tuple[Append | Open, Any]]) -> None:
         for command, result in pairs:
-            if isinstance(command, _Append) and isinstance(result, Appended) and result.batch_id:
+            if isinstance(command, Append) and isinstance(result, Appended) and result.batch_id:
                 for callback in self._on_commit:
                     _call(callback, result.batch_id, command.source, command.contents)
             if command.future.done():

@@ -6,16 +6,18 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from penstock.agent.errors import FullError, PenstockError, StateError
+from penstock.agent.journal.commands import probe, run_command
 from penstock.agent.journal.transaction import Transaction
 from penstock.agent.state import is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.agent.journal.commands import Command, Write
     from penstock.agent.journal.disk_reserve import DiskReserve
     from penstock.agent.journal.request_index import RequestIndex
     from penstock.agent.journal.retention import Retention
@@ -37,28 +39,6 @@ _PROBE_SECONDS = 2.0
 _CHECK_SECONDS = 1.0
 # SQLite's primary result codes: a write of the system's failed, the disk is full.
 _IO_ERROR, _FULL = 10, 13
-
-Write: TypeAlias = "Callable[[Transaction], None]"
-
-
-class Command(Protocol):
-    """Something to be done inside a transaction."""
-
-    size: int
-
-    def run(self, transaction: Transaction) -> Any:
-        """Do it; a PenstockError concerns only this command, and must come before its first write."""
-
-
-def _probe(transaction: Transaction) -> None:
-    transaction.probe(time.time_ns())
-
-
-def _run(command: Command, transaction: Transaction) -> Any:
-    try:
-        return command.run(transaction)
-    except PenstockError as error:
-        return error
 
 
 class Writer:
@@ -179,7 +159,7 @@ class Writer:
         )
         self._fresh = False
         if self.error:
-            self._latest.setdefault("probe", _probe)
+            self._latest.setdefault("probe", probe)
 
     def _group(self) -> list[Command]:
         group: list[Command] = []
@@ -229,7 +209,7 @@ class Writer:
         begun = time.monotonic()
         try:
             self._database.execute("BEGIN IMMEDIATE")
-            results = [(command, _run(command, transaction)) for command in group]
+            results = [(command, run_command(command, transaction)) for command in group]
             for write in latest.values():
                 write(transaction)
             transaction.finish()
