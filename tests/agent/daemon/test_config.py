@@ -66,7 +66,7 @@ def test_the_admin_service_over_tcp_has_certificates_and_a_list(tmp_path):
     [
         (
             {"retire-after": "0s"}, {}, "",
-            "--retire-after '0s' is wrong: expected more than nothing; for a very long time write 8760h",
+            "--retire-after '0s' is wrong: expected more than 0; for a very long time write 365d",
         ),
         ({"http": "nowhere"}, {}, "", "--http 'nowhere' is wrong: expected host:port, with a port from 0 to 65535"),
         ({"http": "h:65536"}, {}, "", "--http 'h:65536' is wrong: expected host:port, with a port from 0 to 65535"),

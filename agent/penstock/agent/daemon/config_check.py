@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class CheckResult(NamedTuple):
-    """One line of the answer; ``wrong`` keeps the agent from starting."""
+    """One line of the result; ``wrong`` prevents a start."""
 
     text: str
     wrong: bool = False
 
 
 def check_config(config: Config) -> list[CheckResult]:
-    """Look at what a start would need. Nothing is created, bound or connected to."""
+    """Check what a start would need. Nothing is created, bound or connected to."""
     return [
         *_directory(config),
         *_sockets(config),
@@ -125,7 +125,7 @@ def _export(config: Config) -> Iterator[CheckResult]:
 
 
 def _existing(path: Path) -> Path:
-    """Return the path, or the nearest place above it that is there."""
+    """Return the path, or its nearest existing parent."""
     return next(place for place in (path, *path.parents) if _is_there(place))
 
 

@@ -1,4 +1,4 @@
-"""What is looked after once a second: the policies' copy, the directory, and whether the agent can go on."""
+"""Once a second: copies the policies, claims the directory, checks the health."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SECONDS = 1.0
 
 
 class Housekeeper:
-    """Runs beside everything else, on the loop.
+    """A task on the loop.
 
     Args:
-        fatal: gets the error that the agent cannot go on after.
+        fatal: resolves to the error after which the agent cannot continue.
 
     """
 
@@ -38,7 +38,7 @@ class Housekeeper:
         self._task = asyncio.ensure_future(self._run())
 
     async def stop(self) -> None:
-        """End, after a last copy."""
+        """Stop, after a last copy."""
         self._task.cancel()
         await asyncio.wait({self._task})
         with suppress(StateError):

@@ -21,7 +21,7 @@ PER_SECOND = 1.0
 # Sentences that are told apart; they are ours, but those of libraries may be made of anything.
 _MAX_SENTENCES = 512
 LEFT_OUT = "left_out"
-"""What a line says of those that were left out before it."""
+"""Field of a line: how many like it were left out before."""
 
 
 class LogLimit:
@@ -39,7 +39,7 @@ class LogLimit:
         self._buckets: dict[str, tuple[float, float, int]] = {}
 
     def admit(self, sentence: str) -> int | None:
-        """Return how many lines of *sentence* were left out since the last one; None if this one is left out, too."""
+        """Return how many lines of *sentence* were left out since the last one; None if this one is left out as well."""
         now = self._clock()
         with self._lock:
             if sentence not in self._buckets and len(self._buckets) >= _MAX_SENTENCES:
@@ -75,10 +75,7 @@ class LogLimit:
 
 
 class _Lossy:
-    """A stream that loses what cannot be written: its disk is full, or its reader has gone.
-
-    Whoever logs has better things to do than to end of that.
-    """
+    """A stream that drops what cannot be written (full disk, closed pipe), so that no call that logs fails."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -103,7 +100,7 @@ def configure_logging(log_format: str, level: str) -> None:
     stream: Any = _Lossy(sys.stderr)
     renderer: structlog.typing.Processor
     if log_format == "console":
-        # Plain: the richer one prints local variables, and with them what nobody may see.
+        # Plain: the rich one prints local variables, which may hold secrets.
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )

@@ -47,7 +47,7 @@ def _command() -> click.Command:
         params=_options(),
         callback=_run,
         invoke_without_command=True,
-        help="The daemon beside vLLM. Flags win over PENSTOCK_AGENT_* variables, those over the file.",
+        help="The Penstock daemon. Precedence: flags, PENSTOCK_AGENT_* variables, --config file.",
         context_settings=_HELP,
     )
     group.add_command(
@@ -55,7 +55,7 @@ def _command() -> click.Command:
             "check",
             params=_options(),
             callback=_check,
-            help="Check the configuration: flags, variables, file, places, trace endpoint. Starts nothing.",
+            help="Check the configuration, paths and the trace endpoint without starting.",
             context_settings=_HELP,
         )
     )
@@ -64,8 +64,8 @@ def _command() -> click.Command:
             "backup",
             params=[click.Argument(["path"]), *_options()],
             callback=_backup,
-            help="Copy journal and policies to PATH, a directory that is not there yet, from the running agent "
-            "or, if none runs, from --state-dir. An agent can be started on it.",
+            help="Copy journal and policies to PATH, a new directory, from the running agent "
+            "or, if none runs, from --state-dir. An agent can start on the copy.",
             context_settings=_HELP,
         )
     )
@@ -79,7 +79,7 @@ def _run(context: click.Context, /, **flags: Any) -> None:
         context.obj = flags
         return
     config = _resolve(flags)
-    # gRPC's C core writes its own lines to standard error, between ours; whoever needs them can ask for them.
+    # gRPC's C core writes its own lines to standard error, between ours; the variable turns them on.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
     from penstock.agent.daemon.logs import configure_logging  # noqa: PLC0415
@@ -89,7 +89,7 @@ def _run(context: click.Context, /, **flags: Any) -> None:
     try:
         asyncio.run(run(config))
     except Exception as error:
-        # A restart repairs damage: to idle would be to do without for nothing.
+        # A restart repairs damage; idling would not.
         if config.on_fatal != "idle" or isinstance(error, DamageError):
             raise
         _idle(error, config)
@@ -156,7 +156,7 @@ async def _wait_idle(reason: str, http: TcpAddress | None) -> None:
 
 
 def _wants_idle(arguments: Sequence[str]) -> bool:
-    """Tell whether a start that ends before its configuration is known is to idle."""
+    """Return whether a start that fails before its configuration is known must idle."""
     if {"check", "backup"} & set(arguments):
         return False
     flags = " ".join(arguments).replace("--on-fatal ", "--on-fatal=").split()

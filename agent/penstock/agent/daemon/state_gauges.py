@@ -1,4 +1,4 @@
-"""What the state directory holds, and what is not as it should be, as metrics."""
+"""Metrics of the state directory and of degradations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StateGauges:
-    """The families of one agent's state."""
+    """The metric families of the state."""
 
     def __init__(self, place: StateDirectory, journal: Journal, health: Health) -> None:
         self._place = place
@@ -25,7 +25,7 @@ class StateGauges:
         self._health = health
 
     def families(self) -> list[Family]:
-        """Return them as they are now."""
+        """Return their present values."""
         usage = self._journal.usage
         present = {trouble.reason for trouble in self._health.troubles()}
         families = [

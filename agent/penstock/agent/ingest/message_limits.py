@@ -81,7 +81,7 @@ _INDICES = frozenset({"connector", "peer", "peer_engine_id", "request_id"})
 
 
 def parse_message(body: bytes) -> Batch:
-    """Parse a message after a look at its size and at the number of its entries.
+    """Parse a message after checking its size and its number of entries.
 
     Raises:
         ContractError: too large, too many entries, or no Batch.
@@ -187,7 +187,7 @@ def _check_snapshot(snapshot: Snapshot) -> None:
 
 
 def check_hello(hello: Hello) -> None:
-    """Check who sends.
+    """Check the Hello.
 
     Raises:
         ContractError: it names the field, its value and the limit.

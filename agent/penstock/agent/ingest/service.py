@@ -1,4 +1,4 @@
-"""The service ``Ingest``: check, commit, acknowledge."""
+"""The gRPC service ``Ingest``: check, commit, acknowledge."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ _REASONS: dict[type[PenstockError], str] = {
 
 
 class PauseSource(Protocol):
-    """Which engines `agentctl pause` holds."""
+    """The engines that `agentctl pause` has paused."""
 
     def is_paused(self, key: EngineKey) -> bool:
-        """Tell whether *key* is paused."""
+        """Return whether *key* is paused."""
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call *callback* on the loop after every change; returns what ends that."""
+        """Call *callback* on the loop after every change; return the unsubscription."""
 
 
 class LossWatcher(Protocol):
-    """Who watches over sources that are away."""
+    """Detects the loss of sources."""
 
     def connected(self, epoch: int) -> None:
-        """Note that the source is here."""
+        """Stop waiting for the source: it has connected."""
 
     def away(self, source: Source) -> None:
-        """Note that its stream ended without a goodbye."""
+        """Wait for the source: its stream has ended without a goodbye."""
 
     async def forgotten(self, source: Source, entries: int) -> None:
-        """Count entries of the source that had been acknowledged and are in the state no more."""
+        """Count entries of the source that were acknowledged and are missing from the state."""
 
 
 class IngestService:
@@ -81,7 +81,7 @@ class IngestService:
         journal: where batches are committed before they are acknowledged.
         observe_ack: takes the seconds from a batch's arrival to its acknowledgement.
         door: decides which source may come in.
-        count_refused: takes the reason, in a word, why a message or a stream was not taken.
+        count_refused: called with the reason, a label value, for each refused message or stream.
         count_broken: called for each stream that ended without a goodbye, an error of ours or a wish of ours: its
             sender is gone, or gRPC refused a message itself, which looks the same from here.
 
@@ -123,13 +123,13 @@ class IngestService:
         self._unsubscribe = pauses.subscribe(self._pauses_changed)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a server registers: bytes in, bytes out."""
+        """Return the handler that a server registers: bytes in, bytes out."""
         publish: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self.publish)
         name = DESCRIPTOR.services_by_name["Ingest"].full_name
         return grpc.method_handlers_generic_handler(name, {"Publish": publish})
 
     async def drain(self, deadline: float) -> None:
-        """End all streams, each after the batch it has in hand; at most *deadline* seconds. Idempotent."""
+        """End all streams, each after its current batch, within *deadline* seconds. Idempotent."""
         if not self._draining:
             self._draining = True
             self._unsubscribe()
@@ -166,7 +166,7 @@ class IngestService:
             await context.abort(grpc.StatusCode.UNAVAILABLE, stream.ending.value)
 
     async def _enter(self, context: Context) -> SourceStream:
-        """Take the Hello, take over from an older stream of the source, answer with the watermark."""
+        """Handle the Hello: replace an older stream of the source, answer with the watermark."""
         if self._draining:
             await context.abort(grpc.StatusCode.UNAVAILABLE, Ending.DRAINING.value)
         self._admission.check_stream(self._entering + len(self._streams))
@@ -228,7 +228,7 @@ class IngestService:
         return stream
 
     async def _compare(self, source: Source, hello: Hello, watermark: int) -> None:
-        """Find out whether the state has gone back to before what the source had acknowledgements for."""
+        """Detect that the state is older than what was acknowledged to the source."""
         if hello.acknowledged <= watermark:
             return
         live = self._registry.get(source.epoch)
@@ -240,7 +240,7 @@ class IngestService:
             await self._losses.forgotten(source, max(1, hello.acknowledged_entries - held))
         except PenstockError as error:
             # It is counted no more: the source begins a new epoch.
-            _log.warning("a loss could not be written", epoch=source.epoch, error=str(error))
+            _log.warning("source loss not written", epoch=source.epoch, error=str(error))
 
     def _leave(self, stream: SourceStream) -> None:
         self._door.leave(stream.hold, goodbye=stream.goodbye)
@@ -270,7 +270,7 @@ class IngestService:
                 await asyncio.sleep(pause)
 
     async def _handle_message(self, stream: SourceStream, body: bytes) -> int | None:
-        """Take one message; returns the watermark once it is committed, None if it is none to be acknowledged."""
+        """Handle one message; return the watermark once it is committed, None for one without acknowledgement."""
         self._admission.check_memory(len(body))
         batch = parse_message(body)
         contents = BatchColumns(batch, body)
@@ -303,15 +303,15 @@ class IngestService:
                 telling.add_done_callback(self._telling.discard)
 
     async def _send_pause(self, stream: SourceStream) -> None:
-        """Acknowledge again what stands, for the sake of the pause."""
+        """Send the current watermark again, with the pause."""
         try:
             await self._acknowledge(stream, self._journal.watermark(stream.source.epoch))
         except Exception as error:  # noqa: BLE001  (a stream that cannot be written to is ending; its handler says why)
-            _log.debug("a pause could not be told", epoch=stream.source.epoch, error=str(error))
+            _log.debug("pause not sent", epoch=stream.source.epoch, error=str(error))
 
 
 def _reason(error: PenstockError) -> str:
-    """Return why a message or a stream was not taken, in a word, for the metrics."""
+    """Return the metric label of a refusal."""
     if isinstance(error, LimitError):
         return error.limit
     return next((word for kind, word in _REASONS.items() if isinstance(error, kind)), "error")

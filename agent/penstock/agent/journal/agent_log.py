@@ -1,4 +1,4 @@
-"""What the agent itself writes into its log about an engine."""
+"""Batches that the agent itself writes into the log about an engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def agent_source(agent_epoch: int, key: EngineKey) -> Source:
     """Return the source under which the agent writes about the engine *key*.
 
-    One for each engine, so that whatever counts or traces by a batch's source attributes it rightly.
+    One for each engine, so that counters and traces attribute its batches to the engine.
     """
     text = f"{agent_epoch}\0{key.server}\0{key.engine}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -33,7 +33,7 @@ def agent_source(agent_epoch: int, key: EngineKey) -> Source:
 
 
 class AgentLog:
-    """Gives out the numbers of the agent's own batches, one at a time."""
+    """Assigns the numbers of the agent's own batches, one at a time."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

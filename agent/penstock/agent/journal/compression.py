@@ -1,7 +1,4 @@
-"""How a batch lies on disk: compressed where that helps, which is four fifths of the bytes of a usual one.
-
-Either way with a checksum: what a bad disk has spoilt is to be told from a batch.
-"""
+"""The bytes of a batch on disk: compressed if that saves space (four fifths of a usual batch), with a checksum either way."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _NO_LARGER: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 21}
 
 
 def pack(body: bytes) -> tuple[bytes, int]:
-    """Return what to store, and how it lies there."""
+    """Return the bytes to store and the value of ``batches.packed``."""
     if _WORTH_IT <= len(body) <= _MAX_BODY:
         packed = zstd.compress(body, options=_FAST)
         if len(packed) < len(body):
@@ -41,7 +38,7 @@ def pack(body: bytes) -> tuple[bytes, int]:
 
 
 def unpack(stored: bytes, packed: int) -> bytes:
-    """Undo :func:`pack`; what a bad disk has spoilt comes back empty, as no batch is."""
+    """Undo :func:`pack`; damaged bytes return empty, which no batch is."""
     if packed == ZSTD:
         try:
             return zstd.ZstdDecompressor(options=_NO_LARGER).decompress(stored, _MAX_BODY)

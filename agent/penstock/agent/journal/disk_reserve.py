@@ -1,4 +1,4 @@
-"""A file that holds disk space for bad times: given up, it lets a full disk's log be trimmed."""
+"""A file that reserves disk space: released, it leaves room to trim the log on a full disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DiskReserve:
         self.held = False
 
     def acquire(self) -> None:
-        """Take the space, if it is there."""
+        """Allocate the space, if the disk has it."""
         try:
             handle = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
@@ -34,7 +34,7 @@ class DiskReserve:
         self.held = True
 
     def release(self) -> None:
-        """Let the space go."""
+        """Free the space."""
         self.held = False
         try:
             self._path.unlink(missing_ok=True)

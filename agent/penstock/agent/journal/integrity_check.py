@@ -1,4 +1,4 @@
-"""What every start reads of the journal before it trusts it: a check of the whole file would take seconds a gigabyte."""
+"""The check of the journal at every start; SQLite's own check of the whole file would take seconds a gigabyte."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def prove(database: sqlite3.Connection) -> None:
-    """Read what every start needs.
+    """Read the tables that every start needs.
 
     Raises:
-        DamagedError: something is there that the agent never wrote; SQLite and the parsers of what it holds have errors of their own.
+        DamagedError: a value that the agent never writes; SQLite and the parsers raise their own errors.
 
     """
     for table in ("meta", "folds", "cursors", "pruned", "open_deferrals"):

@@ -1,4 +1,4 @@
-"""The journal as the daemon's loop sees it."""
+"""The durable log, as the daemon uses it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _call(callback: OnCommit, batch_id: int, source: Source, contents: BatchColu
     try:
         callback(batch_id, source, contents)
     except Exception:  # noqa: BLE001  (the batch is committed: its sender gets the acknowledgement in any case)
-        _log.exception("a committed batch was not taken up", batch=batch_id, epoch=source.epoch)
+        _log.exception("a callback failed on a committed batch", batch=batch_id, epoch=source.epoch)
 
 
 class Journal:
@@ -51,10 +51,10 @@ class Journal:
         path: the database's file.
         created_unix_nano: when this state was created; counters count from there.
         agent_epoch: random identity of this state, for what the agent itself writes into the log.
-        own: for what the agent itself writes.
-        lost_batches: batches of the log that damage has taken, over all lives of this state.
-        damage: a sentence, once the database has turned out to be damaged: nothing is appended any more.
-        whereabouts: whether its files are where they were.
+        own: writes the agent's own batches.
+        lost_batches: batches that were lost to damage, over all lives of this state.
+        damage: a sentence, once damage is found; nothing is appended after that.
+        whereabouts: watches its files and restores them if they are removed.
 
     """
 
@@ -103,8 +103,8 @@ class Journal:
     ) -> Journal:
         """Open or create the journal in *state_dir*; its state belongs to the pod *pod_uid*, where that is known.
 
-        All files in *state_dir* together have *limit* bytes. *claim* sees that the directory is there and this agent's.
-        A damaged journal is set aside (``state.corrupt-<time>``); with *salvages* the new one begins with what can be read of it.
+        All files in *state_dir* together have *limit* bytes. *claim* verifies that the directory exists and belongs to this agent.
+        A damaged journal is set aside (``state.corrupt-<time>``); with *salvages* the new one starts with what can be read of it.
 
         Raises:
             StateError: one sentence, for a directory or a file that cannot be used.
@@ -119,7 +119,7 @@ class Journal:
                 except Exception as error:
                     if not is_bad_state(error):
                         raise
-                    recovery.mark(path, error_text(error))
+                    recovery.mark_damaged(path, error_text(error))
             return cls._attempt(state_dir, pod_uid, limit, claim, salvages=False)
 
     @classmethod
@@ -136,8 +136,8 @@ class Journal:
             raise
 
     def mark_damaged(self, reason: str) -> None:
-        """Let the next :meth:`open` set it aside."""
-        recovery.mark(self.path, reason)
+        """Mark it, so that the next :meth:`open` sets it aside."""
+        recovery.mark_damaged(self.path, reason)
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call *callback* (batch id, source, batch) on the loop for each new batch.
@@ -155,10 +155,10 @@ class Journal:
         return self._writer.watermarks.get(epoch, 0)
 
     async def open_source(self, source: Source) -> int:
-        """Note that *source* has connected; returns its watermark, after everything that was appended before.
+        """Record that *source* has connected; return its watermark, after all earlier appends.
 
         Raises:
-            FullError: too much waits, or the disk is full.
+            FullError: the queue or the disk is full.
             StateError: the journal is closed.
 
         """
@@ -176,7 +176,7 @@ class Journal:
 
         Raises:
             GapError: its number is not the next one.
-            FullError: too much waits, or the disk is full; nothing was written.
+            FullError: the queue or the disk is full; nothing was written.
             StateError: the journal is closed.
 
         """
@@ -193,7 +193,7 @@ class Journal:
         return (await command.future).watermark
 
     def _done(self, results: list[tuple[Command, Any]]) -> None:
-        """Hand the results of a transaction to the loop, all at once; on the writer's thread."""
+        """Pass the results of a transaction to the loop at once; on the writer's thread."""
         pairs = [(command, result) for command, result in results if isinstance(command, Append | Open)]
         if not pairs:
             return
@@ -242,10 +242,10 @@ class Journal:
         """Return the fold's last saved state and the batch it stands at."""
         return None if self._fold is None else (int(self._fold[0]), bytes(self._fold[1]))
 
-    def begin_anew(self) -> None:
-        """Say that counters begin again now, because the saved ones cannot be used and the log is not whole."""
+    def restart_counting(self) -> None:
+        """Restart counting now, because the saved counters cannot be used and the log is incomplete."""
         now = self.created_unix_nano = time.time_ns()
-        self._writer.put_latest("created", lambda transaction: transaction.begin_anew(now))
+        self._writer.put_latest("created", lambda transaction: transaction.restart_counting(now))
 
     def save_cursor(self, name: str, low: int, exported: int) -> None:
         """Queue a cursor's position; a later call replaces one that waits."""
@@ -255,12 +255,12 @@ class Journal:
 
     @property
     def error(self) -> str:
-        """Why nothing can be written at present; empty while all is well."""
+        """Why writes fail at present; empty while they succeed."""
         return self._writer.error
 
     @property
     def usage(self) -> Usage:
-        """What it holds, of what it may, and what it has given up."""
+        """Its size, its limit, and what was deleted."""
         return self._retention.usage
 
     @property
@@ -269,14 +269,14 @@ class Journal:
         return self._retention.blocked
 
     def _note_damage(self, text: str) -> None:
-        """Remember that the database is damaged; on any thread."""
+        """Record that the database is damaged; on any thread."""
         if not self.damage:
             _log.critical("the journal is damaged; the next start sets it aside", error=text)
             try:
                 self.mark_damaged(text)
             except OSError as error:
-                _log.warning("the damage could not be marked", error=str(error))
-        self.damage = f"the journal is damaged ({text}); the next start sets it aside and goes on with what can be read of it"
+                _log.warning("the journal could not be marked as damaged", error=str(error))
+        self.damage = f"the journal is damaged ({text}); the next start sets it aside and continues with what can be read of it"
 
     @property
     def alive(self) -> bool:
@@ -300,7 +300,7 @@ class Journal:
         self.whereabouts.unwatch()
 
     def _reopen(self, path: Path) -> sqlite3.Connection:
-        """Open the files that were put back; on the writer's thread."""
+        """Open the restored files; on the writer's thread."""
         database = connect(path, "rw")
         try:
             limit_to(database, self._budget)

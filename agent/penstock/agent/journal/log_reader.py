@@ -43,7 +43,7 @@ class OpenDeferral(NamedTuple):
 
 
 class SourceRow(NamedTuple):
-    """What the journal knows of a source; ``closed`` after a goodbye or a loss."""
+    """A row of the sources; ``closed`` after a goodbye or a loss."""
 
     source: Source
     watermark: int
@@ -53,16 +53,16 @@ class SourceRow(NamedTuple):
 
 
 class LogReader:
-    """Sees what is committed when a method is called. One thread at a time.
+    """Reads what is committed when a method is called. One thread at a time.
 
     Args:
         path: of the journal.
         stopped: asked before each batch; once it returns True, reading one raises ImpossibleError.
-        whereabouts: of the journal's files; after they were put back, a reader that follows the log goes on in the new ones.
-        damaged: told what SQLite says, where it finds that the file is damaged and this reader is used in a ``with``.
+        whereabouts: of the journal's files; after a restore, a reader that follows the log continues in the new ones.
+        damaged: called with SQLite's text if damage is found while this reader is used in a ``with``.
 
     Raises:
-        StateError: it cannot be read; or its files are gone, and will be put back within a second.
+        StateError: it cannot be read; or its files are gone and will be restored within a second.
 
     """
 
@@ -91,7 +91,7 @@ class LogReader:
         self._lookup = RequestLookup(self._database)
 
     def _reopen_if_moved(self) -> None:
-        """See that what is open is where the log goes on."""
+        """Reopen the database if its files were restored at their path."""
         if self._whereabouts is not None and self._whereabouts.restored != self._restored:
             old = self._database
             self._open()
@@ -112,7 +112,7 @@ class LogReader:
         self._database.close()
 
     def parse(self, logged: LoggedBatch) -> Batch:
-        """Return the batch; an empty one in the place of one that a bad disk has spoilt, which :attr:`unreadable` counts."""
+        """Return the batch; an empty one instead of a damaged one, which :attr:`unreadable` counts."""
         return self._parser.parse(logged)
 
     @property
@@ -145,7 +145,7 @@ class LogReader:
         """Return batches with an id above *after*, ascending: at most *limit*, and no more once they have *max_bytes*.
 
         Raises:
-            DamagedError: they do not ascend; who goes on from the last one would go in a circle.
+            DamagedError: they do not ascend: to continue from the last one would not end.
 
         """
         self._reopen_if_moved()
@@ -163,7 +163,7 @@ class LogReader:
         return found
 
     def source(self, epoch: int) -> Source | None:
-        """Return the source of an epoch; None if it is not known, or a bad disk has spoilt what is."""
+        """Return the source of an epoch; None if it is unknown or its row is damaged."""
         row = self._database.execute("SELECT hello FROM sources WHERE epoch = ?", (signed(epoch),)).fetchone()
         try:
             return None if row is None else decode_source(epoch, row[0])
@@ -186,7 +186,7 @@ class LogReader:
         ]
 
     def ends_with_goodbye(self, row: SourceRow) -> bool:
-        """Tell whether a source's newest batch is its goodbye; False if that is gone from the log, or damaged."""
+        """Return whether a source's newest batch is its goodbye; False if it was deleted or is damaged."""
         try:
             logged = self.batch(row.last_batch)
         except sqlite3.Error as error:
@@ -196,7 +196,7 @@ class LogReader:
         return logged is not None and self.parse(logged).HasField("goodbye")
 
     def is_open(self, epoch: int) -> bool:
-        """Tell whether a source has connected, and since then neither said goodbye nor was found lost."""
+        """Return whether a source has connected and since then neither said goodbye nor was lost."""
         query = "SELECT count(*) FROM sources WHERE epoch = ? AND closed_unix_nano IS NULL"
         return self._number(query, (signed(epoch),)) > 0
 

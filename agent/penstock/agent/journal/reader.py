@@ -33,7 +33,7 @@ class Reader(LogReader):
     def request_batch_ids(self, request_id: str, before: int = _NO_BATCH) -> Iterator[int]:
         """Yield the ids of the batches before *before* that may name the request by any of its ids, the newest first.
 
-        Some are about another one, whose id has the same hash.
+        Some are about other requests, whose ids have the same key.
         """
         return reversed(self._lookup.batches(request_key(request_id), before))
 

@@ -26,7 +26,7 @@ _KEY_BYTES = 4
 
 
 class RequestIndex:
-    """Keeps what is not in a run yet below a run's size; on the writer's thread."""
+    """The writer's side: moves recent keys into runs. On the writer's thread."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -36,7 +36,7 @@ class RequestIndex:
         self._measure()
 
     def set_connection(self, database: sqlite3.Connection) -> None:
-        """Go on with another connection to the same content."""
+        """Use another connection to the same content."""
         self._database = database
 
     def _measure(self) -> None:
@@ -47,7 +47,7 @@ class RequestIndex:
         self._changed = False
 
     def added(self, last: int, keys: int) -> None:
-        """Note that batches up to *last* were committed, with so many keys."""
+        """Count the *keys* of committed batches up to *last*."""
         if keys:
             self._keys += keys
             self._first = self._first or last
@@ -95,7 +95,7 @@ class RequestIndex:
         return rows
 
     def drop(self, through: int) -> None:
-        """Delete what is known of batches up to *through*, inside of the caller's transaction; a run goes with its last one."""
+        """Delete the keys of batches up to *through*, inside the caller's transaction; a run is deleted with its last batch."""
         if self._database.execute("DELETE FROM recent WHERE batch <= ?", (through,)).rowcount:
             # Or not, if the caller's transaction fails.
             self._changed = True
@@ -113,7 +113,7 @@ _SHIFT = 32 - _BITS
 
 
 class _Recent:
-    """The keys that are in no run yet: a filter of them, because most questions are about requests that are new."""
+    """Keys that are in no run yet, with a filter: most look-ups are about new requests."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -136,7 +136,7 @@ class _Recent:
         return [batch for batch, keys in rows if wanted in blob(keys) and holds(keys, key)]
 
     def _read_new(self) -> None:
-        """Take the keys of the batches that have come since the last question."""
+        """Add the keys of batches since the last look-up to the filter."""
         bits = self._bits
         rows = self._database.execute(
             "SELECT batch, keys FROM recent WHERE batch > ? ORDER BY batch", (self._at,)
@@ -150,7 +150,7 @@ class _Recent:
 
 
 class RequestLookup:
-    """Finds the batches of a key. It remembers what most keys are told apart by: 20 MiB for a log of a GiB."""
+    """The readers' side: finds the batches of a key. Keeps the filters of all runs in memory: 20 MiB for a log of 1 GiB."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database

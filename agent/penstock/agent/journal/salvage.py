@@ -1,4 +1,4 @@
-"""What can still be read of a damaged journal, in a new one: counters, watermarks, and the newest of the log.
+"""Salvages a damaged journal into a new one: counters, watermarks, and the newest batches.
 
 Nothing is taken over that is not proven: a batch by its checksum, its epoch and its number, a source by its Hello, the counters
 by the checksum of their dump. What was lost is counted, so that counters which cannot go on begin anew.
@@ -59,7 +59,7 @@ class Salvage:
         self._short = 0
 
     def run(self) -> str:
-        """Read and write; returns what was kept and what was lost, in words; empty if there is nothing to go on from."""
+        """Read and write; return a text about what was kept and lost, empty if nothing was kept."""
         with closing(connect_reader(self._damaged)) as old, closing(connect(self._target)) as new:
             # A file that is shorter than it says, or has a table that nobody knows, is read as far as it goes; rows that are
             # cut are found, and not read as others.
@@ -129,7 +129,7 @@ class Salvage:
         return oldest, newest
 
     def _proven(self, row: Sequence[Any]) -> BatchColumns | None:
-        """Return what a batch holds; None if it is not as it was stored, or its source is not known."""
+        """Return the contents of a batch; None if it is damaged or its source is unknown."""
         number, epoch, _, received, *_ = row
         if epoch not in self._epochs or number <= 0 or not _is_count(received):
             return None
@@ -152,7 +152,7 @@ class Salvage:
             )  # fmt: skip
 
     def _account(self, old: sqlite3.Connection, new: sqlite3.Connection, oldest: int, last: int) -> str:
-        """Note how much of the log is missing, and where readers stand; returns it in words."""
+        """Store how much of the log is missing and the cursors; return it as a text."""
         for (number,) in _some(old, "SELECT seq FROM sqlite_sequence WHERE name = 'batches'"):
             if _is_count(number) and number <= max(last, self._counted) + _MOST_MISSING:
                 last = max(last, number)
@@ -171,7 +171,7 @@ class Salvage:
         return f"{self._kept} of {last - gone} batches of the log were kept{since}; {self._counters(new, last, whole=not (lost or gone))}"
 
     def _copy_positions(self, old: sqlite3.Connection, new: sqlite3.Connection, last: int) -> int:
-        """Take over what was deleted on purpose, where the trace export stands, and who waits; returns how many batches were deleted."""
+        """Copy the count of pruned batches, the export's cursor and the open deferrals; return the count."""
         gone = unexported = 0
         for batches, late in _some(old, "SELECT batches, unexported FROM pruned"):
             if _is_count(batches) and _is_count(late) and late <= batches <= last:
@@ -184,7 +184,7 @@ class Salvage:
         return gone
 
     def _counters(self, new: sqlite3.Connection, last: int, *, whole: bool) -> str:
-        """Say what becomes of the counters."""
+        """Return a text about the counters."""
         if not self._counted:
             return f"the counters are made again from {'the whole log' if whole else 'these, and begin anew'}"
         (kept,) = new.execute("SELECT count(*) FROM batches WHERE id > ?", (self._counted,)).fetchone()
@@ -235,7 +235,7 @@ def _one(database: sqlite3.Connection, query: str, highest: int) -> tuple[bool, 
 
 
 def _fits(row: tuple[Any, ...], highest: int) -> bool:
-    """Tell whether a row can be one: a page that is gone may give a row of nothing."""
+    """Return whether a row is plausible: a lost page may yield a row of NULLs."""
     return isinstance(row[0], int) and row[0] <= highest and row[1] is not None
 
 

@@ -1,4 +1,4 @@
-"""The one thread that writes: everything that is queued goes into one transaction."""
+"""The writer thread: runs all queued commands in one transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MAX_GROUP = 512
 # batches. One source, which waits for its acknowledgement, never comes so soon.
 _APART_SECONDS = 0.003
 _RATE_OF_ERRORS = 30.0
-# While nothing can be written: how often that is tried without anybody asking.
+# While nothing can be written: how often a write is tried without a request.
 _PROBE_SECONDS = 2.0
 # While nothing is written: how often it is looked at whether the files are still there.
 _CHECK_SECONDS = 1.0
@@ -89,12 +89,12 @@ class Writer:
 
     @property
     def depth(self) -> int:
-        """How many commands wait."""
+        """Number of queued commands."""
         return len(self._queue)
 
     @property
     def alive(self) -> bool:
-        """False only after :meth:`close` or a bug."""
+        """Whether the thread runs; False only after :meth:`close` or a bug."""
         return self._thread.is_alive()
 
     def put(self, command: Command) -> None:
@@ -109,7 +109,7 @@ class Writer:
             if self._closing:
                 raise StateError("the journal is closed")
             if len(self._queue) >= MAX_QUEUED or self._queued_bytes + command.size > MAX_QUEUED_BYTES:
-                raise FullError(f"{len(self._queue)} batches wait for the disk; try again later")
+                raise FullError(f"{len(self._queue)} batches wait for the disk; retry later")
             self._queue.append(command)
             self._queued_bytes += command.size
             self._changed.notify()
@@ -152,7 +152,7 @@ class Writer:
         self._database.close()
 
     def _wait(self) -> None:
-        """Wait for something to do; what failed before is tried again by itself, but not at once."""
+        """Wait for work; what failed before is retried after a pause."""
         self._changed.wait_for(
             lambda: self._queue or self._fresh or self._closing or self._trimming,
             _PROBE_SECONDS if self.error else _CHECK_SECONDS,
@@ -173,7 +173,7 @@ class Writer:
         return group
 
     def _settled(self, group: list[Command], latest: dict[str, Write]) -> list[tuple[Command, Any]]:
-        """Commit, but only to files that will be there after this process."""
+        """Commit, after restoring files that were removed."""
         try:
             database = self._settle(self._database)
         except PenstockError as error:
@@ -186,7 +186,7 @@ class Writer:
         return self._commit(group, latest)
 
     def _keep(self, latest: dict[str, Write]) -> None:
-        """Try these again the next time, where they are still the latest."""
+        """Retry these the next time, unless newer ones replace them."""
         with self._changed:
             self._latest = {**latest, **self._latest}
 
@@ -245,17 +245,17 @@ class Writer:
 
     def _refuse(self, group: list[Command], error: Exception) -> list[tuple[Command, Any]]:
         self._report(error)
-        failure = FullError(f"the journal cannot be written ({error}); try again later")
+        failure = FullError(f"the journal cannot be written ({error}); retry later")
         return [(command, failure) for command in group]
 
     def _make_room(self, latest: dict[str, Write], error: Exception) -> bool:
-        """On a full disk, give up some of the log's past; True if another try is worth it."""
+        """On a full disk, delete some of the oldest batches; True if a retry may succeed."""
         if not isinstance(error, sqlite3.Error) or error.sqlite_errorcode & 0xFF not in (_IO_ERROR, _FULL):
             return False
         return self._use_reserve(latest)
 
     def _use_reserve(self, latest: dict[str, Write]) -> bool:
-        """Delete what nothing needs, in the space that the reserve gives for that; True if there is room now."""
+        """Delete old batches within the reserve's space; True if there is room now."""
         self._reserve.release()
         try:
             made = self._restart_log()
@@ -263,13 +263,13 @@ class Writer:
             made = self._retention.make_room() or made
             made = self._restart_log() or made
         except Exception as error:  # noqa: BLE001  (the thread outlives a full disk and its own bugs)
-            _log.info("no room could be made in the journal", error=str(error))
+            _log.info("no space could be freed in the journal", error=str(error))
             made = False
         self._reserve.acquire()
         return made
 
     def _restart_log(self) -> bool:
-        """Fold the write-ahead log in, so that it begins again at its start; True if it could be."""
+        """Checkpoint and restart the write-ahead log; True if that succeeded."""
         busy, pages, _ = self._database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
         return not busy and pages > 0
 

@@ -1,4 +1,4 @@
-"""Counters and histograms as a fold over the log: what was committed, counted exactly once.
+"""Counters and histograms, aggregated from the log: each committed batch counts exactly once.
 
 State is whole numbers, so it is the same for any order in which the batches of different sources come (as
 long as no metric is at its cap), and a replay from a dump gives what a replay from the beginning gives.
@@ -194,7 +194,7 @@ class Aggregator:
         return zlib.compress(text.encode(), 1)
 
     def load(self, blob: bytes) -> None:
-        """Take over the state that :meth:`dump` returned; a metric that is gone is left out, a new one begins at 0.
+        """Restore the state that :meth:`dump` returned; a removed metric is left out, a new one starts at 0.
 
         Raises:
             StateError: it is damaged or of another shape; nothing has changed. Replay the log instead.
