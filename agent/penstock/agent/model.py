@@ -17,7 +17,7 @@ AGENT_PROCESS = "agent"
 
 
 def digest(secret: bytes) -> bytes:
-    """Return what is kept of a secret; of none, nothing."""
+    """Return the digest that is stored in place of a secret; empty for an empty one."""
     return hashlib.blake2b(secret, digest_size=16).digest() if secret else b""
 
 
@@ -81,7 +81,7 @@ class Source:
 
     @classmethod
     def from_hello(cls, epoch: int, hello: Hello) -> Source:
-        """Build the source that *hello* describes."""
+        """Return the source that *hello* describes."""
         from penstock.proto.names import label  # noqa: PLC0415  (keeps import time of the CLI low)
         from penstock.proto.v1.common_pb2 import Role  # noqa: PLC0415
 

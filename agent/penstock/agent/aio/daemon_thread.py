@@ -1,4 +1,4 @@
-"""Work on a filesystem that may hang: nobody has to wait for its thread, not even the end of the process."""
+"""Runs a blocking call on a daemon thread, so that a hung filesystem cannot delay exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A received batch, read once: columns for the hot path, rows for everybody else. Pure."""
+"""A received batch, read once: columns for the hot path, rows for single entries. Pure."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def typed_events(batch: Batch) -> list[KindAndEvent]:
 
 
 def _start(end: int, duration: int) -> int:
-    """Return when something began: a duration that leads below 1970 is no duration."""
+    """Return the start; *end* itself for a duration that would start before 1970."""
     return end - duration if duration <= end else end
 
 
@@ -52,7 +52,7 @@ class TransferSample(NamedTuple):
 
     @property
     def start_time_unix_nano(self) -> int:
-        """When the transfer began; its end if the duration cannot be."""
+        """The transfer's start; its end if the duration is impossible."""
         return _start(self.end_time_unix_nano, self.duration_nano)
 
 
@@ -85,7 +85,7 @@ def transfer_rows(batch: Batch) -> Iterator[TransferSample]:
 
 
 class ProbeSample(NamedTuple):
-    """One question to a remote cache: the n-th entry of every column of ``ProbeSamples``."""
+    """One probe of a remote cache: the n-th entry of every column of ``ProbeSamples``."""
 
     end_time_unix_nano: int
     duration_nano: int
@@ -96,7 +96,7 @@ class ProbeSample(NamedTuple):
 
     @property
     def start_time_unix_nano(self) -> int:
-        """When it was asked; its end if the duration cannot be."""
+        """The probe's start; its end if the duration is impossible."""
         return _start(self.end_time_unix_nano, self.duration_nano)
 
 

@@ -1,4 +1,4 @@
-"""Sources of an earlier life of the agent."""
+"""Restores the sources of an earlier life of the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape gets: the log's counters, the live gauges and the agent's own metrics as one text."""
+"""Gathers the log's counters, the live gauges and the agent's own metrics into one exposition."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Gatherer:
         self._wanted = wanted
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """Return the body and its content type for an Accept header. A part that fails does not take the rest along."""
+        """Return the body and its content type for an Accept header. A part that fails is left out."""
         content_type = negotiate(accept)
         success = Family(c.COLLECTOR_SUCCESS)
         nothing: list[Family] = []

@@ -1,4 +1,4 @@
-"""Gauges while they are being computed: one value for each label set, under a cap."""
+"""Gauges of one scrape: one value a label set, under a cap."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class DecodeInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Put the parsing before the method."""
+        """Parse the request before the method."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None or handler.request_streaming:
             return handler

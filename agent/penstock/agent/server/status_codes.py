@@ -1,4 +1,4 @@
-"""The gRPC status of every error of ours: the only place that maps them."""
+"""The gRPC status of every error of the agent, mapped here only."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _KEPT = 250
 
 
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: PenstockError) -> NoReturn:
-    """End a call with the status and the sentence of *error*."""
+    """Abort a call with the status and the sentence of *error*."""
     sentence = str(error)
     if len(quote(sentence)) > _MAX_DETAILS:
         # The end says what to do.
@@ -64,5 +64,5 @@ async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Penstoc
 
 
 def code_of(error: PenstockError) -> grpc.StatusCode:
-    """Return the status that *error* ends a call with."""
+    """Return the status of *error*."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), grpc.StatusCode.INTERNAL)

@@ -1,4 +1,4 @@
-"""How many entries of each source the log holds, and how many it says were lost. Pure.
+"""Accounts of each source's entries in the log and of those reported lost. Pure.
 
 With what a source says it has produced and what waits in it, every entry is accounted for: produced = stored + lost +
 pending.
@@ -46,7 +46,7 @@ class Accounts:
         self._accounts: OrderedDict[int, Account] = OrderedDict()
 
     def apply(self, epoch: int, batch: Batch) -> None:
-        """Take a committed batch, in the order of the log."""
+        """Count a committed batch, in the order of the log."""
         account = Account() if batch.seq == 1 else self._accounts.pop(epoch, None)
         if account is None:
             return
@@ -56,7 +56,7 @@ class Accounts:
             self._accounts.popitem(last=False)
 
     def get(self, epoch: int) -> Account | None:
-        """Return a source's account; None if its first batch was not seen, or long ago."""
+        """Return a source's account; None if its first batch was not seen or is too old."""
         return self._accounts.get(epoch)
 
     def dump(self) -> list[list[int]]:

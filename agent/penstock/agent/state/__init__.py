@@ -1,4 +1,4 @@
-"""The state directory: its owner, its disk budget, what was set aside."""
+"""The state directory: its owner, its disk budget, archived databases."""
 
 from __future__ import annotations
 
