@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.agent.model import AGENT_PROCESS, EngineKey, Source
 from penstock.proto import SCHEMA_VERSION, __version__
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from penstock.agent.journal.journal import Journal
 
 
 def agent_source(agent_epoch: int, key: EngineKey) -> Source:
@@ -32,10 +30,19 @@ def agent_source(agent_epoch: int, key: EngineKey) -> Source:
     )
 
 
+class SourceLog(Protocol):
+    """The part of the journal that is used here."""
+
+    agent_epoch: int
+
+    async def open_source(self, source: Source) -> int:
+        """Return the watermark of *source*."""
+
+
 class AgentLog:
     """Assigns the numbers of the agent's own batches, one at a time."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: SourceLog) -> None:
         self._journal = journal
         self._turn = asyncio.Lock()
 
@@ -44,7 +51,7 @@ class AgentLog:
         """Yield the source and the number of the next batch about *key*, to be appended inside or not at all.
 
         Raises:
-            FullError: too much waits, or the disk is full.
+            FullError: the queue or the disk is full.
             StateError: the journal is closed.
 
         """

@@ -218,7 +218,7 @@ class Journal:
         """Return a reader with a connection of its own, which reads no batch any more once *stopped* returns True.
 
         Raises:
-            StateError: it cannot be read; or its files are gone, and will be put back within a second.
+            StateError: it cannot be read; or its files are gone and will be restored within a second.
 
         """
         return Reader(self.path, stopped, self.whereabouts, self._note_damage)
