@@ -117,7 +117,7 @@ def test_short_of_memory_nothing_is_taken():
     assert len(looks) == 3
     used[0] = 600 * MIB
     clock.now += 1
-    with pytest.raises(LimitError, match="the agent holds 600 MiB, its limit is 512 MiB; try again later"):
+    with pytest.raises(LimitError, match="the agent holds 600 MiB, its limit is 512 MiB; retry later"):
         door.check_memory()
     assert limit_of(door.check_stream, 0) == "memory"
     used[0] = 400 * MIB

@@ -94,7 +94,7 @@ class Admission:
 
         """
         if connected >= MAX_STREAMS:
-            raise LimitError(f"{MAX_STREAMS} sources are connected; try again later", "streams")
+            raise LimitError(f"{MAX_STREAMS} sources are connected; retry later", "streams")
         self.check_memory()
 
     def check_source(self, key: EngineKey, *, core: bool, new_bytes: int) -> None:
@@ -121,7 +121,7 @@ class Admission:
             own = self._own_bucket(key, core=core)
             if not (own is not None and own.try_take(size)) and not self._shared.try_take(size):
                 raise LimitError(
-                    f"too many processes are new, of engine {str(key)!r} and in all; try again later",
+                    f"too many processes are new, of engine {str(key)!r} and in all; retry later",
                     "sources",
                 )
 
@@ -163,4 +163,4 @@ class Admission:
         resident = self._resident()
         if resident <= self._memory_limit:
             return ""
-        return f"the agent holds {resident >> 20} MiB, its limit is {self._memory_limit >> 20} MiB; try again later"
+        return f"the agent holds {resident >> 20} MiB, its limit is {self._memory_limit >> 20} MiB; retry later"
