@@ -13,6 +13,7 @@ from penstock.instrumentation.vllm.kv.load_controller import KvLoadController
 from penstock.instrumentation.vllm.naming import engine_identity
 from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
 from penstock.instrumentation.vllm.requests import SchedulerObserver
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -54,7 +55,7 @@ class EngineSource:
     def start(self) -> EngineSource:
         """Say who this process is, follow the policy, contribute to the snapshot; returns itself."""
         runtime.identify(
-            process="engine-core",
+            process=ENGINE_CORE,
             key=engine_identity.engine_index(self._config),
             role=engine_identity.guess_role(self._config),
             model=self._facts["model"],
