@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import IO
 
-AREAS: Final = ("emit", "engine", "agent", "scrape", "policy", "ec")
+AREAS: Final = ("emit", "step", "engine", "agent", "scrape", "policy", "ec")
 """In the document's order; each is a module with ``measure(run) -> Section``."""
 
 QUICK: Final = ("emit", "agent", "scrape", "policy")
-"""Those that need no engine; one that measures another set of rows when it is quick says so itself."""
+"""Those whose ratios tell something in seconds; one that measures another set of rows when it is quick says so itself."""
 
 _HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = _HERE / "results.json"
