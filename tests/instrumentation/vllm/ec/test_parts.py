@@ -22,7 +22,7 @@ from penstock.instrumentation.vllm.ec.observer import EcObserver
 from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcLoader, EcTransfer
 from penstock.instrumentation.vllm.recovery.freed_blocks import FreedBlocks
 from penstock.instrumentation.vllm.recovery.rewind import NO_BLOCK, BlockHolder, spread
-from penstock.instrumentation.vllm.scheduler import engine_source
+from penstock.instrumentation.vllm.scheduler import session
 
 from tests.support.ec.fake_ec import TOY_PEER, ToyEcEngine, ToyLoader, expected, image_request
 from tests.support.engine.recorder import policy
@@ -101,7 +101,7 @@ def test_the_hook() -> None:
 
 def test_the_policys_fields() -> None:
     """An engine says that it acts upon ``ecLoadFailure``; a policy with it would else be refused."""
-    assert "ec_load_failure" in engine_source.POLICY_FIELDS
+    assert "ec_load_failure" in session.POLICY_FIELDS
 
 
 def test_the_observer(recorder: Recorder) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.scheduler.engine_source import EngineSource
+from penstock.instrumentation.vllm.scheduler.session import EngineSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
