@@ -46,7 +46,7 @@ _NIXL: Final = {
 def measure(run: Run) -> Section:
     """Measure the area."""
     from penstock.instrumentation.runtime import runtime
-    from penstock.instrumentation.vllm.kv.scheduler_mixin import KvConnectorHook
+    from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
 
     # On, without settings: there is no agent to talk to, and no thread of Penstock's.
     runtime.active = True

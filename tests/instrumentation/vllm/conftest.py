@@ -23,7 +23,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
 @pytest.fixture
 def make_scheduler(recorder: Recorder, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Build an instrumented real scheduler with a real NIXL connector on its side."""
-    from penstock.instrumentation.vllm.kv.scheduler_mixin import KvConnectorHook
+    from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
     from penstock.instrumentation.vllm.scheduler.hook import instrument
 
     from tests.support.engine import schedulers

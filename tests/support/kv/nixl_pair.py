@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.hooks.registry import registry
 from penstock.instrumentation.resilience.deadlines import WaitKind
-from penstock.instrumentation.vllm.kv.scheduler_mixin import KvConnectorHook
+from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
 from penstock.instrumentation.vllm.requests.observer import SchedulerObserver
 
 from demo.common.nixl_poll_pause import pause_progress_threads

@@ -7,6 +7,7 @@ from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER, ROLES
 from penstock.instrumentation.core.drop_counter import OTHER, DropCounter, entries_in
 from penstock.instrumentation.core.fork import wait_for_grpc_to_end
 from penstock.instrumentation.core.guard import guard
+from penstock.instrumentation.core.guarded import guarded
 from penstock.instrumentation.core.identity import PRECEDENCE, Identity, new_epoch, new_secret
 from penstock.instrumentation.core.log_limit import LogLimit
 from penstock.instrumentation.core.settings import Settings
@@ -23,6 +24,7 @@ __all__ = [
     "constants",
     "entries_in",
     "guard",
+    "guarded",
     "new_epoch",
     "new_secret",
     "settings",

@@ -10,7 +10,7 @@ from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.api_server import TraceContextHook
 from penstock.instrumentation.vllm.ec import EcConnectorHook
 from penstock.instrumentation.vllm.eplb import EplbHook
-from penstock.instrumentation.vllm.kv.scheduler_mixin import KvConnectorHook
+from penstock.instrumentation.vllm.kv.hook import KvConnectorHook
 from penstock.instrumentation.vllm.scheduler import SchedulerClassHook
 from penstock.instrumentation.vllm.zmq_ec.registration import ZmqEcRegistration
 

@@ -244,7 +244,7 @@ class KvObserver:
             inner=inner,
             moves=tuple(self._moves),
             broken=tuple(self._broken),
-            reasons=self._reasons.take() if self._reasons is not None else (),
+            reasons=self._reasons.drain() if self._reasons is not None else (),
         )
         self._began, self._moves, self._broken = [], [], []
         return report
