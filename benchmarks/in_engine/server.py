@@ -196,12 +196,12 @@ class EngineSwitch(Switch):
         """Let the observer know the requests that are there now, and no other, as if it had seen them come."""
         self._scheduler.__class__ = self._class
         super().switch_on()
-        observer, live = self._scheduler._penstock, self._scheduler.requests
+        observer, live = self._scheduler._penstock.observer, self._scheduler.requests
         for table in (observer._records, observer.awaiting_token):
             for gone in [each for each in table if each not in live]:
                 del table[gone]
         for request in list(live.values()):
-            observer.arrived(request)
+            observer.on_request_added(request)
 
 
 def _in_the_engine(gate: Gate) -> None:

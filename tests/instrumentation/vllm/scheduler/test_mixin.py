@@ -383,7 +383,7 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler) -> None:
         if index % 2:
             fail_load(scheduler, parked)
     scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
-    observer = scheduler._penstock
+    observer = scheduler._penstock.observer
     assert not observer._records
     assert not observer.awaiting_token
     assert not observer._deferrals._open
@@ -403,7 +403,8 @@ def test_errors_of_ours_are_contained(make_scheduler: MakeScheduler, monkeypatch
                 return lambda _: False
             raise RuntimeError(name)
 
-    scheduler._penstock = Broken()
+    session = scheduler._penstock
+    session.observer = session.loads = session.media = session._waiting = Broken()
     parked = park(scheduler)
     fail_load(scheduler, parked)
     while parked.request_id in scheduler.requests:

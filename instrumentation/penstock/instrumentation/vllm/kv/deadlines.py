@@ -53,8 +53,6 @@ class KvDeadlines:
 
     def check(self) -> None:
         """Name the requests that are over a deadline now to the workers; once in each step."""
-        if not len(self._deadlines):
-            return
         found = self._deadlines.take_overdue(self._limits, time.monotonic_ns())
         if found:
             self._overdue.update({each.request_id: each for each in found})

@@ -25,7 +25,7 @@ from penstock.instrumentation.vllm.messages.transfers import (
     place_of,
     saves_of,
 )
-from penstock.instrumentation.vllm.messages.worker_report import WorkerReport, find
+from penstock.instrumentation.vllm.messages.worker_report import WorkerReport, find_reports
 from penstock.instrumentation.vllm.naming.peers import Peer
 
 SEND, RECEIVE = c.DIRECTION_SEND, c.DIRECTION_RECEIVE
@@ -116,7 +116,7 @@ def test_ranks_are_combined(reports: list[WorkerReport]) -> None:
     first, *others = (pickle.loads(pickle.dumps(each)) for each in reports)
     for each in others:
         first = first.aggregate(each)
-    (found,) = find(first)
+    (found,) = find_reports(first)
     assert found.moves == tuple(move for report in reports for move in report.moves)
     assert found.broken == tuple(broken for report in reports for broken in report.broken)
 
