@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,19 +163,19 @@ def _alone(scheduler: Any) -> dict[str, Callable[[], float]]:
     answer = SimpleNamespace(
         kv_connector_output=KVConnectorOutput() if waiting else None, ec_connector_output=None
     )
-    subjects = {}
+    subjects: dict[str, Callable[[], float]] = {}
     for name, kind in ((_WITH, type("_Hooked", (SchedulerMixin, _Idle), {})), (_WITHOUT, _Idle)):
         idle: Any = object.__new__(kind)
         vars(idle).update(vars(scheduler), idle_output=output, idle_waiting=waiting)
 
-        def once(idle: Any = idle) -> float:
+        def once(idle: Any) -> float:
             began = time.thread_time_ns()
             for _ in range(_IDLE_STEPS):
                 idle.schedule()
                 idle.update_from_output(output, answer)
             return (time.thread_time_ns() - began) / _IDLE_STEPS / _NS_PER_US
 
-        subjects[name] = once
+        subjects[name] = partial(once, idle)
     return subjects
 
 

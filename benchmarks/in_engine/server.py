@@ -164,7 +164,7 @@ class EngineSwitch(Switch):
         own = next(each for each in self._class.__mro__ if not issubclass(each, SchedulerMixin))
         self._own = type(own.__name__, (_Empty, own), {})
         super().__init__("engine", gate)
-        closed = SchedulerObserver.closed
+        closed = SchedulerObserver.on_finished
 
         def count(observer: SchedulerObserver, request: Any) -> None:
             self.told += request.request_id in observer._records
