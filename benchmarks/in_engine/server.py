@@ -164,13 +164,13 @@ class EngineSwitch(Switch):
         own = next(each for each in self._class.__mro__ if not issubclass(each, SchedulerMixin))
         self._own = type(own.__name__, (_Empty, own), {})
         super().__init__("engine", gate)
-        closed = SchedulerObserver.on_finished
+        finished = SchedulerObserver.on_finished
 
         def count(observer: SchedulerObserver, request: Any) -> None:
             self.told += request.request_id in observer._records
-            closed(observer, request)
+            finished(observer, request)
 
-        setattr(SchedulerObserver, "closed", count)
+        setattr(SchedulerObserver, "on_finished", count)
 
     def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
         """Return vLLM's step with a look at the clock before it, and a count of its tokens behind it."""

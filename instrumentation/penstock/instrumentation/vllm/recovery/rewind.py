@@ -139,7 +139,7 @@ def evict(scheduler: Any, taint: Taint) -> None:
 def preempt(scheduler: Any, request: Any) -> None:
     """Send a running request back to the queue by vLLM's own preemption; what it has in flight is dropped.
 
-    A worker that ran it in the last step is told all its tokens again.
+    A worker that ran it in the last step gets all its tokens again.
     """
     scheduler.running.remove(request)
     scheduler._preempt_request(request, time.monotonic(), drop_stale_output=True)

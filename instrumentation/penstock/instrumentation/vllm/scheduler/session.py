@@ -187,7 +187,7 @@ class SchedulerSession:
         )
 
     def before_update(self, scheduler_output: Any, model_runner_output: Any) -> RecoveryPlan | None:
-        """Take in the result of a step; return what is to be done about its failed KV loads.
+        """Apply the result of a step; return what is to be done about its failed KV loads.
 
         None where vLLM's own configuration decides. Failed encoder outputs are dealt with here.
         """
