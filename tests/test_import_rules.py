@@ -1,10 +1,12 @@
-"""What may import what: the rules of docs/architecture.md, read off the syntax trees."""
+"""What may import what: libraries by directory, packages by floor and by face; read off the syntax trees."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +60,71 @@ RULES = (
     # The demo looks at the agent from outside, as a person does.
     Rule("demo", None, frozenset()),
 )
+
+
+# From top to bottom. A module imports its own room, and rooms on lower floors; rooms of one floor do not know each other.
+# The longest name that a module's name begins with is its room.
+AGENT_FLOORS = (
+    ("__main__",),
+    ("daemon",),
+    ("admin",),
+    ("admin.calls",),
+    ("admin.support",),
+    ("metrics",),
+    ("policy.distribution",),
+    ("policy.files", "policy.orders", "traces.export", "traces.query"),
+    ("ctl.commands", "ctl.top"),
+    ("ctl",),
+    ("ctl.diagnosis", "ingest", "policy.store", "traces.assembly"),
+    ("ctl.render", "journal", "policy.manifest", "server"),
+    ("parsing", "sources", "state", "traces.spans"),
+    ("aio", "batch", "errors", "model"),
+)
+ENGINE_FLOORS = (
+    ("check",),
+    ("plugin", "vllm.survey"),
+    ("vllm.install",),
+    ("vllm.scheduler", "vllm.zmq_ec"),
+    ("vllm.zmq_ec.consumer", "vllm.zmq_ec.producer"),
+    ("vllm.zmq_ec.settings",),
+    ("vllm.zmq_ec.memory", "vllm.zmq_ec.wire"),
+    ("vllm.kv", "vllm.api_server"),
+    ("vllm.ec",),
+    ("vllm.kv.base",),
+    ("vllm.recovery",),
+    ("vllm.kv.nixl", "vllm.requests"),
+    ("vllm.messages", "vllm.eplb"),
+    ("vllm.naming",),
+    ("runtime",),
+    ("policy", "telemetry"),
+    ("resilience", "hooks", "transport"),
+    ("core",),
+)
+FLOORS = {"penstock.agent": AGENT_FLOORS, "penstock.instrumentation": ENGINE_FLOORS}
+
+# Their modules are imported by name; the package itself has no face.
+OPEN = frozenset(
+    {
+        "penstock.agent", "penstock.agent.admin", "penstock.agent.ctl", "penstock.agent.policy", "penstock.agent.traces",
+        "penstock.instrumentation", "penstock.instrumentation.vllm", "penstock.instrumentation.vllm.kv",
+        "penstock.instrumentation.vllm.zmq_ec",
+    }
+)  # fmt: skip
+# What is imported late, or only where it is needed, because it is expensive: grpc and protobuf in an engine, ZeroMQ, YAML,
+# OpenTelemetry's SDK. It is imported by its module, never by a face.
+DOORS = frozenset(
+    {
+        "penstock.agent.ctl.render.output", "penstock.agent.ctl.top.command", "penstock.agent.parsing.yaml_documents",
+        "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.server.certificates",
+        "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",
+        "penstock.instrumentation.policy.client", "penstock.instrumentation.telemetry.exporter",
+        "penstock.instrumentation.transport.grpc_stream", "penstock.instrumentation.transport.hello",
+        "penstock.instrumentation.vllm.zmq_ec.consumer.scheduler", "penstock.instrumentation.vllm.zmq_ec.consumer.worker",
+        "penstock.instrumentation.vllm.zmq_ec.memory.host_memory", "penstock.instrumentation.vllm.zmq_ec.memory.shared_region",
+        "penstock.instrumentation.vllm.zmq_ec.producer.worker", "penstock.instrumentation.vllm.zmq_ec.wire.keepalive",
+        "penstock.instrumentation.vllm.zmq_ec.wire.message_bound",
+    }
+)  # fmt: skip
 
 
 def rule_of(path: Path) -> Rule:
@@ -156,3 +223,132 @@ def test_a_forbidden_import_is_seen(path: str, source: str) -> None:
 def test_an_allowed_import_is_not(path: str, source: str) -> None:
     """Nor do they fail for nothing."""
     assert breaches(rule_of(Path(path)), source, package_of(Path(path))) == []
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The modules of one product root, and the imports between them.
+
+    Attributes:
+        modules: path of each module by its full name; a package goes by its own name.
+        packages: those that have an ``__init__.py``.
+
+    """
+
+    root: str
+    modules: dict[str, Path]
+    packages: frozenset[str]
+
+    def room(self, module: str) -> str:
+        """Return the room of *module* as the floors name it; empty for an open package's own ``__init__``."""
+        name = module.removeprefix(self.root).lstrip(".")
+        rooms = [room for floor in FLOORS[self.root] for room in floor]
+        return max((room for room in rooms if f"{name}.".startswith(f"{room}.")), key=len, default="")
+
+    def imports(self, module: str) -> Iterator[tuple[str, str]]:
+        """Yield (module or package of this root, imported name) of every import; the name is empty for a module."""
+        own = module if module in self.packages else module.rpartition(".")[0]
+        for node in ast.walk(ast.parse(self.modules[module].read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module in self.modules:
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    by_module = node.module in OPEN or node.module == own or full in DOORS
+                    yield (full, "") if by_module and full in self.modules else (node.module, alias.name)
+
+
+@cache
+def tree(root: str) -> Tree:
+    """Read the modules below one product root."""
+    base = ROOT / root.rpartition(".")[2]
+    files = {
+        path.relative_to(base).with_suffix("").parts: path
+        for path in base.joinpath(*root.split(".")).rglob("*.py")
+    }
+    packages = frozenset(".".join(parts[:-1]) for parts in files if parts[-1] == "__init__")
+    names = {".".join(part for part in parts if part != "__init__"): path for parts, path in files.items()}
+    return Tree(root, names, packages)
+
+
+def members(package: Path) -> list[str]:
+    """Return the names in ``__all__`` of a package's ``__init__.py``, in their order."""
+    for node in ast.parse(package.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return []
+
+
+ROOTS = pytest.mark.parametrize("root", sorted(FLOORS))
+
+
+@ROOTS
+def test_every_module_has_a_floor(root: str) -> None:
+    """And each room of the floors has a module."""
+    found = tree(root)
+    rooms = {module: found.room(module) for module in found.modules if module not in OPEN}
+    assert [module for module, room in rooms.items() if not room] == []
+    assert {room for floor in FLOORS[root] for room in floor} == set(rooms.values())
+
+
+@ROOTS
+def test_imports_go_down(root: str) -> None:
+    """A module imports its own room and lower floors, for type checking too."""
+    found = tree(root)
+    floor = {room: number for number, rooms in enumerate(FLOORS[root]) for room in rooms}
+    upwards = [
+        f"{module} imports {target}"
+        for module in found.modules
+        for target, _ in found.imports(module)
+        if (there := found.room(target)) != (here := found.room(module))
+        and here
+        and there
+        and floor[there] <= floor[here]
+    ]
+    assert upwards == []
+
+
+@ROOTS
+def test_no_imports_go_round(root: str) -> None:
+    """Neither among modules nor through faces, imports for type checking included."""
+    found = tree(root)
+    graph = {module: {target for target, _ in found.imports(module)} - {module} for module in found.modules}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@ROOTS
+def test_packages_are_imported_by_their_face(root: str) -> None:
+    """Other packages import what ``__all__`` names, and the doors; each door is used."""
+    found = tree(root)
+    past, used = [], set()
+    for module in found.modules:
+        own = module if module in found.packages else module.rpartition(".")[0]
+        for target, name in found.imports(module):
+            package = target if target in found.packages else target.rpartition(".")[0]
+            if package == own or (package in OPEN and not (name and target in found.packages)):
+                continue
+            if target in DOORS:
+                used.add(target)
+            elif target != package or name not in members(found.modules[package]):
+                past.append(f"{module} imports {target} {name}".rstrip())
+    assert past == []
+    assert used == {door for door in DOORS if door.startswith(f"{root}.")}
+
+
+@ROOTS
+def test_a_package_is_a_sentence_and_a_face(root: str) -> None:
+    """An ``__init__.py`` has a docstring of one sentence, imports of its own modules and ``__all__`` (ruff sorts it)."""
+    found = tree(root)
+    for package in found.packages:
+        body = ast.parse(found.modules[package].read_text()).body
+        docstring = ast.get_docstring(ast.Module(body, []))
+        assert docstring, package
+        assert "\n" not in docstring, package
+        if package not in LAZY:
+            kinds = {type(node) for node in body[1:]}
+            assert kinds <= {ast.ImportFrom, ast.Assign}, package
+
+
+# Its one name is imported when it is asked for: vLLM and torch come with it.
+LAZY = frozenset({"penstock.instrumentation.vllm.zmq_ec"})
