@@ -329,4 +329,4 @@ def test_any_scenario(
     assert all(reason.endswith("The request can be retried.") for reason in engine.errors.values())
     assert broken or preempts or not engine.errors
     assert not scheduler._penstock.media._left_out
-    assert not scheduler._penstock.loads._unconfirmed
+    assert not scheduler._penstock.loads.unconfirmed

@@ -391,17 +391,18 @@ def test_nothing_is_kept(make_scheduler: MakeScheduler) -> None:
 
 
 def test_errors_of_ours_are_contained(make_scheduler: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broken observer changes nothing: the request is served, the errors are counted."""
+    """Broken parts change nothing: the request is served, the errors are counted."""
     from penstock.instrumentation.core.guard import guard
 
     scheduler = make_scheduler(own="recompute")
     monkeypatch.setattr(guard, "raising", False)
 
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("ours")
+
     class Broken:
         def __getattr__(self, name: str) -> Any:
-            if name == "is_deferred":
-                return lambda _: False
-            raise RuntimeError(name)
+            return (lambda _: False) if name == "is_deferred" else broken
 
     session = scheduler._penstock
     session.observer = session.loads = session.media = session._waiting = Broken()

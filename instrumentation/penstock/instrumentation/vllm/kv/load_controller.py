@@ -48,6 +48,7 @@ class KvLoadController:
     Attributes:
         failing: requests that are about to fail, and their clients' sentences.
         deadlines: requests that wait for a load.
+        unconfirmed: steps that load something themselves and have no result yet.
 
     """
 
@@ -56,7 +57,7 @@ class KvLoadController:
         self._scheduler = scheduler
         self._observer = observer
         self._media = media
-        self._unconfirmed = UnconfirmedSteps(scheduler)
+        self.unconfirmed = UnconfirmedSteps(scheduler)
         # A request that has run on a failed load of a connector that exports blocks fails anyway.
         self._rewinds = not rewind.exports(scheduler)
         self._decider = KvFailureDecider(
@@ -126,7 +127,7 @@ class KvLoadController:
             record.begin_load(external_tokens)
             self._gate.on_load_begun(record)
             self._transfers.begins(request.request_id, record.local_tokens, external_tokens)
-            self._unconfirmed.on_allocated(request.request_id)
+            self.unconfirmed.on_allocated(request.request_id)
 
     def attach(self, metadata: Any) -> None:
         """Put the orders for the workers on a step's *metadata*."""
@@ -140,22 +141,22 @@ class KvLoadController:
     def on_waiting(self, request_id: str) -> None:
         """Start the deadline of a request that waits for its load."""
         self.deadlines.on_waiting(request_id)
-        self._unconfirmed.on_waiting(request_id)
+        self.unconfirmed.on_waiting(request_id)
 
     def after_schedule(self, output: Any) -> None:
         """Note whether the step that was just scheduled loads something itself."""
-        self._unconfirmed.after_schedule(output)
+        self.unconfirmed.after_schedule(output)
 
     def on_step_result(self, output: Any) -> None:
         """Note that the result of the step with that scheduler's *output* is in."""
-        self._unconfirmed.on_step_result(output)
+        self.unconfirmed.on_step_result(output)
 
     @property
     def needs_media(self) -> bool:
         """Whether a request that is new in this step may be rewound for the loads that are under way, behind any of its inputs."""
         rule = self._decider.policy.kv_load_failure
         rewinds = self._rewinds and runtime.active and rule is not None and rule.action in _REWINDING
-        return rewinds and bool(self._unconfirmed)
+        return rewinds and bool(self.unconfirmed)
 
     def refuses(self, request: Any, indexes: Iterable[int]) -> bool:
         """Fail a request of which vLLM would encode these inputs, if the workers lack the media of one; tell whether it fails.
@@ -216,7 +217,7 @@ class KvLoadController:
         if not output.failed_recving and not output.invalid_block_ids and not self._pinned:
             return None
         plan = self._planner.plan(
-            output.failed_recving, output.invalid_block_ids, self._pinned, self._unconfirmed.freed
+            output.failed_recving, output.invalid_block_ids, self._pinned, self.unconfirmed.freed
         )
         if plan is not None:
             for request_id in plan.failed:
@@ -225,7 +226,7 @@ class KvLoadController:
 
     def before_free(self, request: Any) -> None:
         """Note that a request is about to lose its blocks."""
-        self._unconfirmed.before_free(request)
+        self.unconfirmed.before_free(request)
 
     def on_finished(self, request: Any) -> None:
         """Forget a request that has finished."""

@@ -17,51 +17,59 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Step:
+class UnconfirmedStep:
+    """A step with its scheduler output, and the blocks freed since it was scheduled."""
+
     output: Any
     freed: list[FreedBlocks] = field(default_factory=list)
 
 
 class UnconfirmedSteps:
-    """The unconfirmed steps of one scheduler; on its thread. It is true while there is one."""
+    """The unconfirmed steps of one scheduler; on its thread. It is true while there is one.
+
+    Attributes:
+        allocated: requests that got blocks for a load in the step that is being put together; always the same set.
+        steps: the oldest first; always the same deque.
+
+    """
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        self._allocated: set[str] = set()
-        self._steps: deque[_Step] = deque()
+        self.allocated: set[str] = set()
+        self.steps: deque[UnconfirmedStep] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._steps)
+        return bool(self.steps)
 
     @property
     def freed(self) -> Sequence[FreedBlocks]:
         """Blocks freed since the oldest of the steps was scheduled, whose result comes first."""
-        return self._steps[0].freed if self._steps else ()
+        return self.steps[0].freed if self.steps else ()
 
     def on_allocated(self, request_id: str) -> None:
         """Note that a request got its blocks for a load, in the step that is being put together."""
-        self._allocated.add(request_id)
+        self.allocated.add(request_id)
 
     def on_waiting(self, request_id: str) -> None:
         """Note that the request waits for its load, not the step."""
-        self._allocated.discard(request_id)
+        self.allocated.discard(request_id)
 
     def after_schedule(self, output: Any) -> None:
         """Expect the result of the step with that *output*, if it loads something."""
-        if self._allocated:
-            self._allocated.clear()
-            self._steps.append(_Step(output))
+        if self.allocated:
+            self.allocated.clear()
+            self.steps.append(UnconfirmedStep(output))
 
     def before_free(self, request: Any) -> None:
         """Note the blocks of a request that is about to lose them."""
-        if self._steps:
+        if self.steps:
             blocks = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
             freed = FreedBlocks(request.request_id, blocks)
-            for step in self._steps:
+            for step in self.steps:
                 step.freed.append(freed)
 
     def on_step_result(self, output: Any) -> None:
         """Confirm the step with that *output*. Results come in the order in which steps were scheduled."""
-        if any(step.output is output for step in self._steps):
-            while self._steps.popleft().output is not output:
+        if any(step.output is output for step in self.steps):
+            while self.steps.popleft().output is not output:
                 pass

@@ -67,6 +67,8 @@ class SchedulerSession:
         self._awaiting_token: Mapping[str, Any] = self.observer.awaiting_token
         self._failing = self.loads.failing
         self._waiting = self.loads.deadlines
+        self._allocated = self.loads.unconfirmed.allocated
+        self._unconfirmed = self.loads.unconfirmed.steps
 
     def start(self) -> SchedulerSession:
         """Identify the process, subscribe to the policy, contribute to the snapshot; returns itself."""
@@ -167,17 +169,19 @@ class SchedulerSession:
         """Note what the step loads, and which requests it schedules for the first time; *output* is the step's."""
         if self.ec is not None:
             _contained(self.ec.after_schedule, output)
-        if self._has_connector:
-            self._after_schedule_with_connector(output)
-        if output.scheduled_new_reqs and runtime.active:
-            _contained(self.observer.on_scheduled, output.scheduled_new_reqs, self._scheduler.requests)
+        if self._allocated:
+            _contained(self.loads.after_schedule, output)
+        if output.scheduled_new_reqs:
+            if self._has_connector:
+                self._keep_media(output)
+            if runtime.active:
+                _contained(self.observer.on_scheduled, output.scheduled_new_reqs, self._scheduler.requests)
 
     @guarded(_HOOK, default=None)
-    def _after_schedule_with_connector(self, output: Any) -> None:
-        self.loads.after_schedule(output)
-        if output.scheduled_new_reqs:
-            keep = self.loads.needs_media or (self.ec is not None and self.ec.needs_media)
-            self.media.after_schedule(output, keep=keep)
+    def _keep_media(self, output: Any) -> None:
+        """Have the workers know all media of requests that a failed load could send back."""
+        keep = self.loads.needs_media or (self.ec is not None and self.ec.needs_media)
+        self.media.after_schedule(output, keep=keep)
 
     @guarded(_HOOK, default=False)
     def refuses(self, request: Any, to_encode: Iterable[int]) -> bool:
@@ -206,7 +210,7 @@ class SchedulerSession:
         ):
             self._on_worker_report(moved)
             plan = self.plan_failed_loads(moved)
-        if self._has_connector:
+        if self._unconfirmed:
             _contained(self.loads.on_step_result, scheduler_output)
         if self.ec is not None:
             self._on_ec_result(scheduler_output, model_runner_output)
