@@ -1,7 +1,7 @@
-"""All benchmarks, beside their peers, and the document that tells of them: ``make bench``, ``make bench-quick``.
+"""Runs all benchmarks beside their peers and writes the document: ``make bench``, ``make bench-quick``.
 
-Each area runs in a process of its own, in a session of its own: a Ctrl-C reaches this process, which ends the area once and waits
-until it has taken down what it started. What is finished is written; an area that fails does not keep the next from running.
+Each area runs in its own process and session: a Ctrl-C reaches only this process, which interrupts the area once and waits until
+it has stopped its children. Finished areas are written; a failed area does not stop the next one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from typing import IO
 
 AREAS: Final = ("emit", "step", "engine", "agent", "scrape", "policy", "ec")
-"""In the document's order; each is a module with ``measure(run) -> Section``."""
+"""In the order of the document; each is a module with ``measure(run) -> Section``."""
 
 QUICK: Final = ("emit", "agent", "scrape", "policy")
-"""Those whose ratios tell something in seconds; one that measures another set of rows when it is quick says so itself."""
+"""Areas that need no engine."""
 
 _HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = _HERE / "results.json"
@@ -41,40 +41,40 @@ DOCUMENT: Final = _HERE.parent / "docs" / "benchmarks.md"
 
 _AREA_SECONDS: Final = 15 * 60
 _END_SECONDS: Final = 180
-"""Six engines are asked to end one after the other, and each may take twenty seconds."""
+"""Six engines stop one after the other, each within twenty seconds."""
 _TRIES: Final = 3
 
 
 class AreaError(RuntimeError):
-    """An area found nothing; its own error is above."""
+    """An area failed; its own error was printed before."""
 
 
 def say(text: str) -> None:
-    """Show progress, beside whatever is redirected."""
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 # One area, in its own process.
 
 
-def be(area: str, answer: IO[str], *, quick: bool) -> None:
+def run_area(area: str, answer: IO[str], *, quick: bool) -> None:
     """Measure one area and write its section to *answer*."""
     measure: Callable[[Run], Section] = import_module(f"benchmarks.areas.{area}").measure
     began, before = time.monotonic(), load()
 
-    def told(text: str) -> None:
+    def progress(text: str) -> None:
         say(f"[{area} {time.monotonic() - began:4.0f} s] {text}")
 
-    found = measure(Run(told, quick))
+    found = measure(Run(progress, quick))
     section = Section(found.area, found.title, found.notes, found.rows, circumstances(before))
     json.dump(section.as_json(), answer)
 
 
-def measured(area: str, *, quick: bool = False) -> Section:
+def measure_area(area: str, *, quick: bool = False) -> Section:
     """Run one area to its end.
 
     Raises:
-        AreaError: it failed, or took too long.
+        AreaError: it failed or exceeded its time.
 
     """
     command = [sys.executable, "-m", "benchmarks", "--be", area, *(["--quick"] if quick else [])]
@@ -84,22 +84,22 @@ def measured(area: str, *, quick: bool = False) -> Section:
     except subprocess.TimeoutExpired:
         raise AreaError(f"{area}: not done after {_AREA_SECONDS} s") from None
     finally:
-        _end(child)
+        _terminate(child)
     if child.returncode:
         raise AreaError(f"{area}: ended with {child.returncode}")
     return Section.from_json(json.loads(answer))
 
 
-def _end(child: subprocess.Popen[str]) -> None:
-    """Have the area take down what it has started; what remains is killed, at once if we are asked a second time."""
+def _terminate(child: subprocess.Popen[str]) -> None:
+    """Interrupt the area so that it stops its children, then kill the rest of its group; a second interrupt kills at once."""
     if child.poll() is None:
         child.send_signal(signal.SIGINT)
     try:
         child.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
-        say(f"It did not end within {_END_SECONDS} s of being asked")
+        say(f"It did not exit within {_END_SECONDS} s of the interrupt")
     finally:
-        # Its session's other processes are in its group, unless they have one of their own.
+        # Its children are in its process group unless they have created their own.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
@@ -109,11 +109,11 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def full(areas: Sequence[str]) -> int:
-    """Measure *areas* and write what was found, one after the other."""
+    """Measure *areas* one after the other and write each result; return the exit code."""
     failed = []
     for area in areas:
         try:
-            section = measured(area)
+            section = measure_area(area)
         except AreaError as error:
             say(str(error))
             failed.append(area)
@@ -124,34 +124,34 @@ def full(areas: Sequence[str]) -> int:
         DOCUMENT.write_text(results.markdown(AREAS))
         print(terminal(section), flush=True)
     if failed:
-        say(f"Not measured: {', '.join(failed)}. Their sections are as they were.")
+        say(f"Not measured: {', '.join(failed)}. Their sections are unchanged.")
     return 1 if failed else 0
 
 
 def quick(areas: Sequence[str], *, update: bool) -> int:
-    """Compare the ratios of *areas* with the stored ones, or store them."""
+    """Compare the ratios of *areas* with the stored ones, or store them; return the exit code."""
     stored = {key: each for key, each in ratios.load(RATIOS).items() if key.partition(":")[0] in areas}
     found: dict[str, ratios.Stored] = {}
     failed = []
     for area in areas:
         try:
-            found |= _usual(area) if update else _quick_area(area, stored)
+            found |= _median_ratios(area) if update else _best_ratios(area, stored)
         except AreaError as error:
             say(str(error))
             failed.append(area)
     if failed:
         say(f"Not measured: {', '.join(failed)}")
-    # What could not be measured keeps its ratios, and is not told a second time.
+    # Areas that were not measured keep their stored ratios.
     stored = {key: each for key, each in stored.items() if key.partition(":")[0] not in failed}
     if update:
         others = {key: each for key, each in ratios.load(RATIOS).items() if key not in stored}
         ratios.save(RATIOS, others | found)
-        say(f"{len(found)} ratios are written to {RATIOS}")
+        say(f"Wrote {len(found)} ratios to {RATIOS}")
         return 1 if failed else 0
     missing = ratios.unmatched(stored, found)
     worse = ratios.regressions(stored, found)
     for key in missing:
-        say(f"{key}: not on both sides; if that is meant, make bench-quick UPDATE=1")
+        say(f"{key}: only stored or only measured; if intended, run make bench-quick UPDATE=1")
     for each in worse:
         say(f"WORSE {each}")
     if not missing and not worse and not failed:
@@ -159,45 +159,45 @@ def quick(areas: Sequence[str], *, update: bool) -> int:
     return 1 if failed or missing or worse else 0
 
 
-def _usual(area: str) -> dict[str, ratios.Stored]:
-    """Return the area's ratios as they are to be stored."""
+def _median_ratios(area: str) -> dict[str, ratios.Stored]:
+    """Return the median ratios of three runs of the area."""
     runs = []
     for _ in range(_TRIES):
-        section = measured(area, quick=True)
+        section = measure_area(area, quick=True)
         print(terminal(section), flush=True)
         runs.append(ratios.found_in([section]))
     return ratios.middle_of(runs)
 
 
-def _quick_area(area: str, stored: dict[str, ratios.Stored]) -> dict[str, ratios.Stored]:
-    """Return the area's ratios; as long as one of them is much worse, measure again and take the better ones."""
+def _best_ratios(area: str, stored: dict[str, ratios.Stored]) -> dict[str, ratios.Stored]:
+    """Return the area's ratios, the best of up to three runs while one is worse than allowed."""
     found: dict[str, ratios.Stored] = {}
     for attempt in range(_TRIES):
-        section = measured(area, quick=True)
+        section = measure_area(area, quick=True)
         print(terminal(section), flush=True)
         found = ratios.better_of(found, ratios.found_in([section]))
         if not ratios.regressions(stored, found):
             break
-        say(f"{area}: worse than stored, try {attempt + 1} of {_TRIES}")
+        say(f"{area}: worse than stored, attempt {attempt + 1} of {_TRIES}")
     return found
 
 
 def main() -> int:
-    """Return 0 if all was measured, and with ``--quick`` nothing is grossly worse than it was."""
+    """Return 0 if all areas were measured and, with ``--quick``, no ratio is worse than allowed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("areas", nargs="*", metavar="AREA", help=f"of {', '.join(AREAS)}; all of them")
     parser.add_argument("--quick", action="store_true", help="compare ratios with the stored ones; no engine")
     parser.add_argument("--update", action="store_true", help="with --quick: store the ratios")
     parser.add_argument("--be", choices=AREAS, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    # Whoever ends us, what an area has started has to go too; a shell's background job would ignore SIGINT.
+    # An area's children must stop on SIGTERM too; and a shell's background job ignores SIGINT by default.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     if options.be:
-        # What libraries print (vLLM logs to standard output) is not the answer.
+        # Libraries print to stdout (vLLM logs there); the result has a descriptor of its own.
         with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answer:
             os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-            be(options.be, answer, quick=options.quick)
+            run_area(options.be, answer, quick=options.quick)
         return 0
     known = QUICK if options.quick else AREAS
     wrong = sorted(set(options.areas) - set(known))
@@ -207,7 +207,7 @@ def main() -> int:
     try:
         return quick(areas, update=options.update) if options.quick else full(areas)
     except KeyboardInterrupt:
-        say("Interrupted; what was finished is written.")
+        say("Interrupted; finished areas are written.")
         return 130
 
 

@@ -1,11 +1,11 @@
-"""What an engine pays for Penstock while its agent is in trouble: ``python -m benchmarks.engine_in_faults``.
+"""The cost of Penstock to an engine while its agent fails: ``python -m benchmarks.engine_in_faults``.
 
-A real vLLM engine on the CPU with a tiny model, which makes Penstock's part of a step as large as it can be. In each experiment it is with and
-without Penstock by turns (:mod:`benchmarks.in_engine.schedule`) under a closed-loop load, while the agent is as the experiment says, all the time. The
-blocks without against each other show the noise. Then nobody asks anything of it for a while, and what it takes all the same, with Penstock,
-is compared with a second engine, without.
+A real vLLM engine on the CPU with a tiny model, which maximises Penstock's share of a step. In each experiment the engine runs
+with and without Penstock in turns (:mod:`benchmarks.in_engine.schedule`) under a closed-loop load, while the agent is in one kind of
+trouble. The blocks without Penstock, compared with each other, show the noise. Then the idle engine's CPU is compared with a
+second engine's without Penstock.
 
-After each experiment the agent is well again, and what the engine told it is compared with what it has counted.
+After each experiment the agent is healthy again, and its counts are compared with what the engine has sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from typing import TYPE_CHECKING
 from benchmarks.harness.document import interval, spread, table
 from benchmarks.in_engine.client import CPU, MAIN, THROUGHPUT, Switched, Switching, row
 from benchmarks.in_engine.client import MODULE as SWITCHED
-from benchmarks.load.engines import MODULE, VARIANT, aside, cpu_seconds, settled, started, told
+from benchmarks.load.engines import (
+    MODULE,
+    VARIANT,
+    agent_counts,
+    cpu_seconds,
+    idle_priority,
+    start_servers,
+    wait_for_counts,
+)
 from benchmarks.load.traffic import Load, Route, drive
 from demo.common.agent import Agent
 from demo.servers import ServerSpec
@@ -53,8 +61,8 @@ class Experiment:
 
     Attributes:
         idle: the share of a core, in percent, by engine.
-        requests: how many ends of requests the engine has told.
-        counted, dropped: how many of them the agent has counted, and was told are lost.
+        requests: number of finished requests that the engine has reported.
+        counted, dropped: how many of them the agent has counted, and has been told of as lost.
 
     """
 
@@ -92,12 +100,12 @@ HEADERS = (
 )  # fmt: skip
 
 
-# The agent's troubles: each holds while its context does, and leaves a healthy agent.
+# The agent's faults: each lasts as long as its context and leaves a healthy agent.
 
 
 @contextmanager
 def absent(agent: Agent) -> Iterator[None]:
-    """Nobody listens."""
+    """Stop the agent."""
     agent.stop()
     try:
         yield
@@ -107,7 +115,7 @@ def absent(agent: Agent) -> Iterator[None]:
 
 @contextmanager
 def stopped(agent: Agent) -> Iterator[None]:
-    """SIGSTOP: it is there, holds its connections and does nothing."""
+    """Send SIGSTOP: the agent holds its connections and does nothing."""
     agent.child.signal(signal.SIGSTOP)
     try:
         yield
@@ -117,7 +125,7 @@ def stopped(agent: Agent) -> Iterator[None]:
 
 @contextmanager
 def killed(agent: Agent) -> Iterator[None]:
-    """``kill -9`` as soon as it has been ready for half a second, again and again."""
+    """Repeat ``kill -9``, each time half a second after the agent is ready."""
     ended = threading.Event()
 
     def kill() -> None:
@@ -136,10 +144,10 @@ def killed(agent: Agent) -> Iterator[None]:
 
 @contextmanager
 def full_disk(agent: Agent) -> Iterator[None]:
-    """No file of it may grow, so that it refuses to acknowledge.
+    """Limit the size of its files, so that it does not acknowledge.
 
     Raises:
-        RuntimeError: at the end it could write its journal all the same.
+        RuntimeError: the agent could still write its journal at the end.
 
     """
     before = resource.prlimit(agent.child.pid, resource.RLIMIT_FSIZE)
@@ -164,8 +172,8 @@ TROUBLES: dict[str, Callable[[Agent], AbstractContextManager[None]]] = {
 # The engines
 
 
-def rest(servers: dict[str, Server]) -> dict[str, float]:
-    """Return the share of a core, in percent, that each engine takes while nobody asks anything of it."""
+def idle_cpu(servers: dict[str, Server]) -> dict[str, float]:
+    """Return the CPU of each idle engine in percent of a core."""
     before = {name: cpu_seconds(server) for name, server in servers.items()}
     time.sleep(IDLE_SECONDS)
     return {
@@ -174,29 +182,29 @@ def rest(servers: dict[str, Server]) -> dict[str, float]:
 
 
 def start_engines(endpoint: str, switch: Switching, directory: Path, parts: ExitStack) -> dict[str, Server]:
-    """Start both, wait until they serve, and have *parts* stop them."""
+    """Start both engines and wait until they are ready; *parts* stops them."""
     env = {**VARIANT, "PENSTOCK_ENDPOINT": endpoint, **switch.env}
     specs = [ServerSpec(WITH, module=SWITCHED, env=env), ServerSpec(WITHOUT, module=MODULE, env=VARIANT)]
-    return started(specs, directory, parts, say)
+    return start_servers(specs, directory, parts, say)
 
 
 def run(
     name: str, agent: Agent, servers: dict[str, Server], switch: Switching, before: int, seconds: float
 ) -> Experiment:
-    """Make one experiment; *before* is how many ends of requests the engine has told until now."""
+    """Run one experiment; *before* is the number of finished requests reported until now."""
     route = Route(servers[WITH].url)
-    counted, dropped = told(agent)
-    # It has no core of its own here, as it has in a pod.
-    with aside(agent.child.pid), TROUBLES[name](agent):
-        result = Experiment(name, switch.watched(route, LOAD, seconds), rest(servers))
+    counted, dropped = agent_counts(agent)
+    # In a pod the agent has a core of its own.
+    with idle_priority(agent.child.pid), TROUBLES[name](agent):
+        result = Experiment(name, switch.watched(route, LOAD, seconds), idle_cpu(servers))
     result.requests = switch.told(route) - before
-    now = settled(agent, counted + dropped + result.requests)
+    now = wait_for_counts(agent, counted + dropped + result.requests)
     result.counted, result.dropped = now[0] - counted, now[1] - dropped
     return result
 
 
 def say(text: str) -> None:
-    """Show progress, beside whatever is redirected."""
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -221,7 +229,7 @@ def main() -> None:
         route = Route(servers[WITH].url)
         drive(route, LOAD, seed=0)
         before = switch.told(route)
-        settled(agent, before)
+        wait_for_counts(agent, before)
         lines = []
         for name in TROUBLES:
             say(f"{name}: {options.seconds:.0f} s by turns, {IDLE_SECONDS:.0f} s of rest")

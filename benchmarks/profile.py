@@ -1,4 +1,4 @@
-"""Samples a real engine and the agent under load with py-spy, and says whose functions were running: ``make profile``.
+"""Profiles a real engine and the agent under load with py-spy, by function and thread: ``make profile``.
 
     python -m benchmarks.profile [engine] [agent] [--seconds 20] [--keep DIRECTORY]
 
@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from benchmarks.harness.stack_samples import Profile, top
-from benchmarks.load.engines import MODULE, VARIANT, pids, started
+from benchmarks.load.engines import MODULE, VARIANT, pids, start_servers
 from benchmarks.load.otlp_peer import running_peer
-from benchmarks.load.traffic import Load, Route, meanwhile
+from benchmarks.load.traffic import Load, Route, run_under_load
 from benchmarks.scale import Result, Sender
 from demo.common.agent import Agent
 from demo.servers import ServerSpec
@@ -52,7 +52,7 @@ _SETTLE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a process did for so long.
+    """One process's samples over some seconds.
 
     Attributes:
         held: the stacks of threads that held the interpreter's lock.
@@ -66,7 +66,7 @@ class Recording:
 
     @property
     def share(self) -> float:
-        """The part of the time in which anybody held the interpreter's lock, as far as samples tell."""
+        """The share of samples in which a thread held the GIL."""
         return self.held.samples / (self.seconds * _RATE)
 
 
@@ -125,7 +125,7 @@ def engine(directory: Path, seconds: float, say: Callable[[str], None]) -> None:
             ServerSpec(name, role, module=MODULE, env={**VARIANT, "PENSTOCK_ENDPOINT": agent.endpoint, "PENSTOCK_SERVER": name})
             for name, role in (("single", None), ("prefill", "kv_producer"), ("decode", "kv_consumer"))
         ]  # fmt: skip
-        servers = started(specs, directory, parts, say)
+        servers = start_servers(specs, directory, parts, say)
         single, prefill, decode = (servers[spec.name] for spec in specs)
         for server, route, load in (
             (single, Route(single.url), _LOAD),
@@ -141,7 +141,7 @@ def engine(directory: Path, seconds: float, say: Callable[[str], None]) -> None:
 
 def _during(route: Route, load: Load, work: Callable[[], Recording]) -> Recording:
     found: list[Recording] = []
-    meanwhile(route, load, lambda: found.append(work()))
+    run_under_load(route, load, lambda: found.append(work()))
     return found[0]
 
 
@@ -153,7 +153,7 @@ def _engine_core(found: Mapping[int, str]) -> int:
 
 
 def told_of_engine(found: Recording) -> str:
-    """Return our share of an EngineCore, by thread and by what vLLM's own threads entered."""
+    """Return Penstock's share of an EngineCore, by thread and by entry point from vLLM's threads."""
     held = found.held
     ours, host = held.only(_OUR_THREADS), held.without(_OUR_THREADS)
     return "\n".join(

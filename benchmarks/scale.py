@@ -1,7 +1,8 @@
 """How the agent's cost grows with the number of sources: ``python -m benchmarks.scale``.
 
-For each number of sources a new agent is started, and simulated engine processes (real gRPC, one stream each, one batch
-in flight, a batch every 200 ms at most, a snapshot every second, as the exporter of an engine in trouble does: a calm one sends a batch a second) send it
+For each number of sources, simulated engine processes send to a new agent over real gRPC: one stream each, one batch in flight,
+a batch every 200 ms at most and a snapshot every second, as the exporter of an engine with failures does (a healthy one sends a
+batch a second). They send
 
 1. 2,000 events a second in all, a wait's start, its end and the request's end for each request, for some seconds;
 2. as many full batches as it acknowledges, of what real engines send (:mod:`benchmarks.load.mixes`).
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.journal.schema import FILE
-from penstock.instrumentation.telemetry.batcher import SOON
+from penstock.instrumentation.telemetry.batcher import URGENT_DELAY
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1.common_pb2 import ROLE_DECODE
 from penstock.proto.v1.ingest_pb2 import Ack, Batch, Hello
@@ -79,8 +80,8 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What the agent has taken in: entries, in so many seconds and so many seconds of its CPU, and what they take on disk."""
+class Intake:
+    """The agent's intake: entries, wall and CPU seconds, and bytes on disk."""
 
     entries: int
     seconds: float
@@ -89,7 +90,7 @@ class Taken:
 
     @property
     def per_core(self) -> float:
-        """Entries by second of CPU, all threads of the agent's process together."""
+        """Entries a second of CPU of all the agent's threads."""
         return self.entries / self.cpu_seconds
 
 
@@ -101,12 +102,12 @@ HEADERS = (
 
 @cache
 def full_batches(mix: str) -> list[bytes]:
-    """Return full batches of a mix without their numbers; built once, because that takes longer than to send them."""
+    """Return full batches of a mix without sequence numbers; cached, because building takes longer than sending."""
     rng = random.Random(mix)
     return [MIXES[mix](rng).SerializeToString() for _ in range(_DIFFERENT)]
 
 
-async def flood(agent: AgentProcess, sources: int, seconds: float, mix: str) -> Taken:
+async def flood(agent: AgentProcess, sources: int, seconds: float, mix: str) -> Intake:
     """Send *agent* as many full batches of *mix* as it acknowledges."""
     full_batches(mix)
     async with grpc.aio.insecure_channel(agent.listen) as channel:
@@ -116,11 +117,11 @@ async def flood(agent: AgentProcess, sources: int, seconds: float, mix: str) -> 
         size, cpu, begun = size_of(agent), own(agent, "cpu_seconds_total"), time.monotonic()
         counts = await asyncio.gather(*(each.flood(begun + seconds, mix) for each in senders))
         took = time.monotonic() - begun
-        return Taken(sum(counts), took, own(agent, "cpu_seconds_total") - cpu, size_of(agent) - size)
+        return Intake(sum(counts), took, own(agent, "cpu_seconds_total") - cpu, size_of(agent) - size)
 
 
 class Sender:
-    """One simulated process: its stream, and the events that it has yet to emit."""
+    """One simulated engine process: its stream and its pending events."""
 
     def __init__(self, number: int, result: Result) -> None:
         self.epoch = random.getrandbits(63) + 1
@@ -133,7 +134,7 @@ class Sender:
         self._call: Any = None
 
     async def connect(self, channel: grpc.aio.Channel) -> None:
-        """Say hello and wait for the greeting."""
+        """Send Hello and wait for the greeting."""
         self._call = channel.stream_stream(_METHOD, response_deserializer=Ack.FromString)()
         hello = Hello(
             schema_version=SCHEMA_VERSION,
@@ -149,7 +150,7 @@ class Sender:
     async def trickle(self, per_second: float, until: float) -> int:
         """Emit events at a steady rate, sent as the exporter does; returns how many were acknowledged."""
         sent, snapshot_at = 0, time.monotonic() + random.random()
-        await asyncio.sleep(random.random() * SOON)
+        await asyncio.sleep(random.random() * URGENT_DELAY)
         start = time.monotonic()
         while (now := time.monotonic()) < until:
             if now >= snapshot_at:
@@ -159,7 +160,7 @@ class Sender:
             if due:
                 await self._publish(Batch(events=[self._event() for _ in range(due)]))
                 sent += due
-            await asyncio.sleep(max(SOON, 1 / per_second if not due else 0))
+            await asyncio.sleep(max(URGENT_DELAY, 1 / per_second if not due else 0))
         return sent
 
     async def flood(self, until: float, mix: str = "samples") -> int:
@@ -191,7 +192,7 @@ class Sender:
         return f"10.0.0.{self._requests % PEERS}:5600"
 
     def _event(self) -> Event:
-        """Return the next event of the requests that come one after the other: decode's, with ids as vLLM makes them."""
+        """Return the next event of consecutive decode requests, with ids like vLLM's."""
         if not self._events:
             self._requests += 1
             names = request_id(self._rng), request_id(self._rng)
@@ -207,7 +208,7 @@ class Sender:
 
 
 def size_of(agent: AgentProcess) -> int:
-    """Return the bytes that the journal takes once its write-ahead log has been folded in."""
+    """Return the bytes of the journal after a checkpoint of its write-ahead log."""
     with contextlib.closing(sqlite3.connect(f"file:{agent.state_dir / FILE}?mode=ro", uri=True)) as database:
         (pages,), (size,) = (
             database.execute(f"PRAGMA {word}").fetchone() for word in ("page_count", "page_size")
@@ -233,7 +234,7 @@ def scrape(agent: AgentProcess) -> float:
 
 
 async def load(agent: AgentProcess, result: Result, rate: float, seconds: float) -> None:
-    """Put both loads on *agent* and fill in *result*."""
+    """Run both loads on *agent* and fill in *result*."""
     async with grpc.aio.insecure_channel(agent.listen) as channel:
         senders = [Sender(number, result) for number in range(result.sources)]
         for sender in senders:

@@ -1,4 +1,4 @@
-"""What label sets cost: memory, a scrape, the saved state. ``python -m benchmarks.series``.
+"""The cost of label sets in memory, scrape time and saved state: ``python -m benchmarks.series``.
 
 Series of counters and histograms of peers in as many engines as it takes at 1,000 peers each; in this process, without
 the network.
@@ -33,7 +33,7 @@ _MIB = 1 << 20
 
 
 def fill(fold: Aggregator, label_sets: int) -> None:
-    """Put so many label sets into *fold*."""
+    """Add this number of label sets to *fold*."""
     for number in range(label_sets // _METRICS):
         engine, peer = divmod(number, _PEERS)
         source = Source(epoch=engine + 1, key=EngineKey("", str(engine)), process="engine-core")
@@ -43,7 +43,7 @@ def fill(fold: Aggregator, label_sets: int) -> None:
 
 
 def timed(work: Callable[[], object], times: int = 3) -> float:
-    """Return the milliseconds that a call takes, the median."""
+    """Return the median milliseconds of a call."""
     found = []
     for _ in range(times):
         begun = time.perf_counter()

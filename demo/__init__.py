@@ -1,1 +1,1 @@
-"""`make demo`: Penstock at work on two real vLLM servers. The engine tests run the same steps."""
+"""The KV demo: Penstock on two real vLLM servers; the engine tests run the same steps."""

@@ -1,4 +1,4 @@
-"""``python -m demo [--keep]``: what `make demo` runs."""
+"""The KV demo: ``make demo``, ``python -m demo [--keep]``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import sys
 from demo.common.command import run
 from demo.common.console import say
 from demo.stack import running_stack
-from demo.story import tell
+from demo.story import play
 
 
 def _play(keep: bool) -> None:
     with running_stack(say) as stack:
-        tell(stack, keep=keep)
+        play(stack, keep=keep)
 
 
 if __name__ == "__main__":
-    sys.exit(run("make demo", "Penstock at work on two real vLLM servers.", _play))
+    sys.exit(
+        run(
+            "make demo",
+            "Run Penstock on two real vLLM servers: a transfer, a failure, a policy, a recomputation.",
+            _play,
+        )
+    )

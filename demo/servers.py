@@ -1,4 +1,4 @@
-"""Real vLLM servers on the CPU: how they are started, waited for and stopped."""
+"""Starts, awaits and stops real vLLM servers on the CPU."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ API_SERVER = "demo.common.vllm_server"
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """What to start.
+    """The configuration of a server.
 
     Attributes:
-        name: of the log file, and in messages.
+        name: used for the log file and in messages.
         kv_role: ``kv_producer``, ``kv_consumer`` or ``kv_both``; None starts it without a KV connector.
         kv_load_failure_policy: vLLM's own setting: ``fail``, ``recompute``, or None for its default.
         module: what ``python -m`` runs; takes the API server's arguments.
@@ -51,7 +51,7 @@ class Server:
     """One running vLLM server."""
 
     def __init__(self, spec: ServerSpec, *, model: Path, logs: Path) -> None:
-        """Start it; :meth:`wait_ready` tells when it serves."""
+        """Start it; :meth:`wait_ready` returns when it is ready."""
         self.spec = spec
         self.port = free_port()
         self.side_channel_port = free_port()
@@ -68,16 +68,16 @@ class Server:
 
     @property
     def peer(self) -> str:
-        """The address by which other engines name this one: its side channel."""
+        """The address of its side channel, by which other engines name it."""
         return f"{LOOPBACK}:{self.side_channel_port}"
 
     def wait_ready(
         self, *, seconds: float = START_SECONDS, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Wait until it serves, saying so now and then.
+        """Wait until it is ready; report progress every 10 s.
 
         Raises:
-            ChildError: it ended, or did not serve within *seconds*.
+            ChildError: it exited, or was not ready within *seconds*.
 
         """
         said = self._started
@@ -87,14 +87,14 @@ class Server:
             now = time.monotonic()
             if now - said >= _PROGRESS_SECONDS:
                 said = now
-                say(f"{self.spec.name}: starting since {now - self._started:.0f} s …")
+                say(f"{self.spec.name}: starting for {now - self._started:.0f} s …")
             return self.healthy()
 
-        self.child.wait_until(ready, seconds=seconds, what="serving")
-        say(f"{self.spec.name}: serves at {self.url} after {time.monotonic() - self._started:.0f} s")
+        self.child.wait_until(ready, seconds=seconds, what="ready")
+        say(f"{self.spec.name}: ready at {self.url} after {time.monotonic() - self._started:.0f} s")
 
     def healthy(self) -> bool:
-        """Whether the server's own health check passes now."""
+        """Whether the server's health check passes now."""
         try:
             return fetch(f"{self.url}/health", timeout=5.0).status == _OK
         except OSError:
@@ -109,7 +109,7 @@ def _arguments(spec: ServerSpec, model: Path, port: int) -> list[str]:
     arguments = [
         *("--model", str(model), "--served-model-name", "tiny"),
         *("--host", LOOPBACK, "--port", str(port)),
-        # With bfloat16 a first forward pass of one token dies of an illegal instruction on some hosts.
+        # With bfloat16 the first forward pass of one token raises SIGILL on some hosts.
         *("--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "32", "--enforce-eager"),
     ]
     if spec.kv_role is not None:
@@ -125,7 +125,7 @@ def _arguments(spec: ServerSpec, model: Path, port: int) -> list[str]:
 
 
 def _environment(spec: ServerSpec, side_channel_port: int) -> dict[str, str]:
-    """Return our own environment without what is meant for somebody else's vLLM, and what a server needs."""
+    """Return this process's environment without other settings of Penstock and vLLM, plus those of the server."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "VLLM_"))
     }
@@ -140,7 +140,7 @@ def _environment(spec: ServerSpec, side_channel_port: int) -> dict[str, str]:
         "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel_port),
         "UCX_TLS": "tcp,self,sm",
-        # One thread is plenty for the tiny model; bound ones of two servers spin on the same core.
+        # One thread is enough for the tiny model; bound threads of two servers spin on the same core.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
     }

@@ -1,4 +1,4 @@
-"""Everything that the demo runs: agent, trace backend, prefill and decode server."""
+"""The processes of the demo: agent, trace backend, prefill and decode server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from demo.common.model import tiny_model
-from demo.common.workspace import run_directory, start_watch
+from demo.common.workspace import run_directory, start_agent
 from demo.servers import ROOT, Server, ServerSpec
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class Stack:
     """The running parts.
 
     Attributes:
-        traces: where spans go; the receiver's own endpoint unless one was given.
-        receiver: None where OTEL_EXPORTER_OTLP_ENDPOINT names somebody else's.
+        traces: the OTLP endpoint that spans are exported to.
+        receiver: the demo's own backend; None if OTEL_EXPORTER_OTLP_ENDPOINT is set.
 
     """
 
@@ -37,7 +37,7 @@ class Stack:
 
 
 def specs(endpoint: str) -> tuple[ServerSpec, ServerSpec]:
-    """Return the prefill and the decode server, which starts with ``kv_load_failure_policy`` fail."""
+    """Return the prefill and the decode server; decode has ``kv_load_failure_policy: fail``."""
     prefill, decode = (
         ServerSpec(
             name,
@@ -56,12 +56,12 @@ def specs(endpoint: str) -> tuple[ServerSpec, ServerSpec]:
 
 @contextmanager
 def running_stack(say: Callable[[str], None]) -> Iterator[Stack]:
-    """Start all parts, wait until both servers serve, and leave nothing running at the end.
+    """Start all processes, wait until both servers are ready, and stop everything at the end.
 
-    The files of the run (sockets, state, logs) are removed unless it fails.
+    Removes the run's files (sockets, state, logs) unless it fails.
 
     Raises:
-        ChildError: a part did not start.
+        ChildError: a process did not start.
 
     """
     with run_directory(say) as (directory, parts):
@@ -69,8 +69,8 @@ def running_stack(say: Callable[[str], None]) -> Iterator[Stack]:
 
 
 def _start(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> Stack:
-    watch = start_watch(directory, parts, say)
-    agent = watch.agent
+    backend = start_agent(directory, parts, say)
+    agent = backend.agent
     model = tiny_model(ROOT / ".cache" / "models")
     servers: list[Server] = []
     for spec in specs(agent.endpoint):
@@ -79,4 +79,4 @@ def _start(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> Sta
         servers.append(server)
     for server in servers:
         server.wait_ready(say=say)
-    return Stack(agent, watch.traces, watch.receiver, *servers)
+    return Stack(agent, backend.traces, backend.receiver, *servers)

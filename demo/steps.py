@@ -1,6 +1,6 @@
-"""The four steps of the demo. Each does one thing to the running stack and returns what was seen of it.
+"""The steps of ``make demo``. Each acts on the running stack once and returns what Penstock recorded.
 
-The engine tests run the same steps and look closer.
+The engine tests run the same steps and assert more.
 """
 
 from __future__ import annotations
@@ -10,40 +10,29 @@ import uuid
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from demo.common.client import Answer, complete, prefill_decode
 from demo.common.processes import free_port
+from demo.common.steps import PROMPT, StepError, backend_spans, until
 from demo.servers import LOOPBACK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from demo.common.agent import Agent, Ran
+    from demo.common.agent import Agent, CommandResult
     from demo.common.metrics import Sample
-    from demo.common.otlp_receiver import Receiver, Span
+    from demo.common.otlp_receiver import Span
     from demo.stack import Stack
 
-# Longer than the 30 s that prefill keeps blocks for a reader: a span of theirs closes only then.
-_SEEN_SECONDS = 60.0
-_POLL_SECONDS = 0.1
 POLICY = "decode-default"
-PROMPT = "A penstock is the gate and gauge at the head of a channel: it measures the flow. "
-
-_T = TypeVar("_T")
-
-
-class StepError(RuntimeError):
-    """Something did not come out as it should; the text is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
-class Good:
-    """A request that went through both servers.
+class GoodRequest:
+    """A request served by prefill and decode.
 
     Attributes:
         same_text: whether prefill's own completion is the same, token for token.
-        spans: of its trace, as the backend got them; empty where the backend is somebody else's.
+        spans: of its trace, as exported; empty with a foreign backend.
 
     """
 
@@ -56,13 +45,13 @@ class Good:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class FailedLoad:
     """A request whose KV blocks could not be loaded.
 
     Attributes:
         peer: the closed port that decode was sent to.
         outcome: the ``loadOutcome`` event's body, as ``agentctl -o json`` prints it.
-        metrics: what counts this failure and its outcome.
+        metrics: the samples that count this failure and its outcome.
 
     """
 
@@ -77,19 +66,19 @@ class Bad:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class AppliedPolicy:
     """A policy in force on the running decode server."""
 
-    ran: Ran
+    ran: CommandResult
     hash: str
     action: tuple[Sample, ...]
 
 
-def good_request(stack: Stack) -> Good:
+def good_request(stack: Stack) -> GoodRequest:
     """Send a request from prefill to decode and wait until metrics and trace show it.
 
     Raises:
-        StepError: a server did not answer 200, or the transfer or the trace was not seen.
+        StepError: a server did not answer 200, or the transfer or the trace did not appear.
 
     """
     agent, peer = stack.agent, stack.prefill.peer
@@ -108,7 +97,7 @@ def good_request(stack: Stack) -> Good:
         f"agentctl trace does not show the load of request {answer.body['id']}",
     )
     metrics = agent.metrics()
-    return Good(
+    return GoodRequest(
         request_id=_request_id(trace, "vllm-decode"),
         trace_id=trace["traceId"],
         same_text=answer.completion == complete(stack.prefill.url, prompt).completion,
@@ -118,11 +107,11 @@ def good_request(stack: Stack) -> Good:
     )
 
 
-def bad_request(stack: Stack) -> Bad:
-    """Send decode to a port where nobody listens and wait until metrics and trace show what came of it.
+def bad_request(stack: Stack) -> FailedLoad:
+    """Send decode to a closed port and wait until metrics and trace show the outcome.
 
     Raises:
-        StepError: no outcome was recorded, or the trace was not seen.
+        StepError: no outcome was recorded, or the trace did not appear.
 
     """
     agent, port = stack.agent, free_port()
@@ -132,7 +121,7 @@ def bad_request(stack: Stack) -> Bad:
         stack.prefill.url,
         stack.decode.url,
         PROMPT * 4 + uuid.uuid4().hex,
-        # An engine id that decode has never seen makes it shake hands.
+        # An unknown engine id makes decode start a handshake.
         redirect={"remote_port": port, "remote_engine_id": str(uuid.uuid4())},
     )
     seconds = time.monotonic() - began
@@ -142,7 +131,7 @@ def bad_request(stack: Stack) -> Bad:
         lambda: _trace_with(agent, request_id, "kv.load"),
         f"agentctl trace does not show the failed load of request {request_id}",
     )
-    # The worker tells the failure, the scheduler the outcome: each in its own time.
+    # The worker emits the failure, the scheduler the outcome, independently.
     for name in ("penstock_transfer_failures_total", "penstock_load_outcomes_total"):
         until(
             partial(_counts, agent, name, peer),
@@ -154,7 +143,7 @@ def bad_request(stack: Stack) -> Bad:
         "penstock_load_outcomes_total",
         "penstock_recomputed_tokens_total",
     )
-    return Bad(
+    return FailedLoad(
         answer=answer,
         peer=peer,
         request_id=request_id,
@@ -166,11 +155,11 @@ def bad_request(stack: Stack) -> Bad:
     )
 
 
-def set_policy(stack: Stack, action: str) -> Changed:
-    """Set what decode does about a failed KV load, and wait until the engine has it in force.
+def set_policy(stack: Stack, action: str) -> AppliedPolicy:
+    """Set decode's action for failed KV loads; wait until the engine applies it.
 
     Raises:
-        StepError: the engine did not acknowledge, or the metrics say otherwise.
+        StepError: the engine did not acknowledge, or the metrics show another action.
 
     """
     ran = stack.agent.ctl(
@@ -178,36 +167,18 @@ def set_policy(stack: Stack, action: str) -> Changed:
         *("--reason", "INC-42: prefill flaps", "--wait"),
     )
     if ran.code != 0:
-        raise StepError(f"{ran.line} ended with {ran.code}: {ran.output}")
+        raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")
     labels = {"server": "decode", "channel": "kv", "action": action}
     until(
         lambda: stack.agent.metrics().value("penstock_policy_action", **labels) == 1,
         f"penstock_policy_action does not say {action} for decode",
     )
     metrics = stack.agent.metrics()
-    return Changed(
+    return AppliedPolicy(
         ran=ran,
         hash=metrics.select("penstock_policy_info", server="decode")[0].labels["hash"],
         action=tuple(metrics.select("penstock_policy_action", **labels)),
     )
-
-
-def until(
-    look: Callable[[], _T | None], complaint: str | Callable[[], str], seconds: float = _SEEN_SECONDS
-) -> _T:
-    """Call *look* until it returns something true, and return that.
-
-    Raises:
-        StepError: nothing within *seconds*; *complaint* says what is missing, or is asked for it then.
-
-    """
-    deadline = time.monotonic() + seconds
-    while not (seen := look()):
-        if time.monotonic() > deadline:
-            said = complaint if isinstance(complaint, str) else complaint()
-            raise StepError(f"{said}, {seconds:.0f} s later.")
-        time.sleep(_POLL_SECONDS)
-    return seen
 
 
 def _counts(agent: Agent, metric: str, peer: str) -> bool:
@@ -221,7 +192,7 @@ def _outcome_about(agent: Agent, peer: str) -> dict[str, Any] | None:
 
 
 def _trace_with(agent: Agent, request_id: str, span_name: str) -> dict[str, Any] | None:
-    """Return the trace of a request once it has that span and the request's own on decode's side."""
+    """Return the trace of a request once it has *span_name* and the request spans of both servers."""
     if agent.ctl("trace", request_id).code != 0:
         return None
     trace: dict[str, Any] = agent.ctl_json("trace", request_id)
@@ -236,32 +207,3 @@ def _request_id(trace: dict[str, Any], service: str) -> str:
         for span in trace["spans"]
         if span["service"] == service and span["name"] == "penstock.request"
     )
-
-
-def backend_spans(agent: Agent, receiver: Receiver | None, request_id: str) -> tuple[Span, ...]:
-    """Wait until the backend has all spans that agentctl shows of a request's trace, if the backend is ours.
-
-    agentctl is asked each time: what is still open when it is asked first may end under another id.
-
-    Raises:
-        StepError: it does not get there.
-
-    """
-    if receiver is None:
-        return ()
-    trace: dict[str, Any] = {}
-
-    def missing() -> list[str]:
-        trace.update(agent.ctl_json("trace", request_id))
-        here = {span.span_id for span in receiver.spans()}
-        return [
-            f"{span['name']} of {span['service']} ({span['spanId']})"
-            for span in trace["spans"]
-            if span["spanId"] not in here
-        ]
-
-    until(
-        lambda: not missing(),
-        lambda: f"The trace backend lacks spans of trace {trace['traceId']}: {', '.join(missing())}",
-    )
-    return tuple(receiver.spans(trace["traceId"]))

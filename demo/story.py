@@ -1,4 +1,4 @@
-"""The demo in words: what is done, the commands, and what they really said."""
+"""The narration of ``make demo``: steps, commands and their real output."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import signal
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from demo.common.console import command, exported, output, samples, say, title, words
-from demo.steps import StepError, bad_request, good_request, set_policy
+from demo.common.console import command, command_output, heading, paragraph, samples, say, trace_export
+from demo.common.steps import StepError
+from demo.steps import bad_request, good_request, set_policy
 
 if TYPE_CHECKING:
     from demo.stack import Stack
-    from demo.steps import Bad
+    from demo.steps import FailedLoad
 
 
-def tell(stack: Stack, *, keep: bool) -> None:
-    """Go through the four steps; with *keep*, then wait for Ctrl-C.
+def play(stack: Stack, *, keep: bool) -> None:
+    """Run the four steps; with *keep*, then wait for Ctrl-C.
 
     Raises:
-        StepError: something did not come out as it should.
+        StepError: a step had an unexpected result.
 
     """
     _good(stack)
@@ -26,46 +27,46 @@ def tell(stack: Stack, *, keep: bool) -> None:
     _policy(stack)
     _recomputed(stack)
     if keep:
-        _look_around(stack)
+        _keep_running(stack)
 
 
 def _good(stack: Stack) -> None:
-    title("(a) A good request: computed by prefill, its KV cache moved to decode, decoded there")
+    heading("(a) A successful request: prefill computes the prompt, its KV cache moves to decode")
     good = good_request(stack)
     if not good.same_text:
         raise StepError("Decode's text is not what prefill generates by itself from the same prompt.")
-    words("HTTP 200, and the same text as without the transfer. /metrics counts it, by peer:")
+    paragraph("HTTP 200, and the same text as without a transfer. /metrics counts the transfer by peer:")
     samples((*good.transfers, *good.bytes))
-    words("Its trace crosses both servers, without any header from the client:")
+    paragraph("Its trace crosses both servers, without any header from the client:")
     command(stack.agent, "trace", good.request_id)
-    exported(stack.receiver, stack.traces, good.trace_id, len(good.spans))
+    trace_export(stack.receiver, stack.traces, good.trace_id, len(good.spans))
 
 
 def _failed(stack: Stack) -> None:
-    title("(b) A real failure: decode is told a port where nobody listens; vLLM's own setting is `fail`")
+    heading("(b) A real failure: decode is sent to a closed port; vLLM's own setting is `fail`")
     bad = bad_request(stack)
     if bad.answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
         raise StepError(f"The client got HTTP {bad.answer.status} instead of an error.")
     if (bad.outcome["outcome"], bad.outcome["decidedBy"]) != ("failed", "vllm"):
         raise StepError(f"The outcome is {bad.outcome['outcome']}, decided by {bad.outcome['decidedBy']}.")
-    words(
-        f"The client got HTTP {bad.answer.status} after {bad.seconds:.1f} s and no reason. Penstock has it:"
+    paragraph(
+        f"The client got HTTP {bad.answer.status} after {bad.seconds:.1f} s without a reason. Penstock recorded it:"
     )
     samples(bad.metrics)
     command(stack.agent, "get", "events", "--request", bad.request_id)
-    _inwords(stack, bad)
+    _explain(stack, bad)
 
 
 def _policy(stack: Stack) -> None:
-    title("(c) The policy is changed on the running decode server")
+    heading("(c) A policy is applied to the running decode server")
     changed = set_policy(stack, "recompute")
-    output(changed.ran.line, changed.ran.output)
-    words("The engine itself has answered that it is in force. So say the metrics:")
+    command_output(changed.ran.line, changed.ran.output)
+    paragraph("The engine has acknowledged that it is in force. The metrics agree:")
     samples(changed.action)
 
 
 def _recomputed(stack: Stack) -> None:
-    title("(d) The same failure again; nothing was restarted")
+    heading("(d) The same failure again, without a restart")
     pid = stack.decode.child.pid
     bad = bad_request(stack)
     if bad.answer.status != HTTPStatus.OK:
@@ -73,23 +74,23 @@ def _recomputed(stack: Stack) -> None:
     if bad.outcome["outcome"] != "recomputed" or not int(bad.outcome["tokensRecomputed"]):
         raise StepError(f"The outcome is {bad.outcome['outcome']} instead of recomputed.")
     if not stack.decode.child.running:
-        raise StepError("The decode server is not the one that was started.")
-    words(
+        raise StepError("The decode server was restarted or has exited.")
+    paragraph(
         f"The client got HTTP 200: decode (still pid {pid}) computed {bad.outcome['tokensRecomputed']} "
         "tokens of the prompt itself."
     )
     samples(bad.metrics)
-    _inwords(stack, bad)
+    _explain(stack, bad)
 
 
-def _inwords(stack: Stack, bad: Bad) -> None:
+def _explain(stack: Stack, bad: FailedLoad) -> None:
     command(stack.agent, "explain", bad.request_id)
     command(stack.agent, "trace", bad.request_id)
-    exported(stack.receiver, stack.traces, bad.trace_id, len(bad.spans))
+    trace_export(stack.receiver, stack.traces, bad.trace_id, len(bad.spans))
 
 
-def _look_around(stack: Stack) -> None:
-    title("Everything stays up until Ctrl-C")
+def _keep_running(stack: Stack) -> None:
+    heading("Everything keeps running until Ctrl-C")
     say(f"  metrics   curl http://{stack.agent.http}/metrics")
     say(f"  agentctl  .venv/bin/agentctl --address {stack.agent.admin} get engines")
     say(f"  prefill   {stack.prefill.url}/v1/completions")

@@ -1,4 +1,4 @@
-"""What the agent takes in, and what it takes: ``make bench ONLY=agent``.
+"""The agent's intake and cost: ``make bench ONLY=agent``.
 
 How its cost grows with the number of sources is measured as :mod:`benchmarks.scale` does it. The peer is a server in Python that takes spans
 over OTLP/gRPC from ``opentelemetry-sdk``, parses them and forgets them: no log, no metrics, no acknowledgement after a commit.
@@ -19,7 +19,7 @@ from benchmarks.harness.thread_time import cpu_seconds
 from benchmarks.load import otlp_load
 from benchmarks.load.mixes import MIXES
 from benchmarks.load.otlp_peer import ATTRIBUTES, grpc_exporter, provider, running_peer
-from benchmarks.scale import Result, Taken, flood, load, own
+from benchmarks.scale import Intake, Result, flood, load, own
 from tests.support.agent.agent import running_agent
 
 if TYPE_CHECKING:
@@ -115,7 +115,9 @@ def _taking_in(run: Run) -> list[Row]:
     return _taking_in_rows({mix: found[mix] for mix in mixes}, {name: found[name] for name in peers})
 
 
-def _taking_in_rows(found: Mapping[str, Sequence[Taken]], peers: Mapping[str, Sequence[Taken]]) -> list[Row]:
+def _taking_in_rows(
+    found: Mapping[str, Sequence[Intake]], peers: Mapping[str, Sequence[Intake]]
+) -> list[Row]:
     group = "Taking in"
     rows = [
         against(
@@ -146,12 +148,12 @@ def _taking_in_rows(found: Mapping[str, Sequence[Taken]], peers: Mapping[str, Se
     return rows
 
 
-def _taken(agent: AgentProcess, seconds: float, mix: str) -> Taken:
+def _taken(agent: AgentProcess, seconds: float, mix: str) -> Intake:
     return asyncio.run(flood(agent, _INGEST_SOURCES, seconds, mix))
 
 
-def _spans(peer: Peer, traces: TracerProvider, seconds: float) -> Taken:
-    """Return what the server has taken in."""
+def _spans(peer: Peer, traces: TracerProvider, seconds: float) -> Intake:
+    """Return the server's intake."""
     tracer = traces.get_tracer("benchmark")
     before, end = peer.used(), time.monotonic() + seconds
     while time.monotonic() < end:
@@ -159,7 +161,7 @@ def _spans(peer: Peer, traces: TracerProvider, seconds: float) -> Taken:
             tracer.start_span("kv.load", attributes=ATTRIBUTES).end()
         traces.force_flush()
     after = peer.used()
-    return Taken(
+    return Intake(
         after.spans - before.spans,
         seconds,
         after.cpu_seconds - before.cpu_seconds,
@@ -275,7 +277,7 @@ def _alone(run: Run) -> list[Row]:
 
 
 def _idle(agent: AgentProcess, peer: Peer) -> tuple[float, float]:
-    """Return the percents of a core of both while nobody comes, nor scrapes."""
+    """Return the idle CPU of both in percent of a core, without sources or scrapes."""
     assert agent.process is not None
     processes = agent.process.pid, peer.process.pid
     before, began = [cpu_seconds(each) for each in processes], time.monotonic()

@@ -49,7 +49,7 @@ WARM_UP = 3
 MEMORY = 640 << 20
 PATIENCE = {"probe_timeout": 20.0, "start_timeout": 20.0, "idle_timeout": 20.0}
 POLL = 50e-6
-"""Seconds between two looks of the scheduler; a real one has a step in between."""
+"""Seconds between two polls of the scheduler; a real one runs a step in between."""
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": WIDTH, "intermediate_size": 128,
@@ -58,7 +58,7 @@ MODEL = {
 
 
 DESTINATION = torch.zeros(1, WIDTH)
-"""Where the consumer gathers what came, as vLLM does for the model's input; made large enough in :func:`measure`."""
+"""The consumer's input buffer, as vLLM's for the model; allocated in :func:`measure`."""
 
 
 class Producer(Protocol):
@@ -103,7 +103,7 @@ def connector(name: str, role: str, side: str, directory: str, **extra: Any) -> 
 
 
 class ConnectorProducer:
-    """Either connector's worker on the encoder's side."""
+    """The encoder side of either connector."""
 
     def __init__(self, made: Any) -> None:
         self._connector = made
@@ -116,7 +116,7 @@ class ConnectorProducer:
 
 
 class ConnectorConsumer:
-    """Either connector's scheduler and worker on the language model's side."""
+    """The language model side of either connector: scheduler and worker."""
 
     def __init__(self, scheduler: Any, worker: Any) -> None:
         self._scheduler = scheduler
@@ -162,7 +162,7 @@ class ConnectorConsumer:
 
 
 class RawProducer:
-    """A REP socket; the bytes are sent from where they are."""
+    """A REP socket; sends without copying."""
 
     def __init__(self) -> None:
         self._socket = zmq.Context().socket(zmq.REP)
@@ -180,7 +180,7 @@ class RawProducer:
 
 
 class RawConsumer:
-    """A REQ socket; what came stays where libzmq put it."""
+    """A REQ socket; received frames stay in libzmq's memory."""
 
     def __init__(self, port: int) -> None:
         self._socket = zmq.Context().socket(zmq.REQ)
@@ -197,7 +197,7 @@ class RawConsumer:
 
 
 def produce(pipe: Connection, directory: str) -> None:
-    """Be the encoder's process: save what is asked for, in the way that is asked for."""
+    """Run the encoder's process: save the requested items by the requested way."""
     torch.set_num_threads(1)
     zmq_ec = connector("ZmqECConnector", "ec_producer", "WORKER", directory, host_cache_bytes=MEMORY)
     example = connector(

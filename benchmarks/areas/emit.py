@@ -1,4 +1,4 @@
-"""What an entry costs the thread that emits it, against what people use for the same: ``make bench ONLY=emit``.
+"""The cost of an entry to the emitting thread, against common alternatives: ``make bench ONLY=emit``.
 
 Alone (nothing drains what is emitted; it is thrown away between the rounds), as statements in a compiled loop without the garbage
 collector, as ``timeit`` has it. What goes on in the background is in :mod:`benchmarks.areas.exporter_cost`.
@@ -109,7 +109,7 @@ def _alone(run: Run, directory: Path, parts: ExitStack) -> list[Row]:
 
 
 def _timed(statement: str, names: Mapping[str, Any], clear: Callable[[], None]) -> Callable[[], float]:
-    """Return a function that gives the nanoseconds of one execution."""
+    """Return a function that measures the nanoseconds of one execution."""
     # Names become locals of the loop, as they are in a hook.
     setup = "; ".join(f"{name} = {name}_" for name in names)
     bound = {f"{name}_": value for name, value in names.items()}
@@ -124,7 +124,7 @@ def _timed(statement: str, names: Mapping[str, Any], clear: Callable[[], None]) 
 
 
 def _namespace(directory: Path, parts: ExitStack) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Return what the statements name, and what throws away what they have left behind."""
+    """Return the statements' namespace, and a function that discards their leftovers."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult

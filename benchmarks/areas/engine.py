@@ -1,4 +1,4 @@
-"""What a real engine pays for Penstock: ``make bench ONLY=engine``.
+"""The cost of Penstock to a real engine: ``make bench ONLY=engine``.
 
 The budget is held against engines that are with and without Penstock by turns (:mod:`benchmarks.in_engine.schedule`). Beside them, to see what else changes and
 what vLLM's own traces cost, engines of all variants are up at once, with a tiny model, which makes Penstock's part of a step as large as it can be; one is driven at a
@@ -26,9 +26,9 @@ from benchmarks.harness.results import Budget, Row, Section, Spread, against
 from benchmarks.in_engine import client
 from benchmarks.in_engine.client import MODULE as SWITCHED
 from benchmarks.in_engine.client import Switched, Switching
-from benchmarks.load.engines import MODULE, VARIANT, aside, cpu_seconds, started
+from benchmarks.load.engines import MODULE, VARIANT, cpu_seconds, idle_priority, start_servers
 from benchmarks.load.otlp_peer import running_peer
-from benchmarks.load.traffic import Load, Route, drive, meanwhile
+from benchmarks.load.traffic import Load, Route, drive, run_under_load
 from demo.common.agent import Agent
 from demo.common.client import fetch
 from demo.common.metrics import Metrics
@@ -86,7 +86,7 @@ _SWITCHED: Final = (
     (_AGENT, replace(_LOADS[4], varies=True), 60.0),
     (_NO_AGENT, replace(_LOADS[1], varies=True), 60.0),
 )
-"""Who switches, under which of the loads, for how many seconds."""
+"""The switching servers: name, load, seconds."""
 _LEAST_ROUNDS: Final = 3
 _MOST_ROUNDS: Final = 40
 _POLICIES: Final = 30
@@ -99,7 +99,7 @@ _BUDGETS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one variant did with one load: tokens a second, milliseconds, seconds of CPU."""
+    """One variant's results under one load: tokens a second, milliseconds, CPU seconds."""
 
     throughput: float
     p50: float
@@ -111,7 +111,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One variant: who is asked, and whose CPU counts."""
+    """One variant: the server under load, and the servers whose CPU counts."""
 
     route: Route
     servers: Sequence[Server]
@@ -173,11 +173,11 @@ def _single(run: Run) -> list[Row]:
             for name in names
         ]
         run.say(f"{len(specs)} engines start")
-        servers = started(specs, directory, parts, run.say)
+        servers = start_servers(specs, directory, parts, run.say)
         subjects = {name: Subject(Route(server.url), (server,)) for name, server in servers.items()}
         routes = {name: (switches[name], subjects[name].route) for name in switches}
         found = _rounds(subjects, _LOADS, _SECONDS, run.say)
-        with aside(agent.child.pid, traces.process.pid):
+        with idle_priority(agent.child.pid, traces.process.pid):
             by_turns = _by_turns(routes, run.say)
         rows = [
             *by_turns,
@@ -195,7 +195,7 @@ def _agent(directory: Path, traces: str, engines: int, parts: ExitStack) -> Agen
 
 
 def _policies(agent: Agent, subject: Subject, turns: Sequence[Turn]) -> list[Row]:
-    """Change the policy again and again while the engine is busy; an answer comes at the end of a step."""
+    """Change the policy repeatedly while the engine is busy; it acknowledges at the end of a step."""
     took: list[float] = []
 
     def change_it() -> None:
@@ -204,7 +204,7 @@ def _policies(agent: Agent, subject: Subject, turns: Sequence[Turn]) -> list[Row
             for number in range(_POLICIES):
                 took.extend(each * 1e3 for each in change(stub, 1000 + number)[1])
 
-    meanwhile(subject.route, _LOADS[1], change_it)
+    run_under_load(subject.route, _LOADS[1], change_it)
     step = Spread.of([turn.step for turn in turns])
     return [
         Row(
@@ -246,7 +246,7 @@ def _pairs(run: Run) -> list[Row]:
                 }
                 specs.append(ServerSpec(f"{name}, {role}", kv_role, module=MODULE, env={**VARIANT, **env}))
         run.say(f"{len(specs)} engines start")
-        servers = started(specs, directory, parts, run.say)
+        servers = start_servers(specs, directory, parts, run.say)
         subjects = {}
         for name in (_WITHOUT, _AGAIN, _AGENT):
             prefill, decode = servers[f"{name}, prefill"], servers[f"{name}, decode"]
@@ -260,7 +260,7 @@ def _pairs(run: Run) -> list[Row]:
 def _rounds(
     subjects: Mapping[str, Subject], loads: Sequence[Load], seconds: float, say: Callable[[str], None]
 ) -> dict[str, dict[str, list[Turn]]]:
-    """Return the turns by load and variant; as many rounds as there is time for."""
+    """Return the turns by load and variant, as many rounds as fit in the time."""
     for load in loads:
         for name, subject in subjects.items():
             say(f"warm-up: {name}, {load.name}")
@@ -320,7 +320,7 @@ def _tables(
 
 
 def _peers(turns: Mapping[str, Sequence[Turn]], name: str, measure: Measure) -> list[float]:
-    """Return what a variant is compared with in each round."""
+    """Return the variant's reference of each round."""
     first, second = ([measure.of(turn) for turn in turns[each]] for each in (_WITHOUT, _AGAIN))
     if name == _AGAIN:
         return first

@@ -1,4 +1,4 @@
-"""What an entry costs after it was emitted: the encoding, and all that the exporter's thread takes from a busy main thread.
+"""The cost of an entry after its emission: encoding, and the exporter's interference with a busy main thread.
 
 The agent is real and lives, and so does the OTLP server of the peer, each in a process of its own.
 """
@@ -50,7 +50,7 @@ _NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to tell: emit one entry, and wait until all are where they are to go."""
+    """One way to emit an entry, and to wait until all entries are delivered."""
 
     emit: Callable[[int], object]
     drain: Callable[[], object]
@@ -157,7 +157,7 @@ def _rows(rate: int, nothing: list[Slice], ours: list[Slice], theirs: list[Slice
 
 
 def _slice(way: Way | None, rate: int, seconds: float) -> Slice:
-    """Compute for *seconds*, emitting *rate* entries a second in bursts, then wait for the rest to be told."""
+    """Compute for *seconds*, emitting *rate* entries a second in bursts, then wait until all are delivered."""
     emitted = 0
     bursts: list[float] = []
     emitting = 0.0
@@ -199,13 +199,13 @@ def _unit() -> int:
 def _ways() -> Iterator[tuple[Way, Way]]:
     from penstock.instrumentation.core.settings import Settings
     from penstock.instrumentation.runtime import Runtime
-    from penstock.instrumentation.telemetry.batcher import ROUND
+    from penstock.instrumentation.telemetry.batcher import ROUTINE_DELAY
 
     with running_agent(["--log-level=warning"]) as agent, running_peer() as peer:
         runtime = Runtime()
         runtime.configure(Settings(endpoint=agent.listen))
         runtime.identify(process="engine-core", key="0", role="decode", model="tiny")
-        traces = provider(grpc_exporter(peer), queue=1 << 16, batch=BATCH, delay=ROUND)
+        traces = provider(grpc_exporter(peer), queue=1 << 16, batch=BATCH, delay=ROUTINE_DELAY)
         tracer = traces.get_tracer("benchmark")
 
         def emit(number: int) -> None:
@@ -228,6 +228,6 @@ def _ways() -> Iterator[tuple[Way, Way]]:
 
 
 def _must_have_kept_all(runtime: Runtime) -> None:
-    lost = runtime.emitter.drops.look()
+    lost = runtime.emitter.drops.snapshot()
     if lost:
         raise RuntimeError(f"Entries were given up, so the comparison is not one: {lost}")

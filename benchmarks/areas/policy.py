@@ -29,7 +29,7 @@ from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.policy.applier import PolicyApplier
 from penstock.instrumentation.policy.client import METHOD, PolicyClient
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.transport.hello import engine_key, labels
+from penstock.instrumentation.transport.hello import engine_key, selector_labels
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
@@ -76,42 +76,48 @@ def _engine(endpoint: str, index: int) -> tuple[Runtime, Settings]:
     return runtime, Settings(endpoint=endpoint, server=f"s{index}")
 
 
+def _applier(runtime: Runtime) -> PolicyApplier:
+    return PolicyApplier(runtime.session, runtime.policy, runtime.emit_event, _FIELDS, faults_allowed=False)
+
+
 def simulated(endpoint: str, peer: str, first: int, count: int) -> None:
-    """Be *count* engines on one loop until standard input ends."""
+    """Run *count* engines on one loop until stdin closes."""
 
     async def all_of_them() -> None:
-        await asyncio.gather(_echo(peer, count), *(_desk(endpoint, first + index) for index in range(count)))
+        await asyncio.gather(
+            _echo(peer, count), *(_policy_applier(endpoint, first + index) for index in range(count))
+        )
 
     threading.Thread(target=asyncio.run, args=(all_of_them(),), daemon=True).start()
     sys.stdin.read()
 
 
-async def _desk(endpoint: str, index: int) -> None:
+async def _policy_applier(endpoint: str, index: int) -> None:
     runtime, settings = _engine(endpoint, index)
-    desk = PolicyApplier(runtime, _FIELDS, faults_allowed=False)
+    applier = _applier(runtime)
     subscribe = Subscribe(
         schema_version=SCHEMA_VERSION,
-        epoch=runtime.epoch,
+        epoch=runtime.session.epoch,
         key=engine_key(runtime.identity, settings),
-        labels=labels(runtime.identity, settings),
-        supported_fields=desk.sections,
+        labels=selector_labels(runtime.identity, settings),
+        supported_fields=applier.sections,
     )
     async with grpc.aio.insecure_channel(endpoint, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         call: Any = channel.stream_stream(METHOD)()
         await call.write(Report(subscribe=subscribe).SerializeToString())
         while (body := await call.read()) is not grpc.aio.EOF:
-            for report in (desk.take(Push.FromString(body)), desk.tick()):
+            for report in (applier.apply(Push.FromString(body)), applier.tick()):
                 if report is not None:
                     await call.write(report.SerializeToString())
 
 
 def whole(endpoint: str, peer: str, first: int, count: int) -> None:
-    """Be the engine side of *count* engines until standard input ends."""
+    """Run the engine side of *count* engines until stdin closes."""
     clients = []
     for index in range(first, first + count):
         runtime, settings = _engine(endpoint, index)
         runtime.configure(settings)
-        client = PolicyClient(runtime, settings, _FIELDS)
+        client = PolicyClient(runtime.session, _applier(runtime), settings)
         client.start()
         clients.append(client)
     threading.Thread(target=asyncio.run, args=(_echo(peer, count),), daemon=True).start()
@@ -134,7 +140,7 @@ async def _echo(peer: str, count: int) -> None:
 
 
 class Broadcast(grpc.GenericRpcHandler):
-    """The peer: sends to all streams at once and waits for all answers; runs on a loop of its own."""
+    """The peer: sends to all streams at once and waits for all answers, on a loop of its own."""
 
     def __init__(self) -> None:
         self._calls: list[Any] = []
@@ -145,7 +151,7 @@ class Broadcast(grpc.GenericRpcHandler):
         started.wait(_DEADLINE)
 
     def service(self, _details: Any) -> Any:
-        """Take a stream."""
+        """Handle a stream."""
         return grpc.stream_stream_rpc_method_handler(self._watch)
 
     async def _watch(self, requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
@@ -172,7 +178,7 @@ class Broadcast(grpc.GenericRpcHandler):
         await server.wait_for_termination()
 
     def wait_for(self, streams: int) -> None:
-        """Wait until so many streams are there."""
+        """Wait until this number of streams is connected."""
         end = time.monotonic() + _DEADLINE
         while len(self._calls) < streams:
             if time.monotonic() > end:
@@ -345,7 +351,7 @@ def _rows(group: str, found: Sequence[Round], budget: Budget | None) -> list[Row
 
 
 def main() -> None:
-    """Be engines."""
+    """Run as an engines process."""
     kind, endpoint, peer, first, count = sys.argv[1:]
     {_SIMULATED: simulated, _WHOLE: whole}[kind](endpoint, peer, int(first), int(count))
 

@@ -1,4 +1,4 @@
-"""What a scrape costs, against plain ``prometheus_client`` with the same series: ``make bench ONLY=scrape``.
+"""The cost of a scrape, against plain ``prometheus_client`` with the same series: ``make bench ONLY=scrape``.
 
 Both render in this process, without the network. The peer's registry is made from our own answer: the same metrics, labels, buckets.
 """
@@ -74,7 +74,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _exposition(series: int) -> Gatherer:
-    """Return what renders *series* lines, a few more or less."""
+    """Return a renderer of about *series* lines."""
     lines_of_a_label_set = 6.4
     fold = Aggregator()
     fill(fold, int(series / lines_of_a_label_set))

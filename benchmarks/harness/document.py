@@ -1,4 +1,4 @@
-"""From results to ``docs/benchmarks.md``, which is a function of ``results.json``: a part that is run again replaces its own section.
+"""Renders ``docs/benchmarks.md`` from ``results.json``; a new run of an area replaces its section.
 
 Pure, but for :class:`Results`.
 """
@@ -6,6 +6,7 @@ Pure, but for :class:`Results`.
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING, Final, Self
 
 from benchmarks.harness.results import Section
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
 _HEAD: Final = """\
 # Benchmarks
 
-Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. What the numbers rest on: [benchmarks](../benchmarks/README.md).
+Written by `make bench` (`ONLY=emit` runs one area and replaces its section); do not edit it. The
+method: [benchmarks](../benchmarks/README.md).
 
-A number counts only beside its peer's of the same run: the two took turns, and the ratio (Penstock ÷ peer) was taken round by round. Numbers are medians over
-the rounds, quartiles in brackets; with a p99 of all rounds stands the interval in which it lies with 95 %, as far as the rounds reach. *Median, 95 %*: the interval in which the true median
-of that ratio lies with 95 %. *Not decided*: the interval of what is limited has the limit in it.
+Numbers compare only with the peer's of the same run: the two took turns, and the ratio
+(Penstock ÷ peer) is taken round by round. Numbers are medians over the rounds, quartiles in
+brackets; a p99 of all rounds has its 95 % interval, as far as the rounds suffice. *Median, 95 %*:
+the 95 % interval of the median of that ratio. *Not decided*: that interval contains the limit.
 """
+_WIDTH: Final = 100
 _COLUMNS: Final = (
     "what",
     "Penstock",
@@ -46,7 +50,7 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote; nothing is there before the first run."""
+        """Read what :meth:`save` wrote; empty before the first run."""
         try:
             text = path.read_text()
         except FileNotFoundError:
@@ -54,25 +58,25 @@ class Results:
         return cls(Section.from_json(each) for each in json.loads(text))
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write it atomically."""
         sections = [section.as_json() for section in self._sections.values()]
         new = path.with_suffix(".new")
         new.write_text(json.dumps(sections, indent=1, ensure_ascii=False) + "\n")
         new.replace(path)
 
     def replace(self, section: Section) -> None:
-        """Put *section* in the place of its area's."""
+        """Replace the section of its area."""
         self._sections[section.area] = section
 
     def markdown(self, order: Sequence[str]) -> str:
-        """Return the document; areas come in *order*, one that it does not name is left out."""
+        """Return the document with the areas in *order*; others are omitted."""
         sections = [self._sections[area] for area in order if area in self._sections]
         parts = [_HEAD, _budgets(sections), *(_section(each) for each in sections)]
         return "\n".join(part for part in parts if part)
 
 
 def number(value: float) -> str:
-    """Return at least three digits that count, and all of a number of a hundred or more."""
+    """Return a number with three significant digits, from 100 on with all of its integer digits."""
     if abs(value) >= 100:  # noqa: PLR2004
         return f"{value:,.0f}"
     if abs(value) >= 10:  # noqa: PLR2004
@@ -89,7 +93,7 @@ def spread(found: Spread | None, unit: str = "") -> str:
 
 
 def interval(found: Spread | None) -> str:
-    """Return where the true median lies with 95 %; nothing where there is no spread."""
+    """Return the 95 % interval of the median; empty without a spread."""
     return f"{number(found.least)} to {number(found.most)}" if found is not None and found.varies else ""
 
 
@@ -110,7 +114,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def terminal(section: Section) -> str:
-    """Return the rows as a terminal shows them."""
+    """Return the rows as text for a terminal."""
     return "\n".join(f"{row.key}: {'; '.join(filter(None, _cells(row)[1:]))}" for row in section.rows)
 
 
@@ -148,7 +152,7 @@ def anchor(title: str) -> str:
 
 
 def _section(section: Section) -> str:
-    parts = [f"## {section.title}\n", *(f"{note}\n" for note in section.notes)]
+    parts = [f"## {section.title}\n", *(f"{_wrap(note)}\n" for note in section.notes)]
     for group, rows in _groups(section.rows).items():
         if group:
             parts.append(f"### {group}\n")
@@ -157,9 +161,13 @@ def _section(section: Section) -> str:
         filled = [index for index in range(len(_COLUMNS)) if any(line[index] for line in cells)]
         columns = [_COLUMNS[index] for index in filled]
         parts.append(table(columns, [[line[index] for index in filled] for line in cells]))
-    told = "; ".join(f"{name} {value}" for name, value in section.circumstances.items())
-    parts.append(f"<sub>{told}</sub>\n" if told else "")
+    circumstances = "; ".join(f"{name} {value}" for name, value in section.circumstances.items())
+    parts.append(_wrap(f"<sub>{circumstances}</sub>") + "\n" if circumstances else "")
     return "\n".join(part for part in parts if part)
+
+
+def _wrap(paragraph: str) -> str:
+    return textwrap.fill(paragraph, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _groups(rows: Sequence[Row]) -> Mapping[str, list[Row]]:

@@ -1,4 +1,4 @@
-"""Who is compared takes turns, in another order each round; and how long something takes."""
+"""Runs subjects in turns, in a new random order each round; timing helpers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How an area is to be measured.
+    """The options of a measurement.
 
     Attributes:
         say: shows progress.
@@ -34,7 +34,7 @@ def take_turns(
     say: Callable[[str], None] = lambda _: None,
     seed: int = 0,
 ) -> dict[str, list[T]]:
-    """Call each of *subjects* once a round, in a random order that *seed* names, and return what each found in each round."""
+    """Call each of *subjects* once a round, in a random order from *seed*; return each one's result of each round."""
     order = random.Random(seed)
     found: dict[str, list[T]] = {name: [] for name in subjects}
     tenth = max(1, rounds // 10)
@@ -48,7 +48,7 @@ def take_turns(
 
 @contextmanager
 def without_gc() -> Iterator[None]:
-    """Keep the garbage collector out; it runs once before."""
+    """Disable the garbage collector, after one collection."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()

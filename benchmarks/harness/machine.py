@@ -1,4 +1,4 @@
-"""What a run ran on."""
+"""The machine, versions and commit of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES: Final = (
 
 
 def load() -> float:
-    """Return the machine's load of the last minute; above its number of cores the numbers are those of a busy machine."""
+    """Return the load average of the last minute; above the number of cores the machine is busy."""
     return os.getloadavg()[0]
 
 
@@ -45,7 +45,7 @@ def circumstances(load_before: float) -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit, and whether the code was changed since."""
+    """Return the commit, marked if the working tree differs."""
     try:
         name = _git("rev-parse", "--short", "HEAD")
         # The results themselves change while a run goes on.

@@ -1,4 +1,4 @@
-"""Stored ratios, and which of a run's are worse than twice their own: what ``make bench-quick`` fails on. Pure, but for the file.
+"""Stored ratios, and those of a run that are worse than twice the stored one: ``make bench-quick`` fails on them.
 
 Ratios to peers of the same run, never times: a slow or busy machine is slow for both.
 """
@@ -24,7 +24,7 @@ _NOT_COMPARED: Final = frozenset({"a DogStatsD datagram"})
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One ratio as it is to be."""
+    """One stored ratio."""
 
     ratio: float
     better: str
@@ -43,7 +43,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """A ratio that is grossly worse than it was."""
+    """A ratio that is worse than allowed."""
 
     key: str
     found: float
@@ -69,7 +69,7 @@ def found_in(sections: Iterable[Section]) -> dict[str, Stored]:
 
 
 def better_of(first: Mapping[str, Stored], second: Mapping[str, Stored]) -> dict[str, Stored]:
-    """Return the better ratio of two runs for each key of either: noise makes them worse, never better for long."""
+    """Return the better ratio of two runs for each key of either: noise makes ratios worse."""
     merged = dict(first)
     for key, found in second.items():
         known = merged.get(key)
@@ -79,7 +79,7 @@ def better_of(first: Mapping[str, Stored], second: Mapping[str, Stored]) -> dict
 
 
 def middle_of(runs: Sequence[Mapping[str, Stored]]) -> dict[str, Stored]:
-    """Return the median ratio of the runs for each key of all of them: what is stored is not one run's luck."""
+    """Return the median ratio of the runs for each key that all have."""
     return {
         key: Stored(statistics.median(run[key].ratio for run in runs), first.better)
         for key, first in runs[0].items()
@@ -98,12 +98,12 @@ def regressions(stored: Mapping[str, Stored], found: Mapping[str, Stored]) -> li
 
 
 def unmatched(stored: Mapping[str, Stored], found: Mapping[str, Stored]) -> list[str]:
-    """Return the keys that only one side has: a benchmark that was renamed or dropped must not pass unseen."""
+    """Return the keys that only one side has, such as those of a renamed benchmark."""
     return sorted(stored.keys() ^ found.keys())
 
 
 def load(path: Path) -> dict[str, Stored]:
-    """Read stored ratios; nothing is there before the first update."""
+    """Read stored ratios; empty before the first update."""
     try:
         given = json.loads(path.read_text())
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def load(path: Path) -> dict[str, Stored]:
 
 
 def save(path: Path, found: Mapping[str, Stored]) -> None:
-    """Write *found* as what is to be; three digits, so that a difference of two files can be read."""
+    """Write *found* with three digits, so that diffs stay readable."""
     lines = {
         key: {"ratio": float(f"{each.ratio:.3g}"), "better": each.better}
         for key, each in sorted(found.items())

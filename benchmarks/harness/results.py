@@ -1,4 +1,4 @@
-"""What a benchmark finds: a value with its spread, beside its peer's from the same run, and the budget it is held against.
+"""Result rows: a value with its spread, its peer's from the same run, and its budget.
 
 Pure. An area's rows travel between processes, and into ``results.json``, as plain JSON.
 """
@@ -19,7 +19,7 @@ HOLDS: Final = "holds"
 FAILS: Final = "does not hold"
 OPEN: Final = "not decided"
 SHOWN: Final = "shown"
-"""The verdicts. The last but one: the interval in which the true value lies has the limit in it. The last: there is no limit."""
+"""The verdicts. OPEN: the confidence interval contains the limit. SHOWN: there is no limit."""
 
 _TAIL: Final = 40
 """One part in so many lies below the interval, and one above."""
@@ -80,7 +80,7 @@ class Spread:
 
     @classmethod
     def one(cls, value: float) -> Self:
-        """Return the spread of what was measured as a whole."""
+        """Return the spread of a single total."""
         return cls(value, value, value, value, value)
 
     @property
@@ -119,7 +119,7 @@ def _ranks(count: int, percent: int) -> tuple[int, int]:
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Return the spread of the ratios, taken round by round: what else the machine did hit both of a round."""
+    """Return the spread of the ratios, taken round by round: other load affects both sides of a round."""
     return Spread.of([mine / other for mine, other in zip(ours, theirs, strict=True)])
 
 
@@ -202,7 +202,7 @@ def against(
     budget: Budget | None = None,
     better: Better = "lower",
 ) -> Row:
-    """Return the row of two who took turns: one value of each a round."""
+    """Return the row of two interleaved subjects, with one value of each a round."""
     return Row(
         what, unit, Spread.of(ours), group, peer, Spread.of(theirs), ratios(ours, theirs), budget, better
     )
@@ -210,7 +210,7 @@ def against(
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one run of one area found.
+    """The results of one run of an area.
 
     Attributes:
         notes: paragraphs above the tables.
@@ -225,12 +225,12 @@ class Section:
     circumstances: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Return what :meth:`as_json` was made of."""
+        """Parse the result of :meth:`as_json`."""
         return cls(**{**given, "rows": [_row(each) for each in given["rows"]]})
 
 

@@ -1,4 +1,4 @@
-"""What sampled stacks say: who is on the processor, and whose share it is. Pure.
+"""Aggregates sampled stacks by frame, file and thread. Pure.
 
 A line of py-spy's ``raw`` format is ``thread (ID): NAME;frame;frame;… count``, the outermost frame first; a frame is ``function (file)``
 or ``function (file:line)``. Without names of threads the first part is missing.

@@ -1,4 +1,4 @@
-"""Where a thread's time goes, and a process's, by the kernel's account: it runs, it waits for a core, or it is blocked (by a lock, or IO).
+"""Running, runnable and blocked time of threads and processes, from the kernel's accounting.
 
 What neighbours on the machine take is in the second, so the third says what a thread lost to its own process, however busy the
 machine is. It is never below zero. Linux.
@@ -17,7 +17,7 @@ _NS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class ThreadTime:
-    """Seconds of one thread, from a beginning of its own.
+    """Seconds of one thread, from an arbitrary origin.
 
     Attributes:
         wall: by the clock.
@@ -32,7 +32,7 @@ class ThreadTime:
 
     @classmethod
     def now(cls) -> Self:
-        """Return the calling thread's, since some moment in the past.
+        """Return the calling thread's times.
 
         Raises:
             OSError: the kernel keeps no such account.
@@ -43,12 +43,12 @@ class ThreadTime:
         return cls(time.monotonic(), time.thread_time(), queued)
 
     def since(self, before: ThreadTime) -> ThreadTime:
-        """Return what has passed since *before*."""
+        """Return the difference to *before*."""
         return ThreadTime(self.wall - before.wall, self.running - before.running, self.queued - before.queued)
 
     @property
     def blocked(self) -> float:
-        """The rest: it waited for something else than a core."""
+        """Seconds blocked on anything but a core."""
         return max(self.wall - self.running - self.queued, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""A server that switches itself (:mod:`benchmarks.in_engine.server`), asked from outside, and the rows of what it noted."""
+"""Drives a switching server (:mod:`benchmarks.in_engine.server`) and turns its records into rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.harness.results import against
 from benchmarks.in_engine.schedule import BLOCK_NS, Note, block_at, blocks, compared, controls
-from benchmarks.load.traffic import Load, drive, meanwhile
+from benchmarks.load.traffic import Load, drive, run_under_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ _ONE: Final = Load("one request", 1, 1, 16, 2)
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """What was found while a server switched: with against without, and without against without."""
+    """Comparisons of a switching server: with against without, and without against without."""
 
     pairs: Sequence[Comparison]
     noise: Sequence[Comparison]
@@ -52,7 +52,7 @@ class Switched:
 
     @classmethod
     def sum(cls, several: Sequence[Switched]) -> Switched:
-        """Return all that was found in *several*."""
+        """Return the comparisons of *several* together."""
         return cls(
             [pair for each in several for pair in each.pairs],
             [pair for each in several for pair in each.noise],
@@ -63,17 +63,17 @@ class Switching:
     """The switch of one server."""
 
     def __init__(self, directory: Path) -> None:
-        """Keep what the server notes in *directory*, which is made."""
+        """Create *directory* for the server's records."""
         self._directory = directory
         directory.mkdir(parents=True)
 
     @property
     def env(self) -> dict[str, str]:
-        """What the server needs in its environment."""
+        """The server's environment variables."""
         return {_DIRECTORY: str(self._directory)}
 
     def watched(self, route: Route, load: Load, seconds: float) -> Switched:
-        """Let it switch for so long under a load, and return what it noted; Penstock is on when this returns."""
+        """Switch for *seconds* under a load and return the comparisons; Penstock is on afterwards."""
         go = self._directory / _GO
         during = [0, 0]
 
@@ -88,12 +88,12 @@ class Switching:
                 go.unlink()
             time.sleep(_SETTLE)
 
-        meanwhile(route, load, work)
+        run_under_load(route, load, work)
         first, end = during
         return Switched.of([note for note in self._notes() if first <= note.block < end])
 
     def told(self, route: Route) -> int:
-        """Return how many ends of requests the engine has told so far, one that is asked for this included."""
+        """Return the number of finished requests that the engine has reported, this one's probe included."""
         time.sleep(_SETTLE)
         drive(route, _ONE, seed=0)
         return 1 + max(note.told for note in self._notes())

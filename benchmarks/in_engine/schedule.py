@@ -1,12 +1,12 @@
-"""One engine that is with and without Penstock by turns: when it switches, what is noted, and what that comes to. Pure.
+"""The schedule of an engine that runs with and without Penstock in turns, its records, and their comparison. Pure.
 
-Two processes of the same program differ by some per cent for as long as they run (where their memory lies, whom they share a cache with), and a
-machine's speed drifts within seconds. So what is compared is one engine with itself, a fraction of a second later. Time is cut into blocks, of which
-each eight are *with, without, without, with, without, with, with, without*: drifts that are steady, or steadily growing, are on both sides alike. Eight
-are one comparison: in its 1.2 s with Penstock is a batch, a snapshot and whatever else Penstock does once a second. The blocks without of two
-comparisons, taken in the same order, show the noise.
+Two processes of the same program differ by some per cent for their whole life (memory layout, shared caches), and a machine's speed
+drifts within seconds. So an engine is compared with itself a fraction of a second later. Time is divided into blocks; each eight are
+*with, without, without, with, without, with, with, without*, which cancels linear and quadratic drift. Eight blocks are one
+comparison; its 1.2 s with Penstock hold a batch, a snapshot and everything else that Penstock does once a second. The blocks without
+Penstock of two comparisons, in the same order, show the noise.
 
-Blocks are counted from the start of the system's monotonic clock, so that all processes of a server switch at once without talking to each other.
+Blocks are counted from the start of the system's monotonic clock, so all processes of a server switch at once without communication.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 BLOCK_NS: Final = 300_000_000
-"""Long enough for what is on its way between two processes to be a small part of it, short enough for the machine to stay as it is."""
+"""Long against messages between two processes, short against the drift of the machine."""
 
 _WITH: Final = (True, False, False, True, False, True, True, False)
 _GROUP: Final = len(_WITH)
 _LEAST, _MOST = 0.25, 2.5
-"""Of a block's length: on a busy machine a step may end far behind the block's end; a block in which the engine had nothing to do is longer."""
+"""Accepted lengths in blocks: on a busy machine a step may outlast its block; an idle engine's block is longer."""
 
 
 def block_at(now_ns: int) -> int:
-    """Return the number of the block that a time of the monotonic clock is in."""
+    """Return the number of the block at a time of the monotonic clock."""
     return now_ns // BLOCK_NS
 
 
 def end_of(block: int) -> int:
-    """Return when a block ends."""
+    """Return the end of a block on the monotonic clock."""
     return (block + 1) * BLOCK_NS
 
 
 def is_with(block: int) -> bool:
-    """Tell whether Penstock is on in a block."""
+    """Return whether Penstock is on in a block."""
     return _WITH[block % _GROUP]
 
 
@@ -53,7 +53,7 @@ class Note:
         wall_ns, cpu_ns: how long it was, and the CPU time of all threads of the process in it.
         main_ns: CPU time of the engine's main thread.
         steps, tokens: what the engine did; 0 in the API process.
-        told: ends of requests that were told to the agent, since the process began.
+        told: finished requests reported to the agent since the process started.
 
     """
 

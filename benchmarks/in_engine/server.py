@@ -1,14 +1,14 @@
 """vLLM's API server that switches Penstock on and off by the clock, in all of its processes at once.
 
-``python -m benchmarks.in_engine.server`` takes the API server's arguments. Nothing happens, and Penstock is on, unless the directory
-``BENCHMARK_SWITCH`` has a file ``go``; while it is there, Penstock is on in every block that :mod:`benchmarks.in_engine.schedule` says. Each process
-notes what it did in each block in a file of its own in that directory.
+``python -m benchmarks.in_engine.server`` takes the API server's arguments. Penstock stays on unless the directory ``BENCHMARK_SWITCH``
+has a file ``go``; while it exists, Penstock is on in the blocks of :mod:`benchmarks.in_engine.schedule`. Each process appends a record of
+each block to its own file in that directory.
 
-*Off* means that none of Penstock's code runs: the scheduler gets vLLM's own class back, what is patched gets what was there before, the two
-services sleep at a gate, and their clock stands still, so that a batch and a snapshot come as often by the time that Penstock is on as they otherwise
-do. What stays is memory, and what gRPC's threads do while nothing is sent (0.2 % of a core). What is on pays for the switch itself: caches of types are filled anew, on both sides.
+*Off* means that none of Penstock's code runs: the scheduler has vLLM's own class, patches are undone, the two background threads
+wait at a gate, and their clock stands still, so that batches and snapshots keep their rate in the time that Penstock is on. Memory
+stays, and gRPC's idle threads (0.2 % of a core). The switch itself refills type caches, on both sides.
 
-It runs at import, so that a spawned EngineCore, which imports its parent's main module, has it too.
+Installed at import, so that a spawned EngineCore, which imports its parent's main module, has it too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GO: Final = "go"
 
 
 class Gate:
-    """Where the services wait while Penstock is off, and the clock that they live by: it stands while the gate is shut."""
+    """Blocks the background threads while Penstock is off; their clock stands still while it is shut."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -52,22 +52,22 @@ class Gate:
         self.time_ns = time.time_ns
 
     def monotonic(self) -> float:
-        """Return the seconds that the services have lived."""
+        """Return the threads' clock in seconds."""
         return (self._shut_at or time.monotonic()) - self._away
 
     def shut(self) -> None:
-        """Stop the clock, and every service at its next turn."""
+        """Stop the clock, and every thread at its next turn."""
         self._open.clear()
         self._shut_at = time.monotonic()
 
     def open(self) -> None:
-        """Let all go on."""
+        """Start the clock and release the threads."""
         self._away += time.monotonic() - self._shut_at
         self._shut_at = 0.0
         self._open.set()
 
     def guard(self) -> None:
-        """Put the gate into the services, which read the clock by the module's name."""
+        """Install the gate and its clock in the background threads' modules."""
         turn: Callable[[Any], None] = background_thread.BackgroundThread._turn
 
         def waiting(each: Any) -> None:
@@ -80,7 +80,7 @@ class Gate:
 
 
 class Switch:
-    """Penstock's switch in one process, and the notes of it."""
+    """Switches Penstock in one process, and records each block."""
 
     def __init__(self, process: str, gate: Gate) -> None:
         self._process = process
@@ -96,7 +96,7 @@ class Switch:
         self._begin()
 
     def turn(self, now: int) -> None:
-        """Note the block that has ended, and be as the one that begins says."""
+        """Record the finished block, and switch for the next one."""
         self._notes.write(self._note().line())
         self.block = schedule.block_at(now)
         wanted = schedule.is_with(self.block) or not self._go.exists()
@@ -106,7 +106,7 @@ class Switch:
         self._begin()
 
     def switch_off(self) -> None:
-        """Take out what is patched and stop what runs."""
+        """Undo the patches and stop the threads."""
         runtime.active = False
         self._gate.shut()
         hooks = registry._installed.values()
@@ -118,7 +118,7 @@ class Switch:
                 setattr(owner, name, before)
 
     def switch_on(self) -> None:
-        """Put all of that back."""
+        """Redo the patches and release the threads."""
         for owner, name, _, ours in self._patched:
             setattr(owner, name, ours)
         self._gate.open()
@@ -152,11 +152,11 @@ _NOTHING: Final = _NoPatch()
 
 
 class _Empty:
-    """Stands where the mixin does: an object's class can be changed only to one of the same layout."""
+    """Replaces the mixin: an object's class may only change to one of the same layout."""
 
 
 class EngineSwitch(Switch):
-    """EngineCore's, which switches between two steps of its main thread."""
+    """Switches EngineCore between two steps of its main thread."""
 
     def __init__(self, core: Any, gate: Gate) -> None:
         self._scheduler = core.scheduler
@@ -173,7 +173,7 @@ class EngineSwitch(Switch):
         setattr(SchedulerObserver, "on_finished", count)
 
     def around(self, step: Callable[[], Any]) -> Callable[[], Any]:
-        """Return vLLM's step with a look at the clock before it, and a count of its tokens behind it."""
+        """Wrap vLLM's step: check the clock before it, count its tokens after it."""
 
         def counted() -> Any:
             now = time.monotonic_ns()
@@ -188,12 +188,12 @@ class EngineSwitch(Switch):
         return counted
 
     def switch_off(self) -> None:
-        """Take the mixin from the scheduler as well."""
+        """Also remove the mixin from the scheduler."""
         super().switch_off()
         self._scheduler.__class__ = self._own
 
     def switch_on(self) -> None:
-        """Let the observer know the requests that are there now, and no other, as if it had seen them come."""
+        """Reset the observer to the present requests, as if it had observed their arrival."""
         self._scheduler.__class__ = self._class
         super().switch_on()
         observer, live = self._scheduler._penstock.observer, self._scheduler.requests
@@ -215,7 +215,7 @@ def _in_the_engine(gate: Gate) -> None:
 
 
 def _in_the_api_process(gate: Gate) -> None:
-    """Switch by a thread, which sleeps from one block's end to the next."""
+    """Switch from a thread that sleeps until the end of each block."""
     mine = Switch("api", gate)
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Real vLLM engines for benchmarks, all up at once and driven one at a time, and the agent beside them."""
+"""Real vLLM engines for benchmarks: all run at once, one at a time is under load."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SETTLE_SECONDS: Final = 60.0
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-def started(
+def start_servers(
     specs: Iterable[ServerSpec], logs: Path, parts: ExitStack, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Server]:
-    """Start servers of the tiny model, wait until all serve, and have *parts* stop them; returns them by name."""
+    """Start servers of the tiny model, wait until all are ready, and return them by name; *parts* stops them."""
     model = tiny_model(ROOT / ".cache" / "models")
     servers: dict[str, Server] = {}
     for spec in specs:
@@ -41,7 +41,7 @@ def started(
 
 
 def cpu_seconds(server: Server) -> float:
-    """Return the CPU time that all processes of a server have used; they are one process group."""
+    """Return the CPU seconds of all processes of a server, which are one process group."""
     total = 0
     for process in Path("/proc").glob("[0-9]*"):
         fields = _stat(process)
@@ -51,8 +51,8 @@ def cpu_seconds(server: Server) -> float:
 
 
 @contextmanager
-def aside(*processes: int) -> Iterator[None]:
-    """Let processes run only where a core has nothing else to do (SCHED_IDLE), as if they had cores of their own; then as before."""
+def idle_priority(*processes: int) -> Iterator[None]:
+    """Run processes with SCHED_IDLE, as if they had cores of their own; restore their policy at the end."""
     _schedule(processes, os.SCHED_IDLE)
     try:
         yield
@@ -86,8 +86,8 @@ def _stat(process: Path) -> list[str]:
         return []
 
 
-def told(agent: Agent) -> tuple[int, int]:
-    """Return how many requests the agent has counted, and how many entries it was told are lost."""
+def agent_counts(agent: Agent) -> tuple[int, int]:
+    """Return the numbers of requests counted and of entries reported lost by the agent."""
     metrics = agent.metrics()
     return (
         int(metrics.value("penstock_events_total", kind="request_closed")),
@@ -95,9 +95,9 @@ def told(agent: Agent) -> tuple[int, int]:
     )
 
 
-def settled(agent: Agent, requests: int) -> tuple[int, int]:
-    """Return :func:`told` once it accounts for so many requests, or as it is after a minute."""
+def wait_for_counts(agent: Agent, requests: int) -> tuple[int, int]:
+    """Return :func:`agent_counts` once it accounts for *requests*, or after a minute."""
     deadline = time.monotonic() + _SETTLE_SECONDS
-    while sum(now := told(agent)) < requests and time.monotonic() < deadline:
+    while sum(now := agent_counts(agent)) < requests and time.monotonic() < deadline:
         time.sleep(0.1)
     return now

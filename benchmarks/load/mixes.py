@@ -1,4 +1,4 @@
-"""What engines send, as the bytes of full batches: three mixes of entries.
+"""Full batches as engines send them: three mixes of entries.
 
 `engine` is what a pair of engines, prefill and decode over NIXL with one rank each, emits about a request without trouble, by its hooks: prefill
 the request's end and its lease's, decode a wait's start and end, the request's end, and one transfer. So of six entries five are events. With more
@@ -30,7 +30,7 @@ _NANO: Final = 1_000_000_000
 
 
 def request_id(rng: random.Random) -> str:
-    """Return an id as vLLM makes it: random, so that neighbours share nothing."""
+    """Return a random id like vLLM's."""
     return f"chatcmpl-{rng.getrandbits(128):032x}-{rng.getrandbits(32):08x}"
 
 
@@ -48,7 +48,7 @@ def _closed(name: str, peer: str, time: int, role: int, remote: str = "") -> Eve
 
 
 def decode_events(name: str, peer: str, time: int, remote: str = "") -> list[Event]:
-    """Return what decode's scheduler says of a request: it waited for its KV cache, and it is done."""
+    """Return decode's events of a request: deferral and end."""
     began = time - _NANO // 10
     return [
         deferral_start(name, peer=peer, time_ns=began, remote_request_id=remote),
@@ -58,7 +58,7 @@ def decode_events(name: str, peer: str, time: int, remote: str = "") -> list[Eve
 
 
 def prefill_events(name: str, peer: str, time: int) -> list[Event]:
-    """Return what prefill says of it: it is done, and decode has read its blocks."""
+    """Return prefill's events of a request: its end, and the read of its blocks."""
     read = event(
         "lease_closed", name, time_ns=time + _NANO // 50, ending=LEASE_ENDING_READ,
         start_time_unix_nano=time, blocks=32, readers=1, connector="NixlConnector",

@@ -1,4 +1,4 @@
-"""The peer's load beside :mod:`benchmarks.scale`'s: as many spans a second from as many sources, each of which sends what it has every 200 ms.
+"""The peer's load beside :mod:`benchmarks.scale`'s: the same rate of spans from as many sources, sent every 200 ms.
 
 The bodies are those of ``opentelemetry-sdk``'s exporter; as with our own simulated engines, all sources share one process and one channel.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from penstock.instrumentation.telemetry.batcher import ROUND
+from penstock.instrumentation.telemetry.batcher import ROUTINE_DELAY
 
 from benchmarks.load.otlp_peer import ATTRIBUTES, SERVICE
 
@@ -29,7 +29,7 @@ _MOST: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What it took the server: answers in milliseconds from the send, percent of a core, MiB, bytes on disk by span."""
+    """The server's cost: response times in ms, CPU in percent of a core, memory in MiB, bytes on disk a span."""
 
     answers: Sequence[float]
     cpu: float
@@ -71,12 +71,12 @@ async def load(peer: Peer, sources: int, rate: float, seconds: float, warm_up: f
 
 
 async def _source(export: Any, spans: Sequence[Any], per_second: float, until: float) -> list[float]:
-    """Be one source; return the milliseconds of each call."""
+    """Run one source; return the milliseconds of each call."""
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
     sent = 0
     answers = []
-    await asyncio.sleep(random.random() * ROUND)
+    await asyncio.sleep(random.random() * ROUTINE_DELAY)
     start = time.monotonic()
     while (now := time.monotonic()) < until:
         due = min(int((now - start) * per_second) - sent, len(spans))
@@ -86,5 +86,5 @@ async def _source(export: Any, spans: Sequence[Any], per_second: float, until: f
             await export(body)
             answers.append((time.monotonic() - began) * _MS)
             sent += due
-        await asyncio.sleep(max(ROUND, 1 / per_second if not due else 0))
+        await asyncio.sleep(max(ROUTINE_DELAY, 1 / per_second if not due else 0))
     return answers

@@ -37,14 +37,14 @@ ATTRIBUTES: Final[Mapping[str, str | int]] = {
     "penstock.channel": "kv", "penstock.connector": "NixlConnector", "penstock.peer": "10.0.0.7:5600",
     "penstock.bytes": 393_216, "gen_ai.request.id": "chatcmpl-4f1d0000-0a1b2c3d",
 }  # fmt: skip
-"""What one of our samples tells, as attributes of a span."""
+"""The content of one Penstock sample as span attributes."""
 
 
 SERVICE: Final = "opentelemetry.proto.collector.trace.v1.TraceService"
 
 
 class Used(NamedTuple):
-    """What a server has taken and used: spans, seconds of CPU, bytes of memory, bytes on disk."""
+    """A server's counts: spans received, CPU seconds, bytes of memory, bytes on disk."""
 
     spans: int
     cpu_seconds: float
@@ -53,7 +53,7 @@ class Used(NamedTuple):
 
 
 class Server:
-    """Counts, and keeps what comes if it has a *directory*."""
+    """Counts spans, and stores them if it has a *directory*."""
 
     def __init__(self, directory: str) -> None:
         self._spans = 0
@@ -66,7 +66,7 @@ class Server:
             self._database.execute("CREATE TABLE calls (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
 
     def export(self, body: bytes, _context: Any) -> bytes:
-        """Take one call."""
+        """Handle one export call."""
         request = ExportTraceServiceRequest.FromString(body)
         spans = sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
         with self._lock:
@@ -103,7 +103,7 @@ class Peer:
         return f"http://{self.address}"
 
     def used(self) -> Used:
-        """Return what the server has taken and used by now."""
+        """Return the server's present counts."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")

@@ -1,4 +1,4 @@
-"""Closed-loop traffic that streams its answers, as chat clients do, and what the client sees of it.
+"""Closed-loop traffic with streamed answers, as chat clients send it, and its client-side latencies.
 
 Prompts are token ids, new ones each time, so that no prefix is cached; the same ones for all who are compared in a round.
 """
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _TIMEOUT: Final = 120.0
 _TOKENS: Final = range(3, 500)
 _TOGETHER: Final = 100e-6
-"""Seconds within which parts were read at once: a client that was away for a moment has not seen two fast tokens."""
+"""Parts read within this many seconds count as one: a delayed client reads several at once."""
 _END: Final = b"[DONE]"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one turn sends.
+    """The load of one turn.
 
     Attributes:
         clients: how many requests are there at a time.
@@ -49,8 +49,8 @@ class Load:
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the clients of a turn saw; seconds.
+class Latencies:
+    """The latencies that the clients of a turn measured, in seconds.
 
     Attributes:
         gaps: from one part of an answer to the next; a part is what was read together.
@@ -71,13 +71,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where requests go: to *url*, and before that to the prefill server, if there is one."""
+    """The target of requests: *url*, after the prefill server if there is one."""
 
     url: str
     prefill: str = ""
 
 
-def drive(route: Route, load: Load, seed: int) -> Seen:
+def drive(route: Route, load: Load, seed: int) -> Latencies:
     """Send a load and wait for all of its answers.
 
     Raises:
@@ -87,8 +87,8 @@ def drive(route: Route, load: Load, seed: int) -> Seen:
     return asyncio.run(_drive(route, load, itertools.islice(_asked(load, seed), load.requests)))
 
 
-async def _drive(route: Route, load: Load, asked: Iterator[tuple[list[int], int]]) -> Seen:
-    seen = Seen()
+async def _drive(route: Route, load: Load, asked: Iterator[tuple[list[int], int]]) -> Latencies:
+    seen = Latencies()
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0), timeout=timeout, raise_for_status=_must_be_ok
@@ -111,7 +111,7 @@ async def _drive(route: Route, load: Load, asked: Iterator[tuple[list[int], int]
 
 
 def _asked(load: Load, seed: int) -> Iterator[tuple[list[int], int]]:
-    """Yield prompts, each with how many tokens are wanted."""
+    """Yield prompts, each with its number of tokens to generate."""
     chance = random.Random(seed)
     least, most = (load.output + 1) // 2, load.output + load.output // 2
     while True:
@@ -120,7 +120,7 @@ def _asked(load: Load, seed: int) -> Iterator[tuple[list[int], int]]:
 
 
 async def _ask(
-    session: aiohttp.ClientSession, route: Route, prompt: list[int], tokens: int, seen: Seen
+    session: aiohttp.ClientSession, route: Route, prompt: list[int], tokens: int, seen: Latencies
 ) -> None:
     began = time.perf_counter()
     body: dict[str, Any] = {"prompt": prompt, "temperature": 0, "ignore_eos": True}
@@ -156,7 +156,7 @@ async def _must_be_ok(answer: aiohttp.ClientResponse) -> None:
         )
 
 
-def meanwhile(route: Route, load: Load, work: Callable[[], None]) -> None:
+def run_under_load(route: Route, load: Load, work: Callable[[], None]) -> None:
     """Call *work* in a thread while the load's clients ask one request after the other; returns when both have ended.
 
     Raises:

@@ -1,1 +1,1 @@
-"""What all three demos use, and the engine tests: servers, clients, links, the agent."""
+"""Shared by the demos, the engine tests and the benchmarks: agent, servers, clients, models, links."""

@@ -1,4 +1,4 @@
-"""A real penstock-agent, and agentctl beside it."""
+"""Runs a real penstock-agent, and agentctl against it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from demo.common.processes import Child, ChildError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Its imports take a second of one core, and others may be busy on it.
+# Its imports take a second of a core that may be busy.
 _START_SECONDS = 60.0
 _CTL_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CommandResult:
     """A finished agentctl command.
 
     Attributes:
-        line: as a person would type it.
-        output: what it wrote to both outputs.
+        line: the command line as typed.
+        output: stdout and stderr.
 
     """
 
@@ -40,9 +40,9 @@ class Ran:
 
 
 class Agent:
-    """One agent on one directory, which holds its sockets, its state and its log.
+    """One agent with its sockets, state and log in one directory.
 
-    It can be ended in any way and started again on the same state and sockets.
+    It may be stopped in any way and started again on the same state and sockets.
     """
 
     def __init__(self, directory: Path, *, otlp_endpoint: str = "", engines: int = 2) -> None:
@@ -103,12 +103,12 @@ class Agent:
         """Scrape it.
 
         Raises:
-            OSError: nobody answers.
+            OSError: the agent does not answer.
 
         """
         return Metrics.parse(fetch(f"http://{self.http}/metrics").text)
 
-    def ctl(self, *arguments: str) -> Ran:
+    def ctl(self, *arguments: str) -> CommandResult:
         """Run ``agentctl`` on its admin socket."""
         done = subprocess.run(
             [str(Path(sys.executable).with_name("agentctl")), *arguments],
@@ -120,18 +120,18 @@ class Agent:
             timeout=_CTL_SECONDS,
             check=False,
         )
-        return Ran(f"agentctl {shlex.join(arguments)}", done.returncode, done.stdout.rstrip())
+        return CommandResult(f"agentctl {shlex.join(arguments)}", done.returncode, done.stdout.rstrip())
 
     def ctl_json(self, *arguments: str) -> Any:
-        """Run ``agentctl … -o json`` and parse what it says.
+        """Run ``agentctl … -o json`` and return the parsed output.
 
         Raises:
-            ChildError: it did not end with 0.
+            ChildError: its exit code is not 0.
 
         """
         ran = self.ctl(*arguments, "-o", "json")
         if ran.code != 0:
-            raise ChildError(f"{ran.line} ended with {ran.code}: {ran.output}")
+            raise ChildError(f"{ran.line} exited with {ran.code}: {ran.output}")
         return json.loads(ran.output)
 
     def _ready(self) -> bool:

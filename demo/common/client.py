@@ -1,4 +1,4 @@
-"""What a router of disaggregated serving does: one request, first to prefill or to the encoder, then to decode."""
+"""An HTTP client that acts as a router: one request to prefill or the encoder, then to decode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from demo.common.images import Picture
 
-# What asks a prefill server to keep the KV blocks for a reader.
+# Makes a prefill server keep the KV blocks for a reader.
 _REMOTE_DECODE: dict[str, Any] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -63,7 +63,7 @@ class Answer:
 
     @property
     def kv_transfer_params(self) -> dict[str, Any]:
-        """Where the KV blocks of a prefill are, for the decode server."""
+        """The location of a prefill's KV blocks, for the decode server."""
         return dict(self.body["kv_transfer_params"])
 
 
@@ -71,17 +71,17 @@ def fetch(url: str, *, timeout: float = 10.0, headers: Mapping[str, str] | None 
     """GET *url*.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: the server does not answer.
 
     """
     return _send("GET", url, None, headers or {}, timeout)
 
 
 def post(url: str, *, timeout: float = 60.0) -> Answer:
-    """POST nothing to *url*.
+    """POST an empty body to *url*.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: the server does not answer.
 
     """
     return _send("POST", url, None, {}, timeout)
@@ -96,7 +96,7 @@ def complete(
     headers: Mapping[str, str] | None = None,
     timeout: float = 60.0,
 ) -> Answer:
-    """POST a greedy completion to the server at *url* and return whatever it answers.
+    """POST a greedy completion to the server at *url*; return its answer of any status.
 
     Raises:
         OSError: the server does not answer, or not within *timeout* seconds.
@@ -119,7 +119,7 @@ def chat(
 ) -> Answer:
     """POST a greedy chat request of texts and pictures, in their order, to the server at *url*.
 
-    To an encoder it is the same request: that answers when it has encoded the pictures.
+    An encoder takes the same request and answers when it has encoded the pictures.
 
     Raises:
         OSError: the server does not answer, or not within *timeout* seconds.
@@ -148,7 +148,7 @@ def post_json(
     """POST *body* to *url*.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: the server does not answer.
 
     """
     return _send("POST", url, json.dumps(body).encode(), headers or {}, timeout)
@@ -164,7 +164,7 @@ def _part(part: str | Picture) -> dict[str, Any]:
 def prefill(
     url: str, prompt: str, *, headers: Mapping[str, str] | None = None, timeout: float = 60.0
 ) -> Answer:
-    """Compute the prompt on a prefill server, whose blocks then wait for their reader."""
+    """Compute the prompt on a prefill server, which keeps the blocks for a reader."""
     return complete(
         url, prompt, max_tokens=1, kv_transfer_params=_REMOTE_DECODE, headers=headers, timeout=timeout
     )

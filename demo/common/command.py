@@ -1,4 +1,4 @@
-"""What ``make demo`` and ``make demo-ec`` have in common: options, signals, exit codes."""
+"""The command line of ``make demo`` and ``make demo-ec``: options, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, NoReturn
 
 from demo.common.console import say
 from demo.common.processes import ChildError
-from demo.steps import StepError
+from demo.common.steps import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def run(program: str, description: str, play: Callable[[bool], None]) -> int:
-    """Parse the arguments, *play* the demo (told whether to stay up at its end), and return the exit code.
+    """Parse the arguments, call *play* with the value of ``--keep``, and return the exit code.
 
-    Exit code 1 and a sentence if a step fails.
+    A failed step prints its error and returns 1; an interrupt returns 130.
     """
     parser = argparse.ArgumentParser(prog=program, description=description)
-    parser.add_argument("--keep", action="store_true", help="stay up for a look around, until Ctrl-C")
+    parser.add_argument("--keep", action="store_true", help="keep everything running until Ctrl-C")
     keep = parser.parse_args().keep
-    # Whoever ends us, the servers have to go too.
+    # The servers must stop however this process is terminated.
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     try:
@@ -32,9 +32,9 @@ def run(program: str, description: str, play: Callable[[bool], None]) -> int:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        say("Stopped; nothing is left running.")
+        say("Stopped; no process is left running.")
         return 130
-    say("Done; nothing is left running.")
+    say("Done; no process is left running.")
     return 0
 
 

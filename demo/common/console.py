@@ -1,11 +1,11 @@
-"""How the demos talk: titles, sentences, metrics, and commands with what they really said."""
+"""Prints what the demos show: headings, paragraphs, metrics, and commands with their real output."""
 
 from __future__ import annotations
 
 import textwrap
 from typing import TYPE_CHECKING
 
-from demo.steps import StepError
+from demo.common.steps import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,48 +18,48 @@ _WIDTH = 100
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line and flush."""
     print(text, flush=True)
 
 
-def title(text: str) -> None:
-    """Begin a step."""
+def heading(text: str) -> None:
+    """Print the heading of a step."""
     say(f"\n━━━ {text}")
 
 
-def words(text: str) -> None:
-    """Say a sentence or two, in lines of a readable width."""
+def paragraph(text: str) -> None:
+    """Print a paragraph, wrapped at 100 columns."""
     say(textwrap.fill(text, _WIDTH))
 
 
-def samples(shown: Iterable[Sample]) -> None:
-    """Show lines of a scrape."""
-    for sample in shown:
+def samples(lines: Iterable[Sample]) -> None:
+    """Print lines of a scrape."""
+    for sample in lines:
         say(f"  {sample}")
 
 
-def output(line: str, text: str) -> None:
-    """Show a command and what it said."""
+def command_output(line: str, text: str) -> None:
+    """Print a command and its output."""
     say(f"$ {line}")
     say(textwrap.indent(text, "  "))
 
 
 def command(agent: Agent, *arguments: str) -> None:
-    """Run agentctl and show what it said.
+    """Run agentctl and print its output.
 
     Raises:
-        StepError: it did not end with 0.
+        StepError: its exit code is not 0.
 
     """
     ran = agent.ctl(*arguments)
     if ran.code != 0:
-        raise StepError(f"{ran.line} ended with {ran.code}: {ran.output}")
-    output(ran.line, ran.output)
+        raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")
+    command_output(ran.line, ran.output)
 
 
-def exported(receiver: Receiver | None, traces: str, trace_id: str, spans: int) -> None:
-    """Say where a trace went, and how much of it."""
+def trace_export(receiver: Receiver | None, traces: str, trace_id: str, spans: int) -> None:
+    """Print where a trace was exported to, and its number of spans."""
     if receiver is None:
-        words(f"It was exported too: search trace {trace_id} in the backend behind {traces}.")
+        paragraph(f"It was exported too: look up trace {trace_id} in the backend at {traces}.")
     else:
-        words(f"The OTLP backend of this demo ({traces}) holds {spans} spans of trace {trace_id}.")
+        paragraph(f"The OTLP backend of this demo ({traces}) holds {spans} spans of trace {trace_id}.")

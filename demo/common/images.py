@@ -1,4 +1,4 @@
-"""Pictures to ask about: noise, so that no two are alike."""
+"""Pictures of random noise, so that no two are equal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Picture:
     """A picture of random pixels; the same for the same *seed*.
 
     Attributes:
-        alias: what the client calls it, so that the server does not recognise it by its pixels; empty for nothing.
+        alias: the client's identifier, which the server uses in place of a hash of the pixels; empty for none.
 
     """
 
@@ -25,7 +25,7 @@ class Picture:
 
     @property
     def uri(self) -> str:
-        """The picture as a PNG in a data URI, as a client puts it into a chat request."""
+        """The picture as a PNG in a data URI."""
         pixels = random.Random(self.seed)
         # Each line of pixels begins with its filter: none.
         lines = b"".join(b"\0" + pixels.randbytes(SIDE * 3) for _ in range(SIDE))

@@ -1,4 +1,4 @@
-"""A network link between two servers that can be held and cut, as real networks are."""
+"""A TCP link between two servers that can be stalled and cut."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LOOK_MILLISECONDS = 20
 class Link:
     """Forwards TCP connections on a port of its own to *port*, both on the loopback interface.
 
-    What comes back from *port* can be held after some bytes: the ends of the connection stay as they are and
-    wait. If *port*'s process dies meanwhile, what was held is lost with it.
+    Bytes returned from *port* can be held after some amount: both ends of the connection stay open and wait.
+    If *port*'s process dies meanwhile, the held bytes are lost.
     """
 
     def __init__(self, port: int, *, sees: Callable[[bytes], None] = lambda _: None) -> None:
-        """Begin to listen; *sees* is told what goes to *port*, before it goes, on the connection's thread."""
+        """Listen; *sees* gets the bytes for *port* before they are forwarded, on the connection's thread."""
         self._target = (_LOOPBACK, port)
         self._sees = sees
         self._lock = threading.Lock()
@@ -44,13 +44,13 @@ class Link:
 
     @property
     def held(self) -> bool:
-        """Whether bytes are waiting in it now."""
+        """Whether bytes are held now."""
         with self._lock:
             return self._held > 0
 
     @property
     def carried(self) -> int:
-        """How many bytes have come back through it."""
+        """Number of bytes returned so far."""
         with self._lock:
             return self._carried
 
@@ -59,29 +59,29 @@ class Link:
         self._target = (_LOOPBACK, port)
 
     def hold(self, after: int) -> None:
-        """Let *after* more bytes come back, over all connections, and then none."""
+        """Return *after* more bytes over all connections, then hold the rest."""
         with self._lock:
             self._left = after
 
     def release(self) -> None:
-        """Let everything through again."""
+        """Forward all held and further bytes."""
         with self._lock:
             self._left = None
 
     def take_down(self) -> None:
-        """Cut all connections, with what is held in them, and take no new ones."""
+        """Close all connections with their held bytes, and refuse new ones."""
         with self._lock:
             self._down = True
             connections = list(self._open)
         _shut(*connections)
 
     def bring_up(self) -> None:
-        """Take connections and let everything through again."""
+        """Accept and forward connections again."""
         with self._lock:
             self._down, self._left = False, None
 
     def close(self) -> None:
-        """Cut all connections and stop listening."""
+        """Close all connections and stop listening."""
         # A plain close would not wake the thread that waits in accept().
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -113,7 +113,7 @@ class Link:
                 thread.start()
 
     def _carry(self, near: socket.socket) -> None:
-        """Forward one connection until one of its ends is gone."""
+        """Forward one connection until either end closes."""
         with near, contextlib.suppress(OSError), socket.create_connection(self._target, 5) as far:
             far.settimeout(None)
             with self._lock:
@@ -144,7 +144,7 @@ class Link:
                         return
 
     def _take(self, wanted: int) -> int:
-        """Return how many of *wanted* bytes may pass now."""
+        """Return how many of *wanted* bytes may be forwarded now."""
         with self._lock:
             allowed = wanted if self._left is None else min(wanted, self._left)
             if self._left is not None:
@@ -153,7 +153,7 @@ class Link:
             return allowed
 
     def _wait(self, far: socket.socket, waiting: int) -> bool:
-        """Keep *waiting* bytes until some may pass; False if the far end is gone first."""
+        """Hold *waiting* bytes until some may be forwarded; return False if the far end closes first."""
         poll = select.poll()
         poll.register(far, select.POLLRDHUP)
         with self._lock:

@@ -1,4 +1,4 @@
-"""A scrape, as a person asks of it: which samples are there, and what do they come to."""
+"""The samples of a scrape, selected and summed by labels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A model small enough for a test: real random weights, a byte-level tokenizer, nothing downloaded.
 
-``python -m demo.common.model DIRECTORY`` writes it. It runs in a process of its own, so that whoever asks for
-a model does not have to import torch.
+``python -m demo.common.model DIRECTORY`` writes it, in a process of its own: callers do not import torch.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# The directory's name carries the recipe: a change of the recipe is a new model.
+# Part of the directory's name: a changed recipe makes a new model.
 _RECIPE = "tiny-llama-1"
 _TEXT = (
     "A penstock is the gate and gauge at the head of a channel: it measures the flow and it regulates it.",
@@ -26,7 +25,7 @@ _TEXT = (
 _BUILD_SECONDS = 300
 
 SEED = 20
-# Larger than usual, so that greedy decoding does not settle on one token and wrong input to it shows.
+# Larger than usual, so that greedy decoding does not repeat one token and wrong input changes the output.
 SPREAD = 0.5
 
 
@@ -34,17 +33,17 @@ def tiny_model(cache: Path) -> Path:
     """Return the directory of the tiny Llama below *cache*; build it at the first call.
 
     Raises:
-        RuntimeError: it could not be built; the text holds what the builder said.
+        RuntimeError: the build failed; the text has the builder's output.
 
     """
     return built(cache / _RECIPE, by="demo.common.model")
 
 
 def built(target: Path, *, by: str) -> Path:
-    """Return *target*, a model's directory; if it is not there, ``python -m BY TARGET`` writes it.
+    """Return *target*, a model's directory; ``python -m BY TARGET`` writes it if it is missing.
 
     Raises:
-        RuntimeError: it could not be built; the text holds what the builder said.
+        RuntimeError: the build failed; the text has the builder's output.
 
     """
     if (target / "config.json").exists():
@@ -102,7 +101,7 @@ def text_config() -> Any:
 
 
 def write(target: Path, *save: Callable[[Path], object]) -> None:
-    """Have all of *save* write to *target*, all at once or not at all."""
+    """Write all of *save* to *target*, atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=".tiny-", dir=target.parent))
     try:

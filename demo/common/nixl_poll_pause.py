@@ -1,4 +1,4 @@
-"""NIXL's agents on a machine of two cores: each has a thread that polls without a pause, and so keeps a core busy while idle."""
+"""A pause between the polls of NIXL agents' progress threads, each of which otherwise keeps a core busy while idle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PAUSE_MICROSECONDS = 1000
 
 @functools.cache
 def pause_progress_threads() -> None:
-    """Let the progress threads of agents that are made from now on sleep between two polls; NIXL's Python API fixes the pause at 0."""
+    """Make the progress threads of new agents sleep 1 ms between polls; NIXL's Python API fixes the pause at 0."""
     from nixl._api import nixl_agent  # noqa: PLC0415  (a second to import)
 
     # nixl._api re-exports the API of whichever CUDA build is installed.
@@ -18,7 +18,7 @@ def pause_progress_threads() -> None:
     base = bindings.nixlAgentConfig
 
     class AgentConfig(base):  # type: ignore[misc, valid-type]
-        """The agent's configuration, whose pause cannot be set to 0."""
+        """The agent's configuration with a minimum pause."""
 
         @property
         def pthrDelay(self) -> int:  # noqa: N802  (NIXL's name)

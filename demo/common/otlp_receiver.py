@@ -1,4 +1,4 @@
-"""A small real trace backend: it takes OTLP over gRPC and keeps the spans in memory."""
+"""A small trace backend: receives OTLP over gRPC and keeps spans in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-# So many spans are kept; the demo makes some dozens, and KEEP=1 may stay up for long.
+# Spans kept; the demo makes some dozens, but KEEP=1 may run for long.
 _MOST_SPANS = 20_000
 
 
@@ -69,7 +69,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
     def Export(  # noqa: N802  (the servicer's name)
         self, request: trace_service_pb2.ExportTraceServiceRequest, _context: grpc.ServicerContext
     ) -> trace_service_pb2.ExportTraceServiceResponse:
-        """Take one call of an exporter."""
+        """Handle one export call."""
         with self._lock:
             self._spans.extend(_spans(request))
             del self._spans[:-_MOST_SPANS]

@@ -1,4 +1,4 @@
-"""Child processes that end with us: each in a process group of its own, with a log file and deadlines."""
+"""Child processes, each in its own process group, with a log file and deadlines."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ChildError(RuntimeError):
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody has now.
+    """Return a free TCP port of the loopback interface.
 
-    It is below those that the kernel hands out, so that nobody gets it by chance until it is used.
+    It is below the kernel's ephemeral range, so that no connection takes it before it is used.
     """
     while True:
         port = 20_000 + secrets.randbelow(12_000)
@@ -37,8 +37,8 @@ def free_port() -> int:
 class Child:
     """A running command; its output goes to *log*.
 
-    It leads a process group of its own: :meth:`stop` ends all of its descendants that stayed in
-    it, and a Ctrl-C on the terminal reaches us only.
+    It leads its own process group: :meth:`stop` ends all descendants in the group, and a Ctrl-C on the
+    terminal does not reach it.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id, which is the group's too."""
+        """The process id, which is also the group's."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the command itself has not ended."""
+        """Whether the command itself is running."""
         return self._process.poll() is None
 
     def signal(self, number: int) -> None:
@@ -110,7 +110,7 @@ class Child:
             time.sleep(_POLL_SECONDS)
 
     def stop(self, seconds: float = 20.0) -> int:
-        """Ask it to end, then end its whole group; return the exit code. Safe to call twice."""
+        """Send SIGTERM, then SIGKILL to the group after *seconds*; return the exit code. Safe to call twice."""
         if self._exit_code is not None:
             return self._exit_code
         # A stopped process does not see SIGTERM.
@@ -129,12 +129,12 @@ class Child:
         self._process.wait()
 
     def kill_all(self) -> None:
-        """``kill -9`` the command and all its descendants, as if the machine were gone."""
+        """``kill -9`` the command and all its descendants, as if the machine had failed."""
         self._signal_group(signal.SIGKILL)
         self._process.wait()
 
     def _signal_group(self, number: int) -> None:
-        # The group outlives its leader as long as one member lives, so its id cannot be anybody else's;
+        # The group outlives its leader while a member lives, so its id is not reused;
         # an empty group whose leader was reaped is gone.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)

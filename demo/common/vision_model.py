@@ -1,7 +1,7 @@
 """A multimodal model small enough for a test: Idefics3 with real random weights, several pictures a request.
 
-``python -m demo.common.vision_model DIRECTORY`` writes it. Of vLLM's multimodal models it is one of the few that take
-several pictures and run without torchvision.
+``python -m demo.common.vision_model DIRECTORY`` writes it. It is one of vLLM's few multimodal models that take several pictures
+and run without torchvision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIDE = 64
 """Pixels of a picture's side."""
 _PATCH, _SHRINK = 8, 2
 _TOKENS_PER_PICTURE = (SIDE // _PATCH) ** 2 // _SHRINK**2
-# A part of a message is a text or a picture, and pictures stay where they are.
+# A message part is text or a picture; pictures keep their position.
 _CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: "
     "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
@@ -35,7 +35,7 @@ def tiny_vision_model(cache: Path) -> Path:
     """Return the directory of the tiny Idefics3 below *cache*; build it at the first call.
 
     Raises:
-        RuntimeError: it could not be built; the text holds what the builder said.
+        RuntimeError: the build failed; the text has the builder's output.
 
     """
     return built(cache / _RECIPE, by="demo.common.vision_model")

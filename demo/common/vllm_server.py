@@ -1,8 +1,8 @@
-"""vLLM's API server, at ease on a machine of two cores.
+"""vLLM's API server with polling intervals for two cores.
 
-``python -m demo.common.vllm_server`` takes the API server's arguments. Some constants of vLLM and NIXL suppose
-that every process has a core of its own; on two cores they turn milliseconds into seconds. They
-are set at import, so that a spawned child, which imports its parent's main module, has them too.
+``python -m demo.common.vllm_server`` takes the API server's arguments. Some constants of vLLM and NIXL assume a core for each
+process; on two cores they turn milliseconds into seconds. They are set at import, so that a spawned child, which imports its
+parent's main module, has them too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _RECHECK_MILLISECONDS = 5
 _SPIN_SECONDS = 0.002
 
 
-def _wait_for_messages_politely() -> None:
-    """Let EngineCore and workers wait for each other's messages without taking the core from the other.
+def _shorten_spinning() -> None:
+    """Make EngineCore and workers yield the core while they wait for each other's messages.
 
-    A reader spins for a second after each message; then it sleeps until somebody rings. The bell is a
-    PUB socket that drops a ring while the one before is still on its way, which on a busy machine happens
-    often; the fallback is to look every five seconds.
+    vLLM's reader spins for a second after each message, then sleeps until a notification. The PUB socket of
+    notifications drops one while another is in flight, often so on a busy machine; the fallback is a poll
+    every five seconds.
     """
     shm_broadcast.SHM_READER_RECHECK_INTERVAL_MS = _RECHECK_MILLISECONDS
     shm_broadcast.SpinCondition = functools.partial(shm_broadcast.SpinCondition, busy_loop_s=_SPIN_SECONDS)
@@ -38,7 +38,7 @@ def main() -> Any:
 
 
 pause_progress_threads()
-_wait_for_messages_politely()
+_shorten_spinning()
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""What every demo begins with: a directory for its files, and an agent with a trace backend."""
+"""A run's directory, and an agent with a trace backend."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """An agent and where its spans go.
+class AgentAndTraces:
+    """An agent and the backend of its spans.
 
     Attributes:
-        traces: the receiver's own endpoint unless one was given.
-        receiver: None where OTEL_EXPORTER_OTLP_ENDPOINT names somebody else's.
+        traces: the OTLP endpoint that spans are exported to.
+        receiver: the demo's own backend; None if OTEL_EXPORTER_OTLP_ENDPOINT is set.
 
     """
 
@@ -34,9 +34,9 @@ class Watch:
 
 @contextmanager
 def run_directory(say: Callable[[str], None]) -> Iterator[tuple[Path, ExitStack]]:
-    """Make a directory for a run's files (sockets, state, logs), and what ends the run's parts before it goes.
+    """Yield a directory for a run's files (sockets, state, logs) and a stack that stops the run's processes.
 
-    The files are removed unless the run fails.
+    Removes the files unless the run fails.
     """
     directory = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
@@ -49,8 +49,8 @@ def run_directory(say: Callable[[str], None]) -> Iterator[tuple[Path, ExitStack]
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def start_watch(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> Watch:
-    """Start an agent and, unless one was named, a backend; *parts* ends them.
+def start_agent(directory: Path, parts: ExitStack, say: Callable[[str], None]) -> AgentAndTraces:
+    """Start an agent and, unless OTEL_EXPORTER_OTLP_ENDPOINT is set, a trace backend; *parts* stops them.
 
     Raises:
         ChildError: the agent did not start.
@@ -67,4 +67,4 @@ def start_watch(directory: Path, parts: ExitStack, say: Callable[[str], None]) -
     parts.callback(agent.stop)
     agent.start()
     say(f"agent: metrics at http://{agent.http}/metrics, admin socket {agent.admin}")
-    return Watch(agent, traces, receiver)
+    return AgentAndTraces(agent, traces, receiver)

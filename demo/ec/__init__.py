@@ -1,1 +1,1 @@
-"""The encoder demo: a real encoder and a real language model; transfers that wait and break."""
+"""The encoder demo: an encoder and a language model; transfers that wait and fail."""

@@ -1,4 +1,4 @@
-"""``python -m demo.ec [--keep]``: what `make demo-ec` runs."""
+"""The encoder demo: ``make demo-ec``, ``python -m demo.ec [--keep]``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import sys
 from demo.common.command import run
 from demo.common.console import say
 from demo.ec.stack import running_ec_stack
-from demo.ec.story import tell
+from demo.ec.story import play
 
 
 def _play(keep: bool) -> None:
     with running_ec_stack(say) as stack:
-        tell(stack, keep=keep)
+        play(stack, keep=keep)
 
 
 if __name__ == "__main__":
-    sys.exit(run("make demo-ec", "Penstock at work on an encoder and a language model.", _play))
+    sys.exit(
+        run(
+            "make demo-ec",
+            "Run Penstock on an encoder and a language model: a transfer, a wait, failures, a policy.",
+            _play,
+        )
+    )

@@ -1,4 +1,4 @@
-"""vLLM servers that move encoder outputs: an encoder, and a language model that takes them from it."""
+"""Configurations of vLLM servers that transfer encoder outputs: an encoder and a language model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def encoder_spec(
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> ServerSpec:
-    """Return an encode-only server that serves its outputs at *port*; *extra* is more of the connector's own configuration."""
+    """Return an encode-only server that serves its outputs at *port*; *extra* is further connector configuration."""
     config = {**_zmq("ec_producer"), "ec_ip": LOOPBACK, "ec_port": port}
     config["ec_connector_extra_config"] = dict(extra or {})
     return _spec(name, config, args, env)
@@ -40,7 +40,7 @@ def language_spec(
     args: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> ServerSpec:
-    """Return a server that asks *producers* (``host:port``) for encoder outputs and encodes what they do not have.
+    """Return a server that loads encoder outputs from *producers* (``host:port``) and encodes what they lack.
 
     Args:
         name: of the server.
@@ -57,7 +57,7 @@ def language_spec(
 
 
 def forget_all(server: Server) -> None:
-    """Empty a server's caches of prompts and encoder outputs, so that the next request is a first one.
+    """Empty a server's caches of prompts and encoder outputs, so that the next request misses both.
 
     The server must have been started by one of the specs here, and serve nothing now.
 

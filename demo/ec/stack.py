@@ -1,4 +1,4 @@
-"""Everything that `make demo-ec` runs: agent, trace backend, an encoder, a language model, and the link between them."""
+"""The processes of ``make demo-ec``: agent, trace backend, encoder, language model, and the link between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from demo.common.link import Link
 from demo.common.processes import free_port
 from demo.common.vision_model import tiny_vision_model
-from demo.common.workspace import run_directory, start_watch
+from demo.common.workspace import run_directory, start_agent
 from demo.ec.servers import encoder_spec, language_spec
 from demo.servers import ROOT, Server
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from demo.common.otlp_receiver import Receiver
     from demo.servers import ServerSpec
 
-# On a busy machine an encoder may take its time to answer, and its death to end its connections.
+# A busy machine may delay an encoder's answers, and the reset of its connections when it dies.
 PATIENCE = {"probe_timeout": 20.0, "start_timeout": 20.0, "idle_timeout": 20.0}
 
 
 def environment(endpoint: str, name: str, role: str) -> dict[str, str]:
-    """Return what Penstock needs to know of a server."""
+    """Return Penstock's environment variables of a server."""
     return {
         "PENSTOCK_ENDPOINT": endpoint,
         "PENSTOCK_SERVER": name,
@@ -37,11 +37,11 @@ def environment(endpoint: str, name: str, role: str) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Encoder:
-    """The encoder's place: a server that can be killed and replaced by another one.
+    """An encoder server that can be killed and replaced.
 
     Attributes:
-        extra: of its connector's configuration.
-        port: where it serves its outputs.
+        extra: further configuration of its connector.
+        port: of its connector, for encoder outputs.
 
     """
 
@@ -58,7 +58,7 @@ class Encoder:
         """Its API, for clients.
 
         Raises:
-            RuntimeError: there is none now.
+            RuntimeError: no encoder is running.
 
         """
         if self._server is None:
@@ -66,7 +66,7 @@ class Encoder:
         return self._server.url
 
     def start(self) -> Server:
-        """Start one, or take the one that was prepared; it may not serve yet."""
+        """Start an encoder, or take the prepared one; it may not be ready yet."""
         if self._next is not None:
             (self.port, self._server), self._next = self._next, None
         else:
@@ -74,18 +74,18 @@ class Encoder:
         return self._server
 
     def prepare(self) -> None:
-        """Start the one that is to come next, at a port of its own, so that nobody has to wait for it then."""
+        """Start the next encoder in advance, on a port of its own."""
         port = free_port()
         self._next = port, Server(self._spec("encoder-next", port), model=self.model, logs=self.logs)
 
     def kill(self) -> None:
-        """``kill -9`` all its processes, as if its machine were gone."""
+        """``kill -9`` all its processes, as if its machine had failed."""
         if self._server is not None:
             self._server.child.kill_all()
             self._server = None
 
     def stop(self) -> None:
-        """End it as one should. Safe to call twice."""
+        """Stop it with SIGTERM. Safe to call twice."""
         if self._next is not None:
             self._next[1].stop()
             self._next = None
@@ -104,8 +104,8 @@ class EcStack:
     """The running parts.
 
     Attributes:
-        link: between language model and encoder; its address is the encoder's for the language model.
-        receiver: None where OTEL_EXPORTER_OTLP_ENDPOINT names somebody else's.
+        link: between language model and encoder; the language model uses its address as the encoder's.
+        receiver: the demo's own backend; None if OTEL_EXPORTER_OTLP_ENDPOINT is set.
 
     """
 
@@ -119,12 +119,12 @@ class EcStack:
 
 @contextmanager
 def running_ec_stack(say: Callable[[str], None]) -> Iterator[EcStack]:
-    """Start all parts, wait until both servers serve, and leave nothing running at the end.
+    """Start all processes, wait until both servers are ready, and stop everything at the end.
 
-    The files of the run (sockets, state, logs) are removed unless it fails.
+    Removes the run's files (sockets, state, logs) unless it fails.
 
     Raises:
-        ChildError: a part did not start.
+        ChildError: a process did not start.
 
     """
     with run_directory(say) as (directory, parts):
@@ -138,14 +138,14 @@ def start_ec_stack(
     *,
     encoder_extra: Mapping[str, Any] | None = None,
 ) -> EcStack:
-    """Start all parts; *parts* ends them. *encoder_extra* is more of the configuration of the encoder's connector.
+    """Start all processes; *parts* stops them. *encoder_extra* is further configuration of the encoder's connector.
 
     Raises:
-        ChildError: a part did not start.
+        ChildError: a process did not start.
 
     """
-    watch = start_watch(directory, parts, say)
-    agent = watch.agent
+    backend = start_agent(directory, parts, say)
+    agent = backend.agent
     model = tiny_vision_model(ROOT / ".cache" / "models")
     encoder = Encoder(agent.endpoint, model, directory, encoder_extra or {})
     parts.callback(encoder.stop)
@@ -163,4 +163,4 @@ def start_ec_stack(
     parts.callback(language.stop)
     for server in (encoder.start(), language):
         server.wait_ready(say=say)
-    return EcStack(agent, watch.traces, watch.receiver, encoder, language, link)
+    return EcStack(agent, backend.traces, backend.receiver, encoder, language, link)

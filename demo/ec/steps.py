@@ -1,6 +1,6 @@
-"""The steps of `make demo-ec`. Each does one thing to the running stack and returns what was seen of it.
+"""The steps of ``make demo-ec``. Each acts on the running stack once and returns what Penstock recorded.
 
-The engine tests run the same steps and look closer.
+The engine tests run the same steps and assert more.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from typing import TYPE_CHECKING, Any
 
 from demo.common.client import chat
 from demo.common.images import Picture
+from demo.common.steps import PROMPT, StepError, backend_spans, until
 from demo.ec.servers import forget_all
-from demo.steps import PROMPT, StepError, backend_spans, until
 
 if TYPE_CHECKING:
-    from demo.common.agent import Ran
+    from demo.common.agent import CommandResult
     from demo.common.client import Answer
     from demo.common.metrics import Sample
     from demo.common.otlp_receiver import Span
     from demo.ec.stack import EcStack
 
 POLICY = "language-default"
-# More than the answers to a few probes, less than one encoder output.
-_INTO_A_TRANSFER = 1000
+# More than the answers to some probes, less than one encoder output.
+_BYTES_BEFORE_HOLD = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Some text and pictures that nobody has seen; *name* is what the client calls the request."""
+    """Text and new pictures; *name* is the client's request id."""
 
     name: str
     parts: tuple[str | Picture, ...]
 
     @classmethod
     def new(cls, pictures: int) -> Question:
-        """Return one with so many pictures."""
+        """Return a question with this number of new pictures."""
         name = f"ask-{uuid.uuid4().hex[:8]}"
         seen = [Picture(f"{name} {number}") for number in range(pictures)]
         return cls(name, (PROMPT, *seen, " What do you see?"))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A request and what the agent has of it.
+class RecordedRequest:
+    """A request and what the agent recorded about it.
 
     Attributes:
         outcome: the ``loadOutcome`` event's body, as ``agentctl -o json`` prints it; empty if there was none.
-        spans: of its trace, as the backend got them; empty where the backend is somebody else's.
+        spans: of its trace, as exported; empty with a foreign backend.
 
     """
 
@@ -63,29 +63,29 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
-    """A request that waited for its transfer while another one was served.
+class DeferredRequest:
+    """A request deferred for its transfer while another one was served.
 
     Attributes:
         gauges: while it waited.
 
     """
 
-    seen: Seen
+    seen: RecordedRequest
     other: Answer
     gauges: tuple[Sample, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class AppliedPolicy:
     """A policy in force on the running language model."""
 
-    ran: Ran
+    ran: CommandResult
     action: tuple[Sample, ...]
 
 
 def encode(stack: EcStack, question: Question) -> None:
-    """Do what a router does first: have the encoder encode the pictures.
+    """Send the question to the encoder, as a router does first.
 
     Raises:
         StepError: it did not answer 200.
@@ -96,11 +96,11 @@ def encode(stack: EcStack, question: Question) -> None:
         raise StepError(f"The encoder answered {answer.status}: {answer.text[:300]}")
 
 
-def good_request(stack: EcStack) -> Seen:
-    """Have two pictures encoded, ask about them, and wait until the trace shows probe and transfer.
+def good_request(stack: EcStack) -> RecordedRequest:
+    """Encode two pictures, ask about them, and wait until the trace shows probes and transfers.
 
     Raises:
-        StepError: a server did not answer 200, or the transfer was not seen.
+        StepError: a server did not answer 200, or the transfer did not appear.
 
     """
     question = Question.new(2)
@@ -112,66 +112,66 @@ def good_request(stack: EcStack) -> Seen:
         lambda: stack.agent.metrics().value("penstock_transfers_total", **_received(stack), result="ok") >= 2,  # noqa: PLR2004
         f"penstock_transfers_total does not count the transfers from {stack.link.address}",
     )
-    return _look(stack, answer, seconds, {"ec.probe", "ec.load"})
+    return _record(stack, answer, seconds, {"ec.probe", "ec.load"})
 
 
-def waiting_request(stack: EcStack) -> Waited:
-    """Ask about a picture whose transfer stands still for a while; meanwhile ask something else.
+def deferred_request(stack: EcStack) -> DeferredRequest:
+    """Ask about a picture whose transfer is held; meanwhile send another request.
 
     Raises:
-        StepError: it did not wait, or the other one did too.
+        StepError: the first was not deferred, or the other one was.
 
     """
     question, other = Question.new(1), Question.new(0)
     encode(stack, question)
     labels = {"reason": "encoder_cache", "server": "language"}
     with ThreadPoolExecutor(1) as sender:
-        stack.link.hold(_INTO_A_TRANSFER)
+        stack.link.hold(_BYTES_BEFORE_HOLD)
         try:
             sent = sender.submit(_timed, stack, question)
-            until(lambda: stack.link.held, "No transfer has begun")
+            until(lambda: stack.link.held, "No transfer has started")
             answered = chat(stack.language.url, other.parts)
             until(
                 lambda: stack.agent.metrics().value("penstock_deferred_requests", **labels) == 1,
-                "penstock_deferred_requests does not show the request that waits",
+                "penstock_deferred_requests does not show the deferred request",
             )
             metrics = stack.agent.metrics()
         finally:
             stack.link.release()
         answer, seconds = sent.result()
     if (answer.status, answered.status) != (HTTPStatus.OK, HTTPStatus.OK):
-        raise StepError(f"The requests were answered {answer.status} and {answered.status} instead of 200.")
+        raise StepError(f"The answers were HTTP {answer.status} and {answered.status} instead of 200.")
     gauges = ("penstock_deferred_requests", "penstock_transfers_in_flight")
-    return Waited(
-        _look(stack, answer, seconds, {"ec.probe", "penstock.deferral", "ec.load"}),
+    return DeferredRequest(
+        _record(stack, answer, seconds, {"ec.probe", "penstock.deferral", "ec.load"}),
         answered,
         tuple(sample for name in gauges for sample in metrics.select(name, server="language")),
     )
 
 
-def broken_request(stack: EcStack) -> tuple[Question, Seen]:
-    """Ask about a picture and ``kill -9`` the encoder in the midst of its transfer.
+def failed_request(stack: EcStack) -> tuple[Question, RecordedRequest]:
+    """Ask about a picture and ``kill -9`` the encoder in the middle of its transfer.
 
     Raises:
-        StepError: nothing was recorded about it.
+        StepError: no trace or outcome was recorded.
 
     """
     question = Question.new(1)
     encode(stack, question)
     with ThreadPoolExecutor(1) as sender:
-        stack.link.hold(_INTO_A_TRANSFER)
+        stack.link.hold(_BYTES_BEFORE_HOLD)
         try:
             sent = sender.submit(_timed, stack, question)
-            until(lambda: stack.link.held, "No transfer has begun")
+            until(lambda: stack.link.held, "No transfer has started")
             stack.encoder.kill()
             answer, seconds = sent.result()
         finally:
             stack.link.release()
-    return question, _look(stack, answer, seconds, {"ec.probe", "ec.load"}, question=question, failed=True)
+    return question, _record(stack, answer, seconds, {"ec.probe", "ec.load"}, question=question, failed=True)
 
 
 def new_encoder(stack: EcStack) -> None:
-    """Start another encoder in the place of the one that was killed.
+    """Start a new encoder in place of the killed one.
 
     Raises:
         ChildError: it does not start.
@@ -181,17 +181,17 @@ def new_encoder(stack: EcStack) -> None:
     stack.link.lead_to(stack.encoder.port)
 
 
-def encoded_here(stack: EcStack, question: Question) -> tuple[int, ...]:
-    """Ask *question* again, of a language model that knows nothing and has no encoder; return the tokens."""
+def encode_locally(stack: EcStack, question: Question) -> tuple[int, ...]:
+    """Ask *question* again with empty caches and no encoder; return the tokens."""
     forget_all(stack.language)
     return chat(stack.language.url, question.parts).tokens
 
 
-def set_policy(stack: EcStack, action: str) -> Changed:
-    """Set what the language model does about a failed load, and wait until the engine has it in force.
+def set_policy(stack: EcStack, action: str) -> AppliedPolicy:
+    """Set the language model's action for failed loads; wait until the engine applies it.
 
     Raises:
-        StepError: the engine did not acknowledge, or the metrics say otherwise.
+        StepError: the engine did not acknowledge, or the metrics show another action.
 
     """
     ran = stack.agent.ctl(
@@ -199,17 +199,17 @@ def set_policy(stack: EcStack, action: str) -> Changed:
         *("--reason", "INC-43: encoders die", "--wait"),
     )
     if ran.code != 0:
-        raise StepError(f"{ran.line} ended with {ran.code}: {ran.output}")
+        raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")
     labels = {"server": "language", "channel": "ec", "action": action}
     until(
         lambda: stack.agent.metrics().value("penstock_policy_action", **labels) == 1,
         f"penstock_policy_action does not say {action} for the language model",
     )
-    return Changed(ran, tuple(stack.agent.metrics().select("penstock_policy_action", **labels)))
+    return AppliedPolicy(ran, tuple(stack.agent.metrics().select("penstock_policy_action", **labels)))
 
 
 def transfers(stack: EcStack) -> tuple[Sample, ...]:
-    """Return what /metrics has about probes and transfers of the language model."""
+    """Return the samples of the language model's probes and transfers."""
     metrics = stack.agent.metrics()
     return (
         *metrics.select("penstock_cache_probes_total", server="language"),
@@ -218,7 +218,7 @@ def transfers(stack: EcStack) -> tuple[Sample, ...]:
 
 
 def failures(stack: EcStack) -> tuple[Sample, ...]:
-    """Return what /metrics has about failed loads and what was done about them."""
+    """Return the samples of failed loads and their outcomes."""
     metrics = stack.agent.metrics()
     names = ("penstock_transfer_failures_total", "penstock_load_outcomes_total")
     return tuple(s for name in names for s in metrics.select(name, server="language", channel="ec"))
@@ -234,7 +234,7 @@ def _timed(stack: EcStack, question: Question) -> tuple[Answer, float]:
     return answer, time.monotonic() - began
 
 
-def _look(
+def _record(
     stack: EcStack,
     answer: Answer,
     seconds: float,
@@ -242,16 +242,20 @@ def _look(
     *,
     question: Question | None = None,
     failed: bool = False,
-) -> Seen:
-    """Wait until the agent has the trace with the *wanted* spans and the request's own, and the outcome if it *failed*."""
+) -> RecordedRequest:
+    """Wait until the agent has the trace with the *wanted* spans and, if it *failed*, the outcome."""
     name = question.name if question is not None else str(answer.body["id"])
     trace = until(
         lambda: _trace_with(stack, name, wanted), f"agentctl trace does not show {wanted} of {name}"
     )
     request_id = next(str(span["requestId"]) for span in trace["spans"] if span["name"] == "penstock.request")
-    outcome = until(lambda: _outcome(stack, request_id), f"No outcome of {name}") if failed else {}
+    outcome = (
+        until(lambda: _outcome(stack, request_id), f"agentctl get events shows no outcome of {name}")
+        if failed
+        else {}
+    )
     spans = backend_spans(stack.agent, stack.receiver, request_id)
-    return Seen(answer, request_id, trace["traceId"], outcome, spans, seconds)
+    return RecordedRequest(answer, request_id, trace["traceId"], outcome, spans, seconds)
 
 
 def _trace_with(stack: EcStack, name: str, wanted: set[str]) -> dict[str, Any] | None:

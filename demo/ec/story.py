@@ -1,4 +1,4 @@
-"""The encoder's demo in words: what is done, the commands, and what they really said."""
+"""The narration of ``make demo-ec``: steps, commands and their real output."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import signal
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from demo.common.console import command, exported, output, samples, say, title, words
+from demo.common.console import command, command_output, heading, paragraph, samples, say, trace_export
+from demo.common.steps import StepError
 from demo.ec.steps import (
-    broken_request,
-    encoded_here,
+    deferred_request,
+    encode_locally,
+    failed_request,
     failures,
     good_request,
     new_encoder,
     set_policy,
     transfers,
-    waiting_request,
 )
-from demo.steps import StepError
 
 if TYPE_CHECKING:
     from demo.ec.stack import EcStack
-    from demo.ec.steps import Seen
+    from demo.ec.steps import RecordedRequest
 
 
-def tell(stack: EcStack, *, keep: bool) -> None:
-    """Go through the steps; with *keep*, then wait for Ctrl-C.
+def play(stack: EcStack, *, keep: bool) -> None:
+    """Run the steps; with *keep*, then wait for Ctrl-C.
 
     Raises:
-        StepError: something did not come out as it should.
+        StepError: a step had an unexpected result.
 
     """
     _good(stack)
@@ -37,81 +37,81 @@ def tell(stack: EcStack, *, keep: bool) -> None:
     _policy(stack)
     _recomputed(stack)
     if keep:
-        _look_around(stack)
+        _keep_running(stack)
 
 
 def _good(stack: EcStack) -> None:
-    title(
-        "(a) A good request: two pictures, encoded by the encoder, their embeddings moved to the language model"
+    heading(
+        "(a) A successful request: two pictures; their embeddings move from the encoder to the language model"
     )
     good = good_request(stack)
-    words("HTTP 200. /metrics counts the questions to the encoder and the transfers, by peer:")
+    paragraph("HTTP 200. /metrics counts the probes of the encoder's cache and the transfers, by peer:")
     samples(transfers(stack))
-    _in_words(stack, good)
+    _explain(stack, good)
 
 
 def _waits(stack: EcStack) -> None:
-    title("(b) A deferral: the network stands still in the middle of a transfer")
-    waited = waiting_request(stack)
-    words(
-        "The request waits, and the scheduler serves another one meanwhile (HTTP 200). While it waits, the gauges say so:"
+    heading("(b) A deferral: the network stalls in the middle of a transfer")
+    waited = deferred_request(stack)
+    paragraph(
+        "The request is deferred, and the scheduler serves another one meanwhile (HTTP 200). The gauges during the wait:"
     )
     samples(waited.gauges)
-    words(f"Then the network goes on: HTTP 200 after {waited.seen.seconds:.1f} s.")
-    _in_words(stack, waited.seen)
+    paragraph(f"The network recovers: HTTP 200 after {waited.seen.seconds:.1f} s.")
+    _explain(stack, waited.seen)
 
 
 def _fails(stack: EcStack) -> None:
-    title("(c) kill -9 of the encoder in the middle of a transfer; the connector's own setting is `fail`")
-    _, broken = broken_request(stack)
+    heading("(c) kill -9 of the encoder in the middle of a transfer; the connector's own setting is `fail`")
+    _, broken = failed_request(stack)
     if broken.answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
         raise StepError(
             f"The client got HTTP {broken.answer.status} instead of 503: {broken.answer.text[:300]}"
         )
-    words(f"The client got HTTP 503 after {broken.seconds:.1f} s, which a router may retry:")
+    paragraph(f"The client got HTTP 503 after {broken.seconds:.1f} s, which a router may retry:")
     say(f"  {broken.answer.body['error']['message']}")
     samples(failures(stack))
-    _in_words(stack, broken)
+    _explain(stack, broken)
 
 
 def _policy(stack: EcStack) -> None:
-    title("(d) The policy is changed on the running language model, while a new encoder starts")
+    heading("(d) A policy is applied to the running language model, while a new encoder starts")
     changed = set_policy(stack, "recompute")
-    output(changed.ran.line, changed.ran.output)
-    words("The engine itself has answered that it is in force. So say the metrics:")
+    command_output(changed.ran.line, changed.ran.output)
+    paragraph("The engine has acknowledged that it is in force. The metrics agree:")
     samples(changed.action)
     new_encoder(stack)
 
 
 def _recomputed(stack: EcStack) -> None:
-    title("(e) The same again: kill -9 of the encoder in the middle of a transfer")
+    heading("(e) The same failure again: kill -9 of the encoder in the middle of a transfer")
     pid = stack.language.child.pid
-    question, broken = broken_request(stack)
+    question, broken = failed_request(stack)
     if broken.answer.status != HTTPStatus.OK:
         raise StepError(
             f"The client got HTTP {broken.answer.status} instead of 200: {broken.answer.text[:300]}"
         )
     if broken.outcome["outcome"] != "recomputed":
         raise StepError(f"The outcome is {broken.outcome['outcome']} instead of recomputed.")
-    if encoded_here(stack, question) != broken.answer.tokens:
-        raise StepError("The answer is not that of a run without a failure.")
-    words(
-        f"The client got HTTP 200: the language model (still pid {pid}) encoded the picture itself. The answer is, "
+    if encode_locally(stack, question) != broken.answer.tokens:
+        raise StepError("The answer differs from that of a run without a failure.")
+    paragraph(
+        f"The client got HTTP 200: the language model (still pid {pid}) encoded the picture itself. The answer equals, "
         "token for token, that of a run without a failure."
     )
     samples(failures(stack))
-    _in_words(stack, broken)
+    _explain(stack, broken)
 
 
-def _in_words(stack: EcStack, seen: Seen) -> None:
+def _explain(stack: EcStack, seen: RecordedRequest) -> None:
     command(stack.agent, "explain", seen.request_id)
     command(stack.agent, "trace", seen.request_id)
-    exported(stack.receiver, stack.traces, seen.trace_id, len(seen.spans))
+    trace_export(stack.receiver, stack.traces, seen.trace_id, len(seen.spans))
 
 
-def _look_around(stack: EcStack) -> None:
+def _keep_running(stack: EcStack) -> None:
     new_encoder(stack)
-    title("Everything stays up until Ctrl-C")
+    heading("Everything keeps running until Ctrl-C")
     say(f"  metrics   curl http://{stack.agent.http}/metrics")
     say(f"  agentctl  .venv/bin/agentctl --address {stack.agent.admin} get engines")
     say(f"  encoder   {stack.encoder.url}/v1/chat/completions")

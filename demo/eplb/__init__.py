@@ -1,1 +1,1 @@
-"""The expert demo: two processes move expert weights through vLLM's balancer."""
+"""The expert demo: two processes move expert weights through vLLM's load balancer."""

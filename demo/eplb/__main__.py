@@ -1,4 +1,4 @@
-"""``make demo-eplb``: two processes really move expert weights through vLLM's own balancer; what Penstock says of it."""
+"""The expert demo, ``make demo-eplb``: two processes move real expert weights through vLLM's load balancer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from demo.common.agent import Agent
 from demo.common.console import say
 from demo.common.otlp_receiver import Receiver
 from demo.common.processes import Child, ChildError, free_port
+from demo.common.steps import StepError, until
 from demo.eplb.weight_maps import Moves, moves_of
 from demo.servers import ROOT
-from demo.steps import StepError, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RANKS = 2
 ASYNCHRONOUS = ("--asynchronous", "--steps", "60", "--interval", "50")
-"""Arguments of ranks that receive layers in a thread: enough steps for all layers, and for one rebalance."""
+"""Arguments of ranks that receive layers in a thread: enough steps for one rebalance of all layers."""
 
 _RUN_SECONDS = 120.0
 _COUNTERS = (
@@ -43,12 +43,12 @@ _COUNTERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One group of ranks that has ended.
+class RanksRun:
+    """A finished group of ranks.
 
     Attributes:
         codes: exit code of each rank.
-        moves: by rank and layer, computed from the files that the ranks wrote; empty unless all ended well.
+        moves: by rank and layer, computed from the files that the ranks wrote; empty unless all exited with 0.
 
     """
 
@@ -58,9 +58,9 @@ class Run:
 
 
 def run_ranks(
-    agent: Agent, out: Path, *arguments: str, dies: int | None = None, server: str = "experts"
-) -> Run:
-    """Run a group of ranks to its end; rank *dies* ends as by ``kill -9`` in the middle of its first transfer.
+    agent: Agent, out: Path, *arguments: str, dying: int | None = None, server: str = "experts"
+) -> RanksRun:
+    """RanksRun a group of ranks to its end; rank *dying* kills itself in the middle of its first transfer.
 
     Raises:
         ChildError: a rank did not end in time.
@@ -81,16 +81,16 @@ def run_ranks(
         for rank in range(RANKS):
             command = [
                 *(sys.executable, "-m", "demo.eplb.rank", "--rank", str(rank), "--ranks", str(RANKS)),
-                *("--port", str(port), "--out", str(out), *arguments, *(["--die"] if rank == dies else [])),
+                *("--port", str(port), "--out", str(out), *arguments, *(["--die"] if rank == dying else [])),
             ]
             child = Child(f"rank {rank}", command, env=environment, cwd=out, log=out / f"rank{rank}.log")
             ended.callback(child.stop)
             children.append(child)
         codes = tuple(child.wait(_RUN_SECONDS) for child in children)
-        if dies is None and any(codes):
+        if dying is None and any(codes):
             bad = next(child for child, code in zip(children, codes, strict=True) if code)
             raise ChildError(f"{bad.name} ended with {bad.wait(0)}; {bad.log}:\n{bad.tail()}")
-    return Run(out, codes, moves_of(out, RANKS) if dies is None else ())
+    return RanksRun(out, codes, moves_of(out, RANKS) if dying is None else ())
 
 
 def rebalances(agent: Agent, server: str = "experts") -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def rebalances(agent: Agent, server: str = "experts") -> list[dict[str, Any]]:
     return [entry for entry in listed["events"] if entry["key"].get("server") == server]
 
 
-def _show(agent: Agent, metrics: Metrics, server: str) -> None:
+def _print_metrics(agent: Agent, metrics: Metrics, server: str) -> None:
     for name in _COUNTERS:
         for sample in metrics.select(name, server=server):
             say(f"  {sample}")
@@ -111,19 +111,19 @@ def _show(agent: Agent, metrics: Metrics, server: str) -> None:
 def _command(agent: Agent, *arguments: str) -> None:
     ran = agent.ctl(*arguments)
     if ran.code != 0:
-        raise StepError(f"{ran.line} ended with {ran.code}: {ran.output}")
+        raise StepError(f"{ran.line} exited with {ran.code}: {ran.output}")
     say(f"$ {ran.line}")
     say(textwrap.indent(ran.output, "  "))
 
 
-def _check(run: Run, events: Sequence[dict[str, Any]]) -> None:
-    """Hold what was told against what really moved."""
+def _verify(run: RanksRun, events: Sequence[dict[str, Any]]) -> None:
+    """Compare the reported layers with the real moves."""
     for event in events:
-        told = event["event"]["eplbRebalance"]["layers"]
+        reported = event["event"]["eplbRebalance"]["layers"]
         rank = int(event["event"].get("rank", 0))
-        for layer, moved in zip(told, run.moves[rank], strict=True):
+        for layer, moved in zip(reported, run.moves[rank], strict=True):
             if int(layer.get("recvCount", 0)) != moved.received:
-                raise StepError(f"rank {rank}, layer {moved.layer}: told {layer}, moved {moved}")
+                raise StepError(f"rank {rank}, layer {moved.layer}: reported {layer}, moved {moved}")
 
 
 def _good(agent: Agent, directory: Path, mode: str, *arguments: str) -> None:
@@ -134,14 +134,16 @@ def _good(agent: Agent, directory: Path, mode: str, *arguments: str) -> None:
         lambda: found if len(found := rebalances(agent, server)) >= RANKS else None,
         "agentctl get events shows no rebalance",
     )
-    _check(run, events)
+    _verify(run, events)
     received = sum(moves.received for rank in run.moves for moves in rank)
-    say(f"{received} experts came from the other rank; every rank's count is what its maps and weights say.")
-    _show(agent, agent.metrics(), server)
+    say(
+        f"{received} experts came from the other rank; the reported counts match each rank's maps and weights."
+    )
+    _print_metrics(agent, agent.metrics(), server)
 
 
-def _traced(receiver: Receiver) -> None:
-    say("\n━━━ The same as traces")
+def _print_traces(receiver: Receiver) -> None:
+    say("\n━━━ The rebalances as traces")
     spans = until(
         lambda: found if len(found := _rebalance_spans(receiver)) > RANKS * 2 else None,
         "the trace backend did not get every eplb.rebalance",
@@ -149,14 +151,14 @@ def _traced(receiver: Receiver) -> None:
     for span in spans:
         say(f"Trace {span.trace_id} in {receiver.endpoint}:")
         for each in receiver.spans(span.trace_id):
-            _span(each)
+            _print_span(each)
 
 
 def _rebalance_spans(receiver: Receiver) -> list[Span]:
     return [span for span in receiver.spans() if span.name == "eplb.rebalance"]
 
 
-def _span(span: Span) -> None:
+def _print_span(span: Span) -> None:
     what = span.attributes
     took = f"{(span.end - span.start) / 1e6:.1f} ms"
     moved = f"{what.get('penstock.experts_received_remotely', 0)} experts from other ranks"
@@ -165,18 +167,18 @@ def _span(span: Span) -> None:
 
 
 def _failed(agent: Agent, directory: Path) -> None:
-    say("\n━━━ Rank 1 dies in the middle of a transfer")
+    say("\n━━━ Rank 1 dying in the middle of a transfer")
     server = "experts-dying"
-    run_ranks(agent, directory / "dying", dies=1, server=server)
+    run_ranks(agent, directory / "dying", dying=1, server=server)
     until(
         lambda: agent.metrics().value("penstock_transfer_failures_total", server=server),
         "penstock_transfer_failures_total does not count the failure",
     )
-    _show(agent, agent.metrics(), server)
+    _print_metrics(agent, agent.metrics(), server)
 
 
 def main() -> int:
-    """Run the demo and return the exit code."""
+    """RanksRun the demo and return the exit code."""
     argparse.ArgumentParser(prog="make demo-eplb", description=__doc__).parse_args()
     directory = Path(tempfile.mkdtemp(prefix="penstock-eplb-"))
     try:
@@ -191,15 +193,15 @@ def main() -> int:
             _good(agent, directory, "synchronously")
             _good(agent, directory, "asynchronously", *ASYNCHRONOUS)
             _failed(agent, directory)
-            _traced(receiver)
+            _print_traces(receiver)
     except (StepError, ChildError, OSError) as error:
         say(f"\nThe demo failed: {error}\nThe logs are in {directory}")
         return 1
     except KeyboardInterrupt:
-        say("Stopped; nothing is left running.")
+        say("Stopped; no process is left running.")
         return 130
     shutil.rmtree(directory, ignore_errors=True)
-    say("\nDone; nothing is left running.")
+    say("\nDone; no process is left running.")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""What vLLM's expert balancer asks of an accelerator, on a machine that has none.
+"""CPU substitutes for the accelerator interface that vLLM's expert balancer uses.
 
-PyTorch's CPU backend has no events and no current stream. Work on the CPU has ended when its call returns, so an event
-that remembers when it was recorded and a CPU stream are all that is missing; vLLM's own code runs unchanged on top.
+PyTorch's CPU backend has no events and no current stream. CPU work is complete when its call returns, so an event that keeps
+its record time and a CPU stream suffice; vLLM's own code runs unchanged.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import torch
 
 
 class HostEvent:
-    """In the place of ``torch.Event``: everything before it is over by the time that it is recorded."""
+    """Replaces ``torch.Event``: all earlier work is complete when it is recorded."""
 
     def __init__(self, **_options: Any) -> None:
         self._recorded = 0.0
 
     def record(self, _stream: Any = None) -> None:
-        """Note the time."""
+        """Keep the current time."""
         self._recorded = time.monotonic()
 
     def wait(self, _stream: Any = None) -> None:
-        """Return: there is nothing to wait for."""
+        """Return at once: the work is complete."""
 
     def synchronize(self) -> None:
-        """Return: there is nothing to wait for."""
+        """Return at once: the work is complete."""
 
     def elapsed_time(self, end: HostEvent) -> float:
         """Return the milliseconds from this event to *end*."""
@@ -39,7 +39,7 @@ def stream() -> Any:
 
 
 def install() -> None:
-    """Put the substitutes into PyTorch, in a process that runs nothing else."""
+    """Install the substitutes in PyTorch, for this whole process."""
     torch.Event = HostEvent
     torch.accelerator.current_stream = lambda *_arguments: stream()
     torch.accelerator.set_stream = lambda _stream: None

@@ -1,7 +1,7 @@
-"""One rank of an expert-parallel group that really moves expert weights: ``python -m demo.eplb.rank``.
+"""One rank of an expert-parallel group that moves real expert weights: ``python -m demo.eplb.rank``.
 
-It builds vLLM's own ``EplbState`` over a group of processes on gloo, with random expert weights, feeds it an uneven load and
-steps it like a model runner does. Before and after it writes what each row holds, so that somebody else can check the moves.
+Builds vLLM's own ``EplbState`` over a gloo process group, with random expert weights, feeds it an uneven load and steps it as a
+model runner does. Writes the content of each row before and after, so that the demo can verify the moves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WIDTHS = (48, 24)
 
 
 class Experts:
-    """A mixture of experts as vLLM's balancer knows one (``MixtureOfExperts``), without the layers that compute."""
+    """A mixture of experts as vLLM's balancer sees it (``MixtureOfExperts``), without layers that compute."""
 
     def __init__(self, layers: int, logical: int, redundant: int, ranks: int, rank: int) -> None:
         self.num_moe_layers = layers
@@ -52,7 +52,7 @@ class Experts:
         ]
 
     def set_eplb_state(self, *_tensors: Any) -> None:
-        """Take the balancer's tensors: there is no router to give them to."""
+        """Ignore the balancer's tensors: there is no router."""
 
 
 def _parse() -> argparse.Namespace:
@@ -72,9 +72,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--asynchronous", action="store_true")
     parser.add_argument("--profile", action="store_true", help="first a profile run, which is no rebalance")
     parser.add_argument("--linger", action="store_true", help="wait for a file 'end' before leaving")
-    parser.add_argument(
-        "--die", action="store_true", help="end as by kill -9 in the middle of the first transfer"
-    )
+    parser.add_argument("--die", action="store_true", help="kill itself in the middle of the first transfer")
     return parser.parse_args()
 
 
@@ -82,7 +80,7 @@ def _state(options: argparse.Namespace, experts: Experts) -> Any:
     parallel = ParallelConfig(tensor_parallel_size=options.ranks, enable_expert_parallel=True)
     parallel.rank = options.rank
     config = VllmConfig(parallel_config=parallel)
-    # Afterwards, because the configuration's own check refuses it on this platform.
+    # Set afterwards: the configuration's validation refuses EPLB on this platform.
     parallel = config.parallel_config
     parallel.enable_eplb = True
     balancing = parallel.eplb_config
@@ -103,7 +101,7 @@ def _state(options: argparse.Namespace, experts: Experts) -> Any:
 
 
 def _start_receiving(state: Any) -> None:
-    """Start vLLM's thread that receives layers, without the device that vLLM would give it."""
+    """Start vLLM's receiving thread with a CPU stream instead of a device."""
 
     def receive() -> None:
         async_worker.transfer_run_periodically(state=state, stream=cpu_device.stream())
@@ -162,5 +160,5 @@ def _wait_for(path: Path, seconds: float = 120.0) -> None:
 
 if __name__ == "__main__":
     main()
-    # What was told last goes with the batch of the next second; a process that ends leaves it one second, which is short on a busy machine.
+    # The last events go with the next second's batch; at exit they have one second, which is short on a busy machine.
     time.sleep(3.0)

@@ -1,4 +1,4 @@
-"""What ranks moved, from the files that they wrote: which expert each row held before and after, and its weights."""
+"""Computes what ranks moved from the files that they wrote: expert and weights of each row, before and after."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Moves:
 
 
 def moves_of(directory: Path, ranks: int) -> tuple[tuple[Moves, ...], ...]:
-    """Compare what each rank wrote before and after, by rank and layer.
+    """Return the moves by rank and layer, from the files before and after.
 
     Raises:
-        ValueError: the weights that a row holds are not those of the expert that the map says.
+        ValueError: the weights of a row are not those of its expert in the map.
 
     """
     return tuple(

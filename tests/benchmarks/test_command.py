@@ -70,7 +70,7 @@ def test_an_area_that_does_not_end_is_killed_with_what_it_started(monkeypatch):
     )
     with child:
         started = int(child.stdout.readline())
-        command._end(child)
+        command._terminate(child)
         assert child.returncode == -signal.SIGKILL
         wait_until(lambda: not _runs(started), "what it started has ended")
 
@@ -92,13 +92,13 @@ def areas(monkeypatch, tmp_path):
     """Measure nothing: each area has the section, or the error, that is in this."""
     found = {}
 
-    def measured(area, *, quick=False):
+    def measure_area(area, *, quick=False):
         del quick
         if isinstance(found[area], Exception):
             raise found[area]
         return found[area]
 
-    monkeypatch.setattr(command, "measured", measured)
+    monkeypatch.setattr(command, "measure_area", measure_area)
     for name in ("RESULTS", "RATIOS", "DOCUMENT"):
         monkeypatch.setattr(command, name, tmp_path / name)
     return found
@@ -118,7 +118,7 @@ def test_an_area_that_fails_keeps_no_other_from_running(areas, capsys):
     told = capsys.readouterr().err
     assert "Not measured: agent" in told
     assert "WORSE scrape: w / p: ratio 5, stored is 1" in told
-    assert "not on both sides" not in told
+    assert "only measured" not in told
 
 
 def test_a_failed_area_keeps_its_stored_ratios(areas):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 
-from benchmarks.load.engines import aside
+from benchmarks.load.engines import idle_priority
 
 
 def test_who_is_aside_runs_where_nobody_else_wants_to():
     """And as before afterwards; one that has ended meanwhile is no error."""
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
-            with aside(process.pid):
+            with idle_priority(process.pid):
                 assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
             assert os.sched_getscheduler(process.pid) == os.SCHED_OTHER
-            with aside(process.pid):
+            with idle_priority(process.pid):
                 process.kill()
                 process.wait()
         finally:

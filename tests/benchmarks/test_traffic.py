@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from benchmarks.load.traffic import Load, Route, Seen, drive, meanwhile
+from benchmarks.load.traffic import Latencies, Load, Route, drive, run_under_load
 
 
 class Streams:
@@ -148,12 +148,12 @@ def test_traffic_goes_on_while_something_else_is_done():
         return await streams.serve(request)
 
     with serving(count) as url:
-        meanwhile(Route(url), LOAD, work)
+        run_under_load(Route(url), LOAD, work)
     assert len(streams.bodies) > 2 * LOAD.requests
     assert (streams.most, streams._open) == (LOAD.clients, 0)
 
 
 def test_gaps_of_answers_that_came_at_once():
     """A client that was starved has seen none; that is no error, and no zero to divide by."""
-    assert Seen().gap(50) == Seen().gap(99) == pytest.approx(0.1)
-    assert Seen(gaps=[0.001, 0.003]).gap(50) == pytest.approx(2.0)
+    assert Latencies().gap(50) == Latencies().gap(99) == pytest.approx(0.1)
+    assert Latencies(gaps=[0.001, 0.003]).gap(50) == pytest.approx(2.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.common.client import prefill_decode
-from demo.steps import PROMPT, until
+from demo.common.steps import PROMPT, until
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.engine.stacks import CALLER_SPAN
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.steps import PROMPT
+from demo.common.steps import PROMPT
 from tests.support.engine.bench import new_name
 from tests.support.kv import extra_connectors
 from tests.support.kv.extra_connectors import vllm_counters

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
-from demo.steps import PROMPT
+from demo.common.steps import PROMPT
 from tests.support.engine.bench import new_name
 from tests.support.kv.extra_connectors import needs_extra_connectors, vllm_counters
 from tests.support.kv.lmcache import CHUNK, CacheServer

@@ -11,8 +11,8 @@ from penstock.proto.v1 import common_pb2 as c
 
 from demo.common.agent import Agent
 from demo.common.processes import free_port
+from demo.common.steps import PROMPT, until
 from demo.servers import LOOPBACK
-from demo.steps import PROMPT, until
 from tests.support.agent.agent import short_directory
 from tests.support.engine.bench import AgentBench, new_name
 from tests.support.kv.extra_connectors import needs_extra_connectors, vllm_counters

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.steps import bad_request, good_request, set_policy, until
+from demo.common.steps import until
+from demo.steps import bad_request, good_request, set_policy
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.engine.stacks import CALLER_SPAN, forget_policy, named
 

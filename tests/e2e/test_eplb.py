@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from demo.common.agent import Agent
+from demo.common.steps import until
 from demo.eplb.__main__ import ASYNCHRONOUS, RANKS, rebalances, run_ranks
-from demo.steps import until
 from tests.support.agent.agent import short_directory
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
-from demo.steps import until
+from demo.common.steps import until
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.kv.bench import DECODE
 
@@ -34,8 +34,8 @@ def _good(kv: Bench) -> Prefilled:
 @pytest.mark.parametrize(
     ("mode", "number"),
     [
-        ("handshake", c.FAILURE_MODE_HANDSHAKE),
-        ("setup", c.FAILURE_MODE_SETUP),
+        pytest.param("handshake", c.FAILURE_MODE_HANDSHAKE, marks=pytest.mark.long),
+        pytest.param("setup", c.FAILURE_MODE_SETUP, marks=pytest.mark.long),
         ("transfer", c.FAILURE_MODE_TRANSFER),
         ("exception", c.FAILURE_MODE_EXCEPTION),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from penstock.proto.v1 import common_pb2 as c
 
-from demo.steps import until
+from demo.common.steps import until
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.kv.peers import garbled, impostor, stopped, with_hash
 

@@ -9,7 +9,7 @@ from penstock.proto.v1 import common_pb2 as c
 from penstock.proto.v1 import events_pb2 as e
 
 from demo.common.client import complete
-from demo.steps import until
+from demo.common.steps import until
 from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.kv.peers import LEASE_SECONDS
 

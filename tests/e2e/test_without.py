@@ -11,8 +11,8 @@ import pytest
 
 from demo.common.client import complete, prefill_decode
 from demo.common.model import tiny_model
+from demo.common.steps import PROMPT
 from demo.servers import ROOT, Server, ServerSpec
-from demo.steps import PROMPT
 from tests.support.agent.agent import short_directory
 
 if TYPE_CHECKING:

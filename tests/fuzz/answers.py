@@ -14,10 +14,10 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from penstock.agent.admin.calls import events, requests
 from penstock.agent.admin.calls.engines import list_engines
 from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.peers import COUNTED, last_failures, peer_summaries
+from penstock.agent.admin.support.peers import PEER_METRICS, last_failures, peer_summaries
 from penstock.agent.admin.support.targets import selection_of
 from penstock.agent.ctl.commands import describe, get_requests
-from penstock.agent.ctl.diagnosis.agent_checks import examine
+from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.render import output, rows
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.ctl.top.view import AgentState as TopSample
@@ -28,7 +28,7 @@ from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
-from penstock.agent.traces.query.explain import explain
+from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.query.trace import get_trace
 from penstock.agent.traces.spans.sdk_spans import SpanConverter
 from penstock.proto.v1 import admin_pb2 as admin
@@ -86,7 +86,7 @@ class Answers:
         try:
             tree = get_trace(self._reader, name)
             shown(tree)
-            sentences = explain(self._reader, name)
+            sentences = explain_request(self._reader, name)
         except NotFoundError:
             return
         list(map(output.printable, tree_lines(tree)))
@@ -106,7 +106,9 @@ class Answers:
         )
         engines = finished(list_engines(context, admin.ListEnginesRequest()))  # type: ignore[arg-type]
         peers = admin.ListPeersResponse(
-            peers=peer_summaries(fold.engines(COUNTED), registry.engines(), last_failures(self._reader), {})
+            peers=peer_summaries(
+                fold.engines(PEER_METRICS), registry.engines(), last_failures(self._reader), {}
+            )
         )
         deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100)
         shown(engines, rows.engines(engines.engines, self._now))
@@ -114,7 +116,7 @@ class Answers:
         shown(deferred, get_requests.rows(deferred.requests, self._now))
         status = admin.AgentStatus()
         status.now.FromNanoseconds(int(self._now * 1e9))
-        examine(status, engines.engines, self._now)
+        check_agent(status, engines.engines, self._now)
         for engine in engines.engines:
             list(describe.description(engine, admin.EffectivePolicy(), list(peers.peers), self._now))
         history = History()

@@ -22,7 +22,7 @@ from penstock.agent.metrics.gatherer import Gatherer
 from penstock.agent.model import LoggedBatch, Source
 from penstock.agent.sources.registry import Registry
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.proto.v1.ingest_pb2 import Batch, Hello
 
@@ -98,7 +98,7 @@ class Target:
         limits = AssemblyLimits()
         assembler = Assembler(
             {SOURCE.epoch: SOURCE}.get,
-            recall=lambda key, logged: recall(
+            find_finished=lambda key, logged: find_finished_request(
                 reader, key, logged, sample_ratio=lambda _source: 1.0, limits=limits
             ),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,11 +38,17 @@ class Book:
         batch = fill(Batch(epoch=source.epoch, seq=watermark + 1, **fields), entries)
         await self.journal.append(source, batch, batch.SerializeToString())
 
-    async def tell(self, *stories: Iterable[tuple[Source, Event | TransferSample]]) -> None:
-        """Append one batch for each entry."""
-        for story in stories:
-            for source, entry in story:
-                await self.add(source, entry)
+    async def append(self, *stories: Iterable[tuple[Source, Event | TransferSample]]) -> None:
+        """Append one batch for each entry, all in one commit where the writer can."""
+        watermarks: dict[int, int] = {}
+        appends = []
+        for source, entry in chain(*stories):
+            if source.epoch not in watermarks:
+                watermarks[source.epoch] = await self.journal.open_source(source)
+            watermarks[source.epoch] += 1
+            batch = fill(Batch(epoch=source.epoch, seq=watermarks[source.epoch]), [entry])
+            appends.append((source, batch, batch.SerializeToString()))
+        await asyncio.gather(*(self.journal.append(*append) for append in appends))
 
     async def reopen(self) -> None:
         """Close the journal and open it again, as a restart does."""

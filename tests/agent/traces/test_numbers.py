@@ -323,7 +323,7 @@ def in_order(rows):
 )  # fmt: skip
 @settings(max_examples=RANDOM_LOGS, deadline=None)
 def test_whatever_an_engine_sends_adds_up(rows):
-    """Any times, in any order, cut into chapters in any way."""
+    """Any times, in any order, cut into segments in any way."""
     log = Log()
     for (teller, entry), (_, pause) in zip(in_order([row for row, _ in rows]), rows, strict=True):
         if teller is None:
@@ -336,7 +336,7 @@ def test_whatever_an_engine_sends_adds_up(rows):
 @given(st.permutations([*prefill_story(), *failed_story()]), st.data())
 @settings(max_examples=RANDOM_LOGS // 3, deadline=None)
 def test_the_stories_of_every_day_add_up_in_any_order(entries, data):
-    """Cut into chapters in any way; the engine may be lost in between and come back."""
+    """Cut into segments in any way; the engine may be lost in between and come back."""
     log = Log()
     at = data.draw(st.integers(0, len(entries)))
     for index, (teller, entry) in enumerate(in_order(entries)):

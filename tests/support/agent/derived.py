@@ -12,11 +12,11 @@ from penstock.agent.journal.index_keys import request_ids
 from penstock.agent.journal.reader import Reader
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.assembly.segments import EngineLoss
 from penstock.agent.traces.query import search
-from penstock.agent.traces.query.explain import sentences
+from penstock.agent.traces.query.explain import request_sentences
 from penstock.agent.traces.spans.entries import request_entries
 from penstock.proto.v1.ingest_pb2 import Batch
 
@@ -47,7 +47,7 @@ class Told:
             for request_id in request_ids(BatchColumns(batch)):
                 self._naming[request_id].append(each)
         self.spans = self._spans()
-        self.sentences = [text for story in self._stories() for text in sentences(story)]
+        self.sentences = [text for story in self._stories() for text in request_sentences(story)]
         self.fold = Aggregator()
         for each, batch in zip(logged, self._batches, strict=True):
             self.fold.apply(sources[each.epoch], BatchColumns(batch))
@@ -73,7 +73,7 @@ class Told:
         return [span for span in self.spans if span.name == name]
 
     def _spans(self) -> list[Span]:
-        assembler = Assembler(self._sources.get, recall=self._recall)
+        assembler = Assembler(self._sources.get, find_finished=self._recall)
         finished = [item for each in self._logged for item in assembler.apply(each)]
         if self._logged:
             finished += assembler.advance(self._logged[-1].received_unix_nano + _LATER)
@@ -81,7 +81,9 @@ class Told:
 
     def _recall(self, key: RequestKey, logged: LoggedBatch) -> FinishedRequest | None:
         reader: Any = self
-        return recall(reader, key, logged, sample_ratio=lambda _source: 1.0, limits=AssemblyLimits())
+        return find_finished_request(
+            reader, key, logged, sample_ratio=lambda _source: 1.0, limits=AssemblyLimits()
+        )
 
     def _stories(self) -> list[RequestTrace]:
         gathered: dict[RequestKey, search._Entries] = {}
@@ -100,7 +102,7 @@ class Told:
                     )
         reader: Any = self
         stories = (
-            search._story(reader, key, found, endings, asked=True, cut=False)
+            search._request_trace(reader, key, found, endings, requested=True, truncated=False)
             for key, found in gathered.items()
         )
         return [story for story in stories if story.facts.own]

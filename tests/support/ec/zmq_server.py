@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from demo.common.client import chat
 from demo.common.link import Link
+from demo.common.steps import until
 from demo.common.vision_model import tiny_vision_model
 from demo.ec.servers import PICTURES_PER_REQUEST, language_spec
 from demo.ec.stack import PATIENCE, environment
 from demo.servers import ROOT, Server
-from demo.steps import until
 from tests.support.ec.bench import Ask, EcBench, new_picture
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import grpc
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
 
-from demo.steps import until
+from demo.common.steps import until
 from tests.support.policy.policies import document
 
 if TYPE_CHECKING:
@@ -27,6 +27,14 @@ _MOST_EVENTS = 10_000
 def new_name(kind: str) -> str:
     """Return a client's name for a request; part of vLLM's internal id of it."""
     return f"{kind}{uuid.uuid4().hex[:12]}"
+
+
+def wait_known(agent: Agent, server: str) -> None:
+    """Wait until the agent knows the engine of *server*, which may serve before."""
+    until(
+        lambda: agent.metrics().select("penstock_engine_info", server=server),
+        f"{server} is unknown to the agent",
+    )
 
 
 class AgentBench:
@@ -100,6 +108,7 @@ class AgentBench:
 
     def enforce(self, **spec: Any) -> None:
         """Set the policy, and wait until it is in force."""
+        wait_known(self.agent, self.server)
         manifest = document(self.policy, **{"selector": {"matchLabels": self.labels}, **spec})
         applied = self.admin.ApplyPolicy(
             admin.ApplyPolicyRequest(manifest_json=json.dumps(manifest), author="tests", all=True),

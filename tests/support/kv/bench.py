@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from demo.common.client import complete, prefill
 from demo.common.processes import free_port
+from demo.common.steps import PROMPT
 from demo.servers import LOOPBACK
-from demo.steps import PROMPT
 from tests.support.engine.bench import AgentBench, new_name
 from tests.support.kv.client import stream
 

@@ -12,8 +12,8 @@ from demo.common.agent import Agent
 from demo.common.client import complete, fetch, post
 from demo.common.metrics import Metrics
 from demo.common.model import tiny_model
+from demo.common.steps import PROMPT
 from demo.servers import ROOT, Server, ServerSpec
-from demo.steps import PROMPT
 from tests.support.agent.agent import short_directory
 from tests.support.engine.bench import AgentBench
 from tests.support.engine.pairs import penstock_env

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from demo.common.agent import Agent
 from demo.common.client import Answer, complete, fetch, post
 from demo.common.metrics import Metrics
-from demo.steps import until
+from demo.common.steps import until
 from tests.support.agent.agent import short_directory
 from tests.support.engine.bench import AgentBench
 

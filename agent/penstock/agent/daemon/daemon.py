@@ -31,7 +31,7 @@ from penstock.agent.policy.store import AuditLimit, PolicyDatabase, PolicyStore
 from penstock.agent.server import Certificates, GrpcServer, HttpServer, TcpAddress, allow_files
 from penstock.agent.sources import EngineOwners, Registry
 from penstock.agent.state import StateDirectory, identity, spoils_a_start, words_of
-from penstock.agent.traces.export import ExportStatus, TraceExporter, unreachable
+from penstock.agent.traces.export import ExportStatus, TraceExporter, probe_endpoint
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
 
@@ -184,7 +184,7 @@ class Daemon:
                 retirement=retirement,
                 state_dir=place.path,
                 stopping=self._stopping,
-                try_backend=lambda: unreachable(self._config.export),
+                try_backend=lambda: probe_endpoint(self._config.export),
                 statuses=(self._describe, *([policies.files.describe] if policies.files else [])),
             )
         )

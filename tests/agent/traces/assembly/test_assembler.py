@@ -11,9 +11,9 @@ from penstock.agent.journal.batch_parser import parse
 from penstock.agent.traces.assembly import assembler as assemble
 from penstock.agent.traces.assembly import segments
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits
-from penstock.agent.traces.spans import ids, semconv, standalone_spans
+from penstock.agent.traces.spans import ids, semconv
 from penstock.agent.traces.spans.model import SampleEntry
 from penstock.proto.v1 import common_pb2
 
@@ -46,7 +46,7 @@ STORIES = [*prefill_story(), *failed_story(), (PREFILL_CORE, closed("other-eeeee
 
 
 class Fold:
-    """An assembler over a log in memory, whose recall looks into that log."""
+    """An assembler over a log in memory, which looks up finished requests in that log."""
 
     def __init__(
         self, log: Log, ratio: float = 1.0, limits: AssemblyLimits | None = None, delivered: int = 0
@@ -56,16 +56,18 @@ class Fold:
         self.ratio = ratio
         self.assembler = Assembler(
             self.source,
-            recall=self.recall,
+            find_finished=self.look_up,
             sample_ratio=lambda _source: ratio,
             limits=self.limits,
             delivered=delivered,
         )
         self.finished = []
 
-    def recall(self, key, logged):
+    def look_up(self, key, logged):
         """Look into the log as the export looks into the journal."""
-        return recall(self, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits)
+        return find_finished_request(
+            self, key, logged, sample_ratio=lambda _source: self.ratio, limits=self.limits
+        )
 
     def request_batches(self, request_id, before, allowance):
         """Do what the journal's reader does, for all requests."""
@@ -383,7 +385,7 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
     log = Log()
     bad = closed("bad-aaaaaaaa")
     log.add(DECODE_CORE, closed("first-cccccccc"), bad, closed("last-bbbbbbbb"))
-    module = {"standalone_spans": standalone_spans, "entry_time": segments}.get(part, assemble)
+    module = segments if part == "entry_time" else assemble
     original = getattr(module, part)
 
     def broken(about, *args, **kwargs):
@@ -392,7 +394,7 @@ def test_an_entry_that_no_span_can_be_made_of_costs_itself(monkeypatch, part):
         return original(about, *args, **kwargs)
 
     monkeypatch.setattr(module, part, broken)
-    monkeypatch.setattr(standalone_spans, "KINDS", {*standalone_spans.KINDS, "request_closed"})
+    monkeypatch.setattr(assemble, "STANDALONE_KINDS", {*assemble.STANDALONE_KINDS, "request_closed"})
     errors = []
     assembler = Assembler(SOURCES.get, on_error=errors.append)
     finished = assembler.apply(log.batches[0]) + assembler.advance(log.now + 10 * GRACE)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
-from penstock.agent.traces.assembly.sampling import SamplingDecision, decide, in_ratio
+from penstock.agent.traces.assembly.sampling import SamplingDecision, in_ratio, sample_trace
 from penstock.agent.traces.spans.ids import TraceContext
 
 LOW = "0" * 32
@@ -33,9 +33,9 @@ def caller(*, sampled: bool) -> TraceContext:
         (LOW, caller(sampled=False), 1.0, True, SamplingDecision(keep=True, forced=True)),
     ],
 )
-def test_decide(trace_id, context, ratio, notable, expected):
+def test_sample_trace(trace_id, context, ratio, notable, expected):
     """Failed ones are always kept; the caller's no and the ratio's no drop the good ones."""
-    assert decide(trace_id, context, ratio, notable=notable) == expected
+    assert sample_trace(trace_id, context, ratio, notable=notable) == expected
 
 
 @given(st.integers(1, (1 << 128) - 1), st.floats(0, 1))

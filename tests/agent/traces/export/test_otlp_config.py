@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from opentelemetry.util.re import parse_env_headers
 from penstock.agent.errors import ConfigError
-from penstock.agent.traces.export.endpoint import grpc_target
-from penstock.agent.traces.export.otlp_config import ExportSettings
+from penstock.agent.traces.export.otlp_config import ExportSettings, grpc_target
 
 URL = "http://collector:4317"
 
@@ -169,4 +168,4 @@ def test_headers_that_the_exporter_takes(text, caplog):
 )
 def test_a_password_in_the_endpoint_is_not_shown(endpoint, shown):
     """Neither in the status nor in an error."""
-    assert ExportSettings(endpoint).shown == shown
+    assert ExportSettings(endpoint).shown_endpoint == shown

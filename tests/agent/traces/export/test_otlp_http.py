@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import aiohttp
-from penstock.agent.traces.export.otlp_http import whole
+from penstock.agent.traces.export.otlp_http import read_all
 
 
 @asynccontextmanager
@@ -31,7 +31,7 @@ async def test_an_answer_that_comes_in_pieces_is_read_whole():
     """Half of a partial success is none: the spans that it rejects would be counted as delivered."""
     go_on = asyncio.Event()
     async with answer_in_two(go_on) as content:
-        reading = asyncio.ensure_future(whole(content, 100))
+        reading = asyncio.ensure_future(read_all(content, 100))
         done, _ = await asyncio.wait({reading}, timeout=0.05)
         assert not done
         go_on.set()
@@ -42,5 +42,5 @@ async def test_an_answer_without_an_end_is_cut():
     """As much as is wanted, without waiting for more."""
     go_on = asyncio.Event()
     async with answer_in_two(go_on) as content:
-        assert await whole(content, 2) == b"ab"
+        assert await read_all(content, 2) == b"ab"
         go_on.set()

@@ -8,7 +8,7 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.traces.export.otlp_status import ExportError, ExportStatusCode, of_grpc, of_http
+from penstock.agent.traces.export.otlp_status import ExportError, ExportStatusCode, grpc_error, http_error
 
 NOW = 1_750_000_000.0
 
@@ -26,13 +26,13 @@ def trailers(seconds: int) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
 def test_grpc_codes(code):
     """The specification's retryable ones and the configuration's are waited out, one is about the data."""
-    doubtful = {"UNKNOWN", "ALREADY_EXISTS", "FAILED_PRECONDITION", "INTERNAL"}
+    ambiguous = {"UNKNOWN", "ALREADY_EXISTS", "FAILED_PRECONDITION", "INTERNAL"}
     expected = (
-        ExportStatusCode.REFUSED
+        ExportStatusCode.PERMANENT
         if code.name == "INVALID_ARGUMENT"
-        else ExportStatusCode.DOUBTFUL if code.name in doubtful else ExportStatusCode.RETRY
+        else ExportStatusCode.AMBIGUOUS if code.name in ambiguous else ExportStatusCode.RETRY
     )  # fmt: skip
-    assert of_grpc(code, "why") == ExportError(f"{code.name}: why", expected)
+    assert grpc_error(code, "why") == ExportError(f"{code.name}: why", expected)
 
 
 @pytest.mark.parametrize(
@@ -48,45 +48,45 @@ def test_grpc_codes(code):
 )
 def test_a_message_that_is_too_large_is_refused(code, details):
     """It is never waited out, whatever code the backend's library has for it."""
-    assert of_grpc(grpc.StatusCode[code], details).fate is ExportStatusCode.REFUSED
+    assert grpc_error(grpc.StatusCode[code], details).code is ExportStatusCode.PERMANENT
 
 
 def test_a_message_that_is_too_large_over_http():
     """A gateway says 429 for what its gRPC server has refused."""
     text = b"grpc: received message after decompression larger than max (15728641 vs. 15728640)"
-    error = of_http(429, {}, text, 0)
+    error = http_error(429, {}, text, 0)
     assert error is not None
-    assert error.fate is ExportStatusCode.REFUSED
+    assert error.code is ExportStatusCode.PERMANENT
 
 
 def test_grpc_details():
     """A RetryInfo says how long; a backend that is full and does not say is waited for, too."""
     exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
     for busy in ("data refused due to high memory usage", "the rate exceeds the maximum"):
-        assert of_grpc(exhausted, busy).fate is ExportStatusCode.RETRY
-    assert of_grpc(exhausted, "", trailers(7)) == ExportError(
+        assert grpc_error(exhausted, busy).code is ExportStatusCode.RETRY
+    assert grpc_error(exhausted, "", trailers(7)) == ExportError(
         "RESOURCE_EXHAUSTED: ", ExportStatusCode.RETRY, 7
     )
-    assert of_grpc(exhausted, "", trailers(86_400)).wait == 300
-    assert of_grpc(exhausted, "", trailers(-5)).wait == 0
-    assert of_grpc(grpc.StatusCode.UNAVAILABLE, "", trailers(2)).wait == 2
-    assert len(of_grpc(grpc.StatusCode.INTERNAL, "x" * 10_000).text) == 300
+    assert grpc_error(exhausted, "", trailers(86_400)).wait == 300
+    assert grpc_error(exhausted, "", trailers(-5)).wait == 0
+    assert grpc_error(grpc.StatusCode.UNAVAILABLE, "", trailers(2)).wait == 2
+    assert len(grpc_error(grpc.StatusCode.INTERNAL, "x" * 10_000).text) == 300
 
 
 @pytest.mark.parametrize(
-    ("status", "fate"),
+    ("status", "code"),
     [
-        (400, ExportStatusCode.REFUSED), (413, ExportStatusCode.REFUSED), (422, ExportStatusCode.REFUSED),
+        (400, ExportStatusCode.PERMANENT), (413, ExportStatusCode.PERMANENT), (422, ExportStatusCode.PERMANENT),
         (401, ExportStatusCode.RETRY), (403, ExportStatusCode.RETRY), (404, ExportStatusCode.RETRY), (429, ExportStatusCode.RETRY), (301, ExportStatusCode.RETRY),
         (502, ExportStatusCode.RETRY), (503, ExportStatusCode.RETRY), (504, ExportStatusCode.RETRY), (100, ExportStatusCode.RETRY),
-        (500, ExportStatusCode.DOUBTFUL), (501, ExportStatusCode.DOUBTFUL), (418, ExportStatusCode.DOUBTFUL),
+        (500, ExportStatusCode.AMBIGUOUS), (501, ExportStatusCode.AMBIGUOUS), (418, ExportStatusCode.AMBIGUOUS),
     ],
 )  # fmt: skip
-def test_http_statuses(status, fate):
+def test_http_statuses(status, code):
     """Likewise; 2xx is no error."""
-    assert of_http(status, {}, b"why", NOW) == ExportError(f"HTTP {status}: why", fate)
-    assert of_http(200, {}, b"", NOW) is None
-    assert of_http(202, {}, b"", NOW) is None
+    assert http_error(status, {}, b"why", NOW) == ExportError(f"HTTP {status}: why", code)
+    assert http_error(200, {}, b"", NOW) is None
+    assert http_error(202, {}, b"", NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_http_statuses(status, fate):
 )  # fmt: skip
 def test_retry_after(text, wait):
     """Seconds or a date; never longer than five minutes, never an error."""
-    error = of_http(503, {"Retry-After": text}, b"", NOW)
+    error = http_error(503, {"Retry-After": text}, b"", NOW)
     assert error is not None
     assert error.wait == wait
 
@@ -108,11 +108,11 @@ def test_a_protobuf_answer_tells_its_message():
     """A google.rpc.Status, as the specification says."""
     body = Status(message="span without a name").SerializeToString()
     headers = {"Content-Type": "application/x-protobuf"}
-    assert of_http(400, headers, body, NOW) == ExportError(
-        "HTTP 400: span without a name", ExportStatusCode.REFUSED
+    assert http_error(400, headers, body, NOW) == ExportError(
+        "HTTP 400: span without a name", ExportStatusCode.PERMANENT
     )
-    assert of_http(400, headers, b"\xff\xff", NOW) == ExportError(
-        "HTTP 400: an answer that cannot be read", ExportStatusCode.REFUSED
+    assert http_error(400, headers, b"\xff\xff", NOW) == ExportError(
+        "HTTP 400: unreadable answer", ExportStatusCode.PERMANENT
     )
 
 
@@ -123,7 +123,7 @@ def test_a_protobuf_answer_tells_its_message():
 )
 def test_no_answer_is_an_exception(status, headers, body):
     """Whatever comes, the wait and the text are bounded."""
-    error = of_http(status, headers, body, NOW)
+    error = http_error(status, headers, body, NOW)
     if error is not None:
         assert 0 <= error.wait <= 300
         assert len(error.text) <= 300
@@ -132,5 +132,5 @@ def test_no_answer_is_an_exception(status, headers, body):
 @given(st.binary(max_size=100))
 def test_no_trailer_is_an_exception(value):
     """Likewise over gRPC."""
-    error = of_grpc(grpc.StatusCode.UNAVAILABLE, "", [("grpc-status-details-bin", value)])
+    error = grpc_error(grpc.StatusCode.UNAVAILABLE, "", [("grpc-status-details-bin", value)])
     assert 0 <= error.wait <= 300

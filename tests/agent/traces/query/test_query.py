@@ -7,7 +7,7 @@ from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.errors import NotFoundError
 from penstock.agent.journal.reader import Reader
 from penstock.agent.traces.query import search
-from penstock.agent.traces.query.explain import explain
+from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.query.trace import get_trace
 from penstock.agent.traces.spans import ids, semconv
 from penstock.proto.v1 import common_pb2
@@ -50,7 +50,7 @@ def trace_of(book, text):
 def sentences_of(book, text):
     """Ask for an explanation."""
     with book.journal.reader() as reader:
-        return list(explain(reader, text).sentences)
+        return list(explain_request(reader, text).sentences)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def sentences_of(book, text):
 )
 async def test_any_name_finds_both_sides(book, text):
     """Internal and external ids, what the client sent, prefixes and the trace id lead to one tree."""
-    await book.tell(
+    await book.append(
         prefill_story(), decode_story(), [(DECODE_CORE, closed(OTHER, external_request_id="other"))]
     )
     trace = trace_of(book, text)
@@ -78,7 +78,7 @@ async def test_any_name_finds_both_sides(book, text):
 
 async def test_parents_come_before_children(book):
     """The asked request comes first, each span after its parent, and the tree is whole."""
-    await book.tell(prefill_story(), failed_story())
+    await book.append(prefill_story(), failed_story())
     trace = trace_of(book, DECODE)
     seen = set()
     for span in trace.spans:
@@ -90,7 +90,7 @@ async def test_parents_come_before_children(book):
 
 async def test_a_span_as_the_wire_has_it(book):
     """Attributes are text, kind and status are words, links keep what they lead to."""
-    await book.tell(failed_story())
+    await book.append(failed_story())
     load = next(span for span in trace_of(book, DECODE).spans if span.name == semconv.KV_LOAD)
     assert (load.kind, load.status) == ("client", "error")
     assert load.status_message == "handshake refused: connection refused"
@@ -102,7 +102,7 @@ async def test_a_span_as_the_wire_has_it(book):
 
 async def test_the_ids_are_those_of_the_export(book):
     """Who copies an id from the command line finds it in the trace backend."""
-    await book.tell(prefill_story(traceparent=TRACEPARENT))
+    await book.append(prefill_story(traceparent=TRACEPARENT))
     request, held = trace_of(book, PREFILL).spans
     assert request.span_id == held.parent_span_id == ids.RequestIdentity(PREFILL).span_id
     assert request.parent_span_id == TRACEPARENT[36:52]
@@ -112,7 +112,7 @@ async def test_the_ids_are_those_of_the_export(book):
 async def test_the_clean_up_request_belongs_to_it(book):
     """All that name the same prefill request are found from any of them."""
     clean_up = closed_decode("cleanup-0-dddddddd", finish_reason="abort", external_request_id="")
-    await book.tell(failed_story(), [(DECODE_CORE, clean_up)])
+    await book.append(failed_story(), [(DECODE_CORE, clean_up)])
     requests = {span.request_id for span in trace_of(book, DECODE).spans if span.request_id}
     assert requests == {DECODE, "cleanup-0-dddddddd"}
 
@@ -120,7 +120,7 @@ async def test_the_clean_up_request_belongs_to_it(book):
 async def test_the_handshake_of_a_victim_is_found(book):
     """A collateral victim is not among the waiters that a handshake names, and sees it all the same."""
     victim = failed_load(mode=common_pb2.FAILURE_MODE_COLLATERAL, caused_by_request_id=OTHER)
-    await book.tell(
+    await book.append(
         [(DECODE_WORKER, handshake(OTHER)), (DECODE_WORKER, victim), (DECODE_CORE, closed_decode())]
     )
     trace = trace_of(book, DECODE)
@@ -139,7 +139,7 @@ async def test_who_held_a_load_up_until_it_was_given_up(book):
         caused_by_request_id=OTHER,
         caused_by_peer=culprit,
     )
-    await book.tell([(DECODE_WORKER, given_up), (DECODE_WORKER, DELAY), (DECODE_CORE, closed_decode())])
+    await book.append([(DECODE_WORKER, given_up), (DECODE_WORKER, DELAY), (DECODE_CORE, closed_decode())])
     (sentence,) = sentences_of(book, DECODE)
     assert f"could not load its KV state from {PEER}" in sentence
     assert (
@@ -157,7 +157,7 @@ async def test_who_held_a_load_up_until_it_was_given_up(book):
 @pytest.mark.parametrize("text", ["", "nobody", "cmpl-chat-1", "f" * 32])
 async def test_nobody_of_that_name(book, text):
     """One sentence names what was asked for and where to look."""
-    await book.tell(decode_story())
+    await book.append(decode_story())
     with pytest.raises(NotFoundError, match=f"no request '{text}' in the journal; 'agentctl get events'"):
         trace_of(book, text)
 
@@ -165,7 +165,7 @@ async def test_nobody_of_that_name(book, text):
 async def test_a_name_of_several_requests(book):
     """An id that a client uses twice, or a short prefix, is refused with the ids to choose from."""
     story = [(DECODE_CORE, closed(f"cmpl-chat-0-0000000{n}")) for n in range(7)]
-    await book.tell(story)
+    await book.append(story)
     for text in ("chat", "cmpl-chat-0", "cmpl"):
         with pytest.raises(
             NotFoundError, match=r"several requests: cmpl-chat-0-00000000, .* and 2 more; give"
@@ -207,7 +207,7 @@ async def test_a_request_goes_on_when_another_process_says_goodbye(book):
 
 async def test_explain_a_good_request(book):
     """One sentence a side: what was moved, from where, how long it took."""
-    await book.tell(prefill_story(), decode_story())
+    await book.append(prefill_story(), decode_story())
     assert sentences_of(book, DECODE) == [
         (
             f"Request {DECODE} on decode engine decode/0 loaded KV state (400 tokens, 2 MiB) from {PEER} in 12 ms,"
@@ -235,7 +235,7 @@ async def test_explain_a_good_request(book):
             common_pb2.OUTCOME_FAILED,
             {"decided_by": common_pb2.DECIDED_BY_VLLM, "policy_hash": "", "reason": ""},
             (
-                "the request was failed, which spared 400 tokens of recomputation,"
+                "the request was failed, 400 tokens not recomputed,"
                 " decided by vLLM's own configuration under no policy"
             ),
         ),
@@ -243,7 +243,7 @@ async def test_explain_a_good_request(book):
             common_pb2.OUTCOME_FAILED,
             {"decided_by": common_pb2.DECIDED_BY_BUDGET, "reason": "the budget is spent."},
             (
-                "the request was failed, which spared 400 tokens of recomputation,"
+                "the request was failed, 400 tokens not recomputed,"
                 " decided by the recompute budget under policy 0123456789ab (the budget is spent)"
             ),
         ),
@@ -274,7 +274,7 @@ async def test_explain_a_good_request(book):
 )
 async def test_explain_a_failed_load(book, kind, fields, done):
     """Peer, cause, action, who decided under which policy, and the cost."""
-    await book.tell(
+    await book.append(
         [(DECODE_WORKER, failed_load()), (DECODE_CORE, outcome(DECODE, kind, **fields))],
         [(DECODE_CORE, closed_decode())],
     )
@@ -355,7 +355,7 @@ def pinned(*, released=False, **fields):
     ("entries", "words"),
     [
         ([failed_load(**INCOMPATIBLE)], "(handshake, incompatible, they differ in nixl_version, block_size)"),
-        ([failed_load()], "nothing was reported as done about it"),
+        ([failed_load()], "no action was reported"),
         ([REHEARSED], f"from {PEER} in a rehearsal (handshake"),
         ([failed_load(attempt=2)], f"from {PEER} (attempt 2) (handshake"),
         ([NOTIFICATION], f"had a failure with {PEER} (notification, refused: gone); it ended (stop)"),
@@ -394,7 +394,9 @@ def pinned(*, released=False, **fields):
 async def test_explain_other_causes(book, entries, words):
     """Each cause has its sentence."""
     end = max([TIME, *(entry.time_unix_nano for entry in entries)]) + 500 * MS
-    await book.tell([(DECODE_CORE, entry) for entry in entries], [(DECODE_CORE, closed_decode(time_ns=end))])
+    await book.append(
+        [(DECODE_CORE, entry) for entry in entries], [(DECODE_CORE, closed_decode(time_ns=end))]
+    )
     (sentence,) = sentences_of(book, DECODE)
     assert words in sentence
 
@@ -402,19 +404,19 @@ async def test_explain_other_causes(book, entries, words):
 async def test_explain_what_was_never_scheduled(book):
     """A request that was let go before its first step has computed nothing."""
     closing = closed_decode(scheduled_time_unix_nano=0, finish_reason="abort")
-    await book.tell([(DECODE_CORE, closing)])
+    await book.append([(DECODE_CORE, closing)])
     (sentence,) = sentences_of(book, DECODE)
     assert "was not scheduled; it ended (abort)" in sentence
 
 
 async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
     """The newest of it tells the story, and the answer says that there is more."""
-    await book.tell([(DECODE_WORKER, failed_load())], [(DECODE_CORE, closed_decode())])
+    await book.append([(DECODE_WORKER, failed_load())], [(DECODE_CORE, closed_decode())])
     monkeypatch.setattr(search, "_BYTES", 1)
     good, cut = sentences_of(book, DECODE)
     assert "without trouble" in good
     assert cut == (
-        f"The log says more about {DECODE} than is read for one question: the oldest of it is left out here."
+        f"The log says more about {DECODE} than is read for one question; its oldest entries are missing here."
     )
     trace = trace_of(book, DECODE)
     (request,) = trace.spans
@@ -425,7 +427,7 @@ async def test_what_is_read_for_one_question_is_bounded(book, monkeypatch):
 @pytest.mark.parametrize(("server", "read"), [("decode", 1), ("other", 0)])
 async def test_what_is_read_of_engines_that_ended_is_bounded(book, monkeypatch, server, read):
     """However often an engine was stopped since; how other engines ended says nothing of a request."""
-    await book.tell(decode_story())
+    await book.append(decode_story())
     for epoch in range(100, 110):
         await book.add(source(epoch, server, "decode"), goodbye={"reason": "exit"})
     batches = []
@@ -445,9 +447,24 @@ async def test_what_is_read_of_engines_that_ended_is_bounded(book, monkeypatch, 
 
 async def test_entries_of_one_request_are_bounded(book, monkeypatch):
     """As in the export, but the newest stay; how many are missing is told."""
-    await book.tell([(DECODE_WORKER, failed_load())] * 3, [(DECODE_CORE, closed_decode())])
+    await book.append([(DECODE_WORKER, failed_load())] * 3, [(DECODE_CORE, closed_decode())])
     monkeypatch.setattr(search, "_MAX_ENTRIES", 2)
     assert len(sentences_of(book, DECODE)) == 2
     request = trace_of(book, DECODE).spans[0]
     assert request.attributes[semconv.ENTRIES_DROPPED] == "2"
     assert request.attributes[semconv.HISTORY_CUT] == "true"
+
+
+async def test_the_clean_up_after_an_aborted_request_is_no_failure_of_it(book):
+    """A load of a request that was neither scheduled nor deferred only frees the blocks of the other side."""
+    closing = closed_decode(scheduled_time_unix_nano=0, finish_reason="abort")
+    await book.append([(DECODE_WORKER, failed_load())], [(DECODE_CORE, closing)])
+    (sentence,) = sentences_of(book, DECODE)
+    assert "vLLM's own clean-up request; ignore" in sentence
+
+
+async def test_an_engine_of_both_roles_is_named_without_one(book):
+    """Its role says nothing."""
+    await book.add(source(41, "language", "both"), closed(DECODE))
+    (sentence,) = sentences_of(book, DECODE)
+    assert sentence.startswith(f"Request {DECODE} on engine language/0 ")

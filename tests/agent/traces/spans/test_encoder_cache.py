@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.query.explain import explain
+from penstock.agent.traces.query.explain import explain_request
 from penstock.agent.traces.spans import semconv
 from penstock.proto.v1 import common_pb2
 
@@ -79,9 +79,9 @@ def spans_of(*entries):
 
 async def sentences(book, *entries):
     """Explain *entries*."""
-    await book.tell([(DECODE_WORKER, entry) for entry in entries], [(DECODE_CORE, closed(DECODE))])
+    await book.append([(DECODE_WORKER, entry) for entry in entries], [(DECODE_CORE, closed(DECODE))])
     with book.journal.reader() as reader:
-        return list(explain(reader, DECODE).sentences)
+        return list(explain_request(reader, DECODE).sentences)
 
 
 def test_a_good_load_is_probe_and_transfer():
@@ -159,11 +159,11 @@ async def test_a_failed_load_is_explained(book):
         ),
         (
             {"kind": common_pb2.OUTCOME_FAILED, "tokens_recomputed": 0, "items_recomputed": 2},
-            "which spared the encoding of 2 items, decided by policy",
+            "the request was failed, 2 items not encoded, decided by policy",
         ),
         (
             {"kind": common_pb2.OUTCOME_FAILED, "decided_by": common_pb2.DECIDED_BY_VLLM, "policy_hash": ""},
-            "and 32 tokens of recomputation, decided by the connector's own configuration under no policy",
+            "and 32 tokens not recomputed, decided by the connector's own configuration under no policy",
         ),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_synchronous_rebalance(make_state: Callable[..., Any], recorder: Recor
 
 
 def test_an_asynchronous_rebalance(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """Layers are told when they have really been received; the end is the last layer's being in its place."""
+    """Layers are emitted once received; the rebalance ends when its last layer is placed."""
     state = make_state(asynchronous=True)
     (model,) = state.model_states.values()
     state.step()
@@ -124,7 +124,7 @@ def test_an_asynchronous_rebalance(make_state: Callable[..., Any], recorder: Rec
 
 
 def test_a_rank_that_leaves(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """VLLM's own stop is a rebalance that failed, with what it had received."""
+    """VLLM's own stop is a failed rebalance with the layers received so far."""
     state = make_state(asynchronous=True)
     (model,) = state.model_states.values()
     state.step()
@@ -160,7 +160,7 @@ def test_a_communicator_that_fails(make_state: Callable[..., Any], recorder: Rec
 def test_a_thread_that_fails(
     make_state: Callable[..., Any], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """VLLM only logs that its thread has ended; here it is a failed rebalance."""
+    """VLLM only logs the end of its thread; Penstock emits a failed rebalance."""
     state = make_state(asynchronous=True)
     state.step()
     error = TimeoutError("timed out")
@@ -178,7 +178,7 @@ def test_a_thread_that_fails(
 
 
 def test_a_drained_rebalance(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """What elastic expert parallelism throws away has not ended well."""
+    """A rebalance discarded by elastic expert parallelism is a failed one."""
     state = make_state(asynchronous=True)
     (model,) = state.model_states.values()
     state.step()
@@ -190,7 +190,7 @@ def test_a_drained_rebalance(make_state: Callable[..., Any], recorder: Recorder)
 
 
 def test_triggers(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """By the interval, by a change of the ranks, by somebody else."""
+    """The interval, a change of ranks, any other caller."""
     state = make_state()
     state.step()
     state.rearrange(rank_mapping={0: 0, 1: -1})
@@ -204,7 +204,7 @@ def test_triggers(make_state: Callable[..., Any], recorder: Recorder) -> None:
 
 
 def test_a_profile_run_is_no_rebalance(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """Nor is a step in which nothing moves."""
+    """Neither a profile run nor a step without moves is a rebalance."""
     state = make_state()
     (model,) = state.model_states.values()
     state.next_step = lambda profile: move(model, 0) if profile else None
@@ -216,7 +216,7 @@ def test_a_profile_run_is_no_rebalance(make_state: Callable[..., Any], recorder:
 
 
 def test_paused_it_is_passive(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """`agentctl pause`: vLLM's own calls only, also for what began before."""
+    """Paused hooks only call vLLM, also for rebalances that started before."""
     state = make_state()
     runtime.pause("test", paused=True)
     try:
@@ -229,7 +229,7 @@ def test_paused_it_is_passive(make_state: Callable[..., Any], recorder: Recorder
 
 
 def test_facts(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """The snapshot says how the balancer is set, and who this worker is."""
+    """The snapshot has the balancer's settings and this worker's identity."""
     make_state(asynchronous=True).step()
     facts = recorder.snapshot().eplb
     assert (facts.enabled, facts.asynchronous, facts.communicator) == (True, True, "torch_gloo")

@@ -13,12 +13,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.vllm.eplb.layer_transfer import (
-    IDS_MAX,
+    EXPERT_IDS_MAX,
     NO_EXPERT,
-    RANKS_MAX,
+    SOURCE_RANKS_MAX,
     LayerMoves,
     balancedness,
-    bytes_of_expert,
+    expert_bytes_of,
     layer_moves,
     partners_of,
 )
@@ -51,7 +51,7 @@ class Posts(EplbCommunicator):
 
 @st.composite
 def maps(draw: st.DrawFn) -> tuple[int, np.ndarray, np.ndarray]:
-    """Draw ranks and two maps: of every expert, as vLLM's policies make them, or with rows that hold none (elastic)."""
+    """Draw ranks and two maps: of every expert, as vLLM's policies make them, or with rows that blocker none (elastic)."""
     ranks = draw(st.integers(1, 5))
     rows = draw(st.integers(1, 5))
     slots = ranks * rows
@@ -96,13 +96,13 @@ def test_all_ranks_as_vllm_moves_them(drawn: tuple[int, np.ndarray, np.ndarray],
         partners = partners_of(old, new, rows, rank)
         assert partners.sources == Counter(source for source, _ in posts.receives)
         assert partners.targets == Counter(target for target, _ in posts.sends)
-        moves = layer_moves(7, metadata, new, rank, bytes_of_expert(weights), partners.sources)
+        moves = layer_moves(7, metadata, new, rank, expert_bytes_of(weights), partners.sources)
         mine_before, mine_after = old.reshape(ranks, rows)[rank], new.reshape(ranks, rows)[rank]
         held = mine_after != NO_EXPERT
         assert moves.unchanged + moves.local + moves.remote == held.sum()
         assert set(moves.expert_ids) == set(mine_after[held]) - set(mine_before)
         assert moves.recv_count == len(moves.expert_ids)
-        # One that no rank holds is received from none.
+        # One that no rank blockers is received from none.
         assert {expert for _, expert in posts.receives} == {e for e in moves.expert_ids if e in old}
         assert moves.bytes == len(posts.receives) * (3 * 4 + 2 * 8) == sum(moves.sources.values())
         assert moves.unchanged == int(((mine_before == mine_after) & held).sum())
@@ -133,14 +133,22 @@ def test_rows_that_hold_no_expert_are_not_counted() -> None:
     assert [(m.unchanged, m.local, m.remote, m.sources) for m in moved] == [(1, 0, 0, {}), (0, 0, 1, {0: 4})]
 
 
-def test_what_is_told_is_bounded() -> None:
-    """Of many experts and ranks the first ids and the largest sources are told; the counts stay whole."""
+def test_reported_lists_are_bounded() -> None:
+    """Only the first ids and the largest sources are reported; the counts are complete."""
     moves = LayerMoves(
-        0, 0, 0, 900, 900, tuple(range(IDS_MAX)), tuple(range(IDS_MAX)), 9_000, {n: n for n in range(300)}
+        0,
+        0,
+        0,
+        900,
+        900,
+        tuple(range(EXPERT_IDS_MAX)),
+        tuple(range(EXPERT_IDS_MAX)),
+        9_000,
+        {n: n for n in range(300)},
     )
     fields = moves.fields(1, 2)
     assert fields["recv_count"] == 900
-    assert [row["rank"] for row in fields["from_ranks"]] == list(range(300 - RANKS_MAX, 300))
+    assert [row["rank"] for row in fields["from_ranks"]] == list(range(300 - SOURCE_RANKS_MAX, 300))
 
 
 @settings(deadline=None, max_examples=100)

@@ -25,7 +25,7 @@ def _fail() -> None:
 
 
 def _step(state: Any, what: Callable[[], None]) -> None:
-    """Step as vLLM does: what is ready is taken over, and where nothing goes on the next rebalance begins."""
+    """Step as vLLM does: place received layers, and start the next rebalance when none is open."""
 
     def step(_profile: bool) -> None:
         what()
@@ -61,10 +61,10 @@ def _do(state: Any, action: str) -> None:
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=st.lists(st.sampled_from(ACTIONS), max_size=40))
 @example(actions=["step", *["receive", "take over"] * 4, "step"])
-def test_each_rebalance_is_told_at_most_once(
+def test_each_rebalance_is_emitted_at_most_once(
     make_state: Callable[..., Any], recorder: Recorder, actions: list[str]
 ) -> None:
-    """A good one with all its layers, a bad one with its reason; the pauses add up; nothing stays in flight."""
+    """Successful ones have all layers, failed ones a reason; pauses add up; nothing stays in flight."""
     recorder.events.clear()
     recorder.transfers.clear()
     state = make_state("main", "draft", asynchronous=True)

@@ -1,4 +1,4 @@
-"""What goes wrong, overlaps or is interrupted: told once, of the right rebalance, and never into vLLM."""
+"""Failures, overlaps and interruptions: one event of the right rebalance, and no exception into vLLM."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _raise(error: BaseException) -> None:
 
 
 def _results(recorder: Recorder) -> dict[str, int]:
-    return {told.model: told.result for told in recorder.take("eplb_rebalance")}
+    return {rebalance.model: rebalance.result for rebalance in recorder.take("eplb_rebalance")}
 
 
 def test_a_rebalance_that_ends_where_the_next_begins(
     make_state: Callable[..., Any], recorder: Recorder
 ) -> None:
-    """VLLM begins an overdue one in the step that places the last layer of the one before: that one has ended well."""
+    """VLLM starts an overdue rebalance in the step that places the last layer of the previous, successful one."""
     state = make_state(asynchronous=True)
     (model,) = state.model_states.values()
     state.step()
@@ -53,16 +53,16 @@ def test_a_rebalance_that_ends_where_the_next_begins(
 
     state.next_step = overdue
     state.step()
-    (told,) = recorder.take("eplb_rebalance")
-    assert (told.result, told.error_text, len(told.layers)) == (c.TRANSFER_RESULT_OK, "", 2)
+    (rebalance,) = recorder.take("eplb_rebalance")
+    assert (rebalance.result, rebalance.error_text, len(rebalance.layers)) == (c.TRANSFER_RESULT_OK, "", 2)
     assert model.rebalanced
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_failure_of_one_model_is_told_once(
+def test_a_failure_of_one_model_is_emitted_once(
     make_state: Callable[..., Any], recorder: Recorder, *, asynchronous: bool
 ) -> None:
-    """The model before has ended well, the model itself has failed, the model after was not begun."""
+    """The model before succeeded, the model itself failed, the model after was not started."""
     state = make_state("first", "second", "third", asynchronous=asynchronous)
     first, second, _ = state.model_states.values()
     second.communicator.failure = error = RuntimeError("Connection closed by peer [127.0.0.1]:1")
@@ -84,7 +84,7 @@ def test_a_failure_of_one_model_is_told_once(
     assert (failure.mode, failure.peer.address) == (c.FAILURE_MODE_TRANSFER, "rank:1")
     ok, bad = c.TRANSFER_RESULT_OK, c.TRANSFER_RESULT_ERROR
     assert _results(recorder) == {"first": ok, "second": bad, "third": bad}
-    texts = {told.model: told.error_text for told in recorder.take("eplb_rebalance")}
+    texts = {rebalance.model: rebalance.error_text for rebalance in recorder.take("eplb_rebalance")}
     assert "another model" in texts["third"]
     state.next_step = lambda _profile: None
     state.step()
@@ -92,7 +92,7 @@ def test_a_failure_of_one_model_is_told_once(
 
 
 def test_a_group_that_breaks_outside_a_transfer(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """In the asynchronous mode a dead rank shows on the forward pass's thread: the ranks agree there at every step."""
+    """In asynchronous mode a dead rank fails the forward pass's thread, where the ranks agree at every step."""
     state = make_state(asynchronous=True)
     (model,) = state.model_states.values()
     state.step()
@@ -109,12 +109,12 @@ def test_a_group_that_breaks_outside_a_transfer(make_state: Callable[..., Any], 
 
 
 def test_a_rebalance_that_failed_tells_no_balance_after_it() -> None:
-    """The new map's balance is what it would have brought; the present one it was."""
-    told = Rebalance(RebalanceSite(0, "Gloo", "moe"), c.EPLB_TRIGGER_INTERVAL, False, 3, 2)
-    told.balance(0.87, 0.96)
-    whole = told.fields(failed=False, reason="", layers=[])
+    """A failed rebalance reports the balancedness before, not that of the map it did not apply."""
+    rebalance = Rebalance(RebalanceSite(0, "Gloo", "moe"), c.EPLB_TRIGGER_INTERVAL, False, 3, 2)
+    rebalance.set_balancedness(0.87, 0.96)
+    whole = rebalance.fields(failed=False, reason="", layers=[])
     assert (whole["balancedness_before"], whole["balancedness_after"]) == (0.87, 0.96)
-    broken = told.fields(failed=True, reason="stopped", layers=[])
+    broken = rebalance.fields(failed=True, reason="stopped", layers=[])
     assert broken["balancedness_before"] == 0.87
     assert "balancedness_after" not in broken
 
@@ -122,7 +122,7 @@ def test_a_rebalance_that_failed_tells_no_balance_after_it() -> None:
 def test_a_step_that_fails_without_a_rebalance_is_none(
     make_state: Callable[..., Any], recorder: Recorder
 ) -> None:
-    """Nothing of ours: vLLM's own error only."""
+    """VLLM's error is raised, and no event is emitted."""
     state = make_state(asynchronous=True)
     state.next_step = lambda _profile: _raise(ValueError("a step"))
     with pytest.raises(ValueError, match="a step"):
@@ -133,7 +133,7 @@ def test_a_step_that_fails_without_a_rebalance_is_none(
 def test_the_layers_failure_after_that_of_the_step(
     make_state: Callable[..., Any], recorder: Recorder
 ) -> None:
-    """The receiving thread meets the dead rank later than the forward pass: its failure names the rank."""
+    """The receiving thread fails after the forward pass; its failure names the rank."""
     state = make_state(asynchronous=True)
     (model,) = state.model_states.values()
     state.step()
@@ -176,7 +176,7 @@ def test_who_is_blamed(
     direction: int,
     said: str,
 ) -> None:
-    """A rank is named where no other took part; a failed transfer is counted like any other."""
+    """A failure names a rank only if it was the single partner; a failed transfer is counted."""
     state = make_state()
     (model,) = state.model_states.values()
     model.communicator.failure = RuntimeError("broken")
@@ -192,14 +192,14 @@ def test_who_is_blamed(
 
 
 def test_two_models_share_the_pause(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """The sum over the rebalances of a rank is what the forward pass stood still, not a multiple of it."""
+    """The pauses of a rank's rebalances add up to the forward pass's pause, not a multiple of it."""
     state = make_state("main", "draft")
     began = time.monotonic_ns()
     state.step()
     whole = time.monotonic_ns() - began
-    told = recorder.take("eplb_rebalance")
-    pauses = [each.pause_nano for each in told]
-    layers = [sum(layer.duration_nano for layer in each.layers) for each in told]
+    found = recorder.take("eplb_rebalance")
+    pauses = [each.pause_nano for each in found]
+    layers = [sum(layer.duration_nano for layer in each.layers) for each in found]
     assert all(pause >= layer > 0 for pause, layer in zip(pauses, layers, strict=True))
     assert sum(pauses) <= whole
 
@@ -207,7 +207,7 @@ def test_two_models_share_the_pause(make_state: Callable[..., Any], recorder: Re
 def test_what_was_under_way_at_a_pause_is_forgotten(
     make_state: Callable[..., Any], recorder: Recorder
 ) -> None:
-    """Paused in the middle and resumed later, the rest of that rebalance is not told, nor taken for the next one's."""
+    """Paused in the middle and resumed later, the rest of that rebalance is neither emitted nor attributed to the next one."""
     state = make_state(asynchronous=True)
     (model,) = state.model_states.values()
     state.step()
@@ -236,11 +236,11 @@ def test_what_was_under_way_at_a_pause_is_forgotten(
         receive(model, layer)
         state.next_step = lambda _profile: take_over(state)
         state.step()
-    (told,) = recorder.take("eplb_rebalance")
-    assert (told.result, len(told.layers)) == (c.TRANSFER_RESULT_OK, 2)
+    (rebalance,) = recorder.take("eplb_rebalance")
+    assert (rebalance.result, len(rebalance.layers)) == (c.TRANSFER_RESULT_OK, 2)
 
 
-def test_a_thread_that_ends_while_paused_is_not_told(
+def test_a_thread_that_ends_while_paused_is_not_emitted(
     make_state: Callable[..., Any], recorder: Recorder
 ) -> None:
     """`agentctl pause`: no telemetry; vLLM's exception is its own."""
@@ -259,7 +259,7 @@ def test_a_thread_that_ends_while_paused_is_not_told(
 def test_a_drain_that_fails(
     make_state: Callable[..., Any], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ranks agree while they drain, too."""
+    """A collective's error while draining closes the rebalance."""
     state = make_state(asynchronous=True)
     state.step()
     monkeypatch.setattr(state, "_all_ranks_result_ready", lambda _model: _raise(RuntimeError("broken")))
@@ -270,7 +270,7 @@ def test_a_drain_that_fails(
 
 
 def test_fewer_ranks_than_before(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """A scale-down's old map has more rows: the balance before is that of the ranks that were."""
+    """A scale-down's old map has more rows: the balancedness before is that of the old ranks."""
     state = make_state()
     (model,) = state.model_states.values()
     old = torch.tensor([[0, 1, 2, 3, 0, 1]])
@@ -282,19 +282,19 @@ def test_fewer_ranks_than_before(make_state: Callable[..., Any], recorder: Recor
 
     state.moves = moves
     state.rearrange(rank_mapping={0: 0, 1: 1, 2: -1})
-    (told,) = recorder.take("eplb_rebalance")
-    assert told.balancedness_before == pytest.approx((16 / 3) / 16)
-    assert told.balancedness_after == pytest.approx(1.0)
+    (rebalance,) = recorder.take("eplb_rebalance")
+    assert rebalance.balancedness_before == pytest.approx((16 / 3) / 16)
+    assert rebalance.balancedness_after == pytest.approx(1.0)
 
 
 def test_how_long_nccl_takes_is_not_known(make_state: Callable[..., Any], recorder: Recorder) -> None:
-    """Without a stream of its own the call returns before the device is through: no duration is better than a wrong one."""
+    """Without a stream of its own the call returns before the device has finished: the duration is 0."""
     state = make_state()
     (model,) = state.model_states.values()
     state.moves = lambda: move(model, 1, device="meta")
     state.step()
-    (told,) = recorder.take("eplb_rebalance")
-    assert [layer.duration_nano for layer in told.layers] == [0]
+    (rebalance,) = recorder.take("eplb_rebalance")
+    assert [layer.duration_nano for layer in rebalance.layers] == [0]
     (sample,) = recorder.transfers
     assert (sample["duration_nano"], sample["bytes"]) == (0, 20)
 
@@ -302,7 +302,7 @@ def test_how_long_nccl_takes_is_not_known(make_state: Callable[..., Any], record
 @pytest.mark.usefixtures("recorder")
 @pytest.mark.parametrize("name", ["TransferMetadata", "AsyncEplbLayerResult"])
 def test_a_vllm_whose_records_differ(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """What is read is asked for, not only what is wrapped."""
+    """The hook also requires the attributes that it reads."""
     owner = rebalance_execute if name == "TransferMetadata" else async_worker
     monkeypatch.setattr(owner, name, type(name, (), {"__init__": lambda self, other: None}))
     assert not registry.install(EplbHook())

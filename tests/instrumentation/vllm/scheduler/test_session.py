@@ -26,7 +26,7 @@ def test_an_error_in_one_part_does_not_keep_the_other_from_acting(
     """KV's part of a hook point fails; the part of encoder outputs acts all the same, and the error is counted."""
     monkeypatch.setattr(guard, "raising", False)
     found = make_ec_scheduler()._penstock
-    acted = []
+    acted: list[str] = []
 
     def broken(_: Any) -> None:
         raise RuntimeError("ours")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.agent.traces.assembly.assembler import Assembler
-from penstock.agent.traces.assembly.late_lookup import recall
+from penstock.agent.traces.assembly.late_lookup import find_finished_request
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished
-from penstock.agent.traces.assembly.segments import EngineLoss, Segment, chapters
+from penstock.agent.traces.assembly.segments import EngineLoss, Segment, split_segments
 
 __all__ = [
     "Assembler",
@@ -13,6 +13,6 @@ __all__ = [
     "EngineLoss",
     "Finished",
     "Segment",
-    "chapters",
-    "recall",
+    "find_finished_request",
+    "split_segments",
 ]

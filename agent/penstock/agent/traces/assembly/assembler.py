@@ -1,4 +1,4 @@
-"""The fold of the log into finished spans.
+"""Assembles the entries of the log into finished spans.
 
 A request's spans are finished when a grace time has passed in the log since the batch that closed it:
 its entries come from several processes. What comes later is finished the same way, as spans of its own.
@@ -19,9 +19,10 @@ from penstock.agent.journal import parse
 from penstock.agent.model import ENGINE_CORE, EngineKey, Source
 from penstock.agent.traces.assembly.finished_requests import FinishedRequests, PendingBytes
 from penstock.agent.traces.assembly.model import AssemblyLimits, Finished, FinishedRequest
-from penstock.agent.traces.assembly.sampling import decide, judge
+from penstock.agent.traces.assembly.sampling import sample_request, sample_trace
 from penstock.agent.traces.assembly.segments import EngineLoss, Segment
 from penstock.agent.traces.spans import (
+    STANDALONE_KINDS,
     EventEntry,
     RequestFacts,
     RequestKey,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _Request:
     key: RequestKey
-    chapter: Segment
+    segment: Segment
     since: int
     earlier: FinishedRequest | None
     # Of each entry.
@@ -63,25 +64,25 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _no_recall(_key: RequestKey, _logged: LoggedBatch) -> FinishedRequest | None:
+def _none_finished(_key: RequestKey, _logged: LoggedBatch) -> FinishedRequest | None:
     return None
 
 
 class Assembler:
-    """Folds the log; one thread at a time.
+    """Assembles the log, batch by batch; one thread at a time.
 
     Args:
         source: the source of an epoch, None if it is not known.
-        recall: finds a request that was closed before the given batch, when it is not remembered.
+        find_finished: looks up a request that was closed before the given batch and is not in memory.
         sample_ratio: ``traceSampleRatio`` of a source's engine, from 0 to 1.
         limits: bounds.
         delivered: the last closing batch that was delivered before. What was closed by then may be read in part only, so
             it is not remembered as it seems to be.
-        on_error: called with an error of our own, which costs the spans of one request or one entry;
-            raises to end the fold.
+        on_error: called with an internal error, which costs the spans of one request or one entry;
+            raises to end the assembly.
 
     Attributes:
-        given_up: requests that were finished before their end, by what there was too much of.
+        given_up: number of requests that were finished before their end, by the limit that they exceeded.
 
     """
 
@@ -89,14 +90,14 @@ class Assembler:
         self,
         source: Callable[[int], Source | None],
         *,
-        recall: Callable[[RequestKey, LoggedBatch], FinishedRequest | None] = _no_recall,
+        find_finished: Callable[[RequestKey, LoggedBatch], FinishedRequest | None] = _none_finished,
         sample_ratio: Callable[[Source], float] = lambda _source: 1.0,
         limits: AssemblyLimits | None = None,
         delivered: int = 0,
         on_error: Callable[[Exception], None] = _raise,
     ) -> None:
         self._source = source
-        self._recall = recall
+        self._find_finished = find_finished
         self._sample_ratio = sample_ratio
         self._limits = limits or AssemblyLimits()
         self._delivered = delivered
@@ -135,7 +136,7 @@ class Assembler:
         if self._due:
             low = min(low, self._due[0].closed_at)
         first = next(iter(self._requests.values()), None)
-        return low if first is None else min(low, first.chapter.first_batch)
+        return low if first is None else min(low, first.segment.first_batch)
 
     @property
     def settled(self) -> int:
@@ -147,38 +148,38 @@ class Assembler:
         return min([self._position, *(closed_at - 1 for _, closed_at, _ in self._hurried)])
 
     def apply(self, logged: LoggedBatch) -> list[Finished]:
-        """Fold the next batch of the log; returns what its time finishes, oldest closing first."""
+        """Add the next batch of the log; returns what its time finishes, oldest closing first."""
         if self._received:
             self._clock += max(0, logged.received_unix_nano - self._received)
         self._received = logged.received_unix_nano
-        finished = self._pass(self._clock)
+        finished = self._advance_to(self._clock)
         self._position = logged.id
         try:
-            self._take(logged)
+            self._apply_batch(logged)
         except Exception as error:  # noqa: BLE001  (on_error decides)
             self._on_error(error)
-        return finished + self._relieve(logged)
+        return finished + self._free_memory(logged)
 
     def advance(self, now_unix_nano: int) -> list[Finished]:
         """Finish what is due at *now*, the agent's wall clock, when the log has nothing newer."""
-        return self._pass(self._clock + max(0, now_unix_nano - self._received))
+        return self._advance_to(self._clock + max(0, now_unix_nano - self._received))
 
-    def _pass(self, clock: int) -> list[Finished]:
+    def _advance_to(self, clock: int) -> list[Finished]:
         while self._hurried and self._hurried[0][0] <= clock:
             self._hurried.popleft()
         return self._finish(clock)
 
-    def _take(self, logged: LoggedBatch) -> None:
+    def _apply_batch(self, logged: LoggedBatch) -> None:
         batch = parse(logged)
         source = self._source(logged.epoch) or Source(logged.epoch, EngineKey("", ""), "unknown")
         events = with_kinds(batch)
         for kind, event in events:
-            if kind not in standalone_spans.KINDS:
+            if kind not in STANDALONE_KINDS:
                 continue
             try:
-                for span in standalone_spans.standalone_spans(EventEntry(source, event)):
+                for span in standalone_spans(EventEntry(source, event)):
                     self._push(span, logged)
-                    self._holding.take(logged.id, len(logged.body))
+                    self._holding.add(logged.id, len(logged.body))
             except Exception as error:  # noqa: BLE001  (on_error decides)
                 self._on_error(error)
         for key, entry in request_entries(source, batch):
@@ -188,26 +189,28 @@ class Assembler:
                 self._on_error(error)
         for kind, event in events:
             if kind == "source_lost":
-                self._lose(event.source_lost.epoch, event.source_lost.last_seen_unix_nano, logged)
+                self._end_lost_requests(
+                    event.source_lost.epoch, event.source_lost.last_seen_unix_nano, logged
+                )
         if batch.HasField("goodbye"):
-            self._lose(logged.epoch, logged.received_unix_nano, logged)
-        self._give_up(logged)
+            self._end_lost_requests(logged.epoch, logged.received_unix_nano, logged)
+        self._enforce_limits(logged)
 
     def _add(self, key: RequestKey, entry: Entry, logged: LoggedBatch) -> None:
         kind = entry.event.WhichOneof("body") if isinstance(entry, EventEntry) else None
         request = self._requests.get(key)
         if request is None:
-            earlier = self._remembered.get(key) or self._recall(key, logged)
+            earlier = self._remembered.get(key) or self._find_finished(key, logged)
             if earlier is not None and kind == "handshake":
                 return  # It links to nothing any more.
-            chapter = Segment.begin(entry, logged, late=earlier is not None)
-            request = self._requests[key] = _Request(key, chapter, self._clock, earlier)
-        if len(request.chapter.entries) >= self._limits.max_entries and kind != "request_closed":
+            segment = Segment.begin(entry, logged, late=earlier is not None)
+            request = self._requests[key] = _Request(key, segment, self._clock, earlier)
+        if len(request.segment.entries) >= self._limits.max_entries and kind != "request_closed":
             request.dropped += 1
             return
         request.batches.append(logged.id)
-        self._holding.take(logged.id, len(logged.body))
-        if request.chapter.add(entry, logged):
+        self._holding.add(logged.id, len(logged.body))
+        if request.segment.add(entry, logged):
             self._push(request, logged, request.earlier)
 
     def _push(
@@ -220,32 +223,32 @@ class Assembler:
         self._closings += 1
         heapq.heappush(self._due, _Due(clock, closed_at, self._closings, logged.received_unix_nano, item))
 
-    def _lose(self, epoch: int, last_seen_unix_nano: int, logged: LoggedBatch) -> None:
+    def _end_lost_requests(self, epoch: int, last_seen_unix_nano: int, logged: LoggedBatch) -> None:
         """End the requests of the EngineCore that is gone."""
         source = self._source(epoch)
         if source is None or source.process != ENGINE_CORE:
             return
         loss = EngineLoss(source.key, epoch, last_seen_unix_nano)
         for request in self._requests.values():
-            if request.chapter.lose(loss, logged):
+            if request.segment.on_engine_loss(loss, logged):
                 self._push(request, logged)
 
-    def _give_up(self, logged: LoggedBatch) -> None:
+    def _enforce_limits(self, logged: LoggedBatch) -> None:
         """Bound what waits: the oldest requests go when they are too old or too many."""
         excess = len(self._requests) - self._limits.max_pending
         for index, request in enumerate(self._requests.values()):
             old = self._clock - request.since >= self._limits.max_age_nano
             if index >= excess and not old:
                 break
-            self._cut(request, logged, "age" if old else "count")
+            self._close_early(request, logged, "age" if old else "count")
 
-    def _cut(self, request: _Request, logged: LoggedBatch, reason: str) -> None:
+    def _close_early(self, request: _Request, logged: LoggedBatch, reason: str) -> None:
         """Close a request before its end."""
-        if request.chapter.close(logged.id, logged.received_unix_nano):
+        if request.segment.close(logged.id, logged.received_unix_nano):
             self.given_up[reason] += 1
             self._push(request, logged)
 
-    def _relieve(self, logged: LoggedBatch) -> list[Finished]:
+    def _free_memory(self, logged: LoggedBatch) -> list[Finished]:
         """Bound the memory: above it all that is closed is finished without a grace, and the oldest requests with it.
 
         All of it, in the order of the closings: one position tells what was delivered.
@@ -257,7 +260,7 @@ class Assembler:
         while self._requests and self._holding.bytes > self._limits.max_bytes * 3 // 4:
             oldest = list(islice(self._requests.values(), 1 + len(self._requests) // 8))
             for request in oldest:
-                self._cut(request, logged, "memory")
+                self._close_early(request, logged, "memory")
             finished += self._finish(self._clock + self._limits.grace_nano)
         if finished:
             closed_at, first = min(i.closed_at for i in finished), min(i.first_batch for i in finished)
@@ -288,42 +291,44 @@ class Assembler:
     def _standalone(self, due: _Due, span: Span) -> Finished:
         handshake = span.name == semconv.HANDSHAKE
         ratio = self._sample_ratio(span.source) if handshake else 1.0
-        keep = decide(span.trace_id, None, ratio, notable=span.error is not None).keep
+        keep = sample_trace(span.trace_id, None, ratio, notable=span.error is not None).keep
         return Finished(
             due.closed_at, due.closed_at, due.closed_unix_nano, (span,) if keep else (), int(not keep)
         )
 
     def _request(self, due: _Due, request: _Request) -> Finished:
-        chapter, earlier = request.chapter, request.earlier
+        segment, earlier = request.segment, request.earlier
         facts = RequestFacts.of(
             request.key.request_id,
-            chapter.entries,
-            lost_unix_nano=chapter.lost_unix_nano,
+            segment.entries,
+            lost_unix_nano=segment.lost_unix_nano,
             dropped=request.dropped,
         )
         if not facts.own:
-            return Finished(due.closed_at, chapter.first_batch, due.closed_unix_nano, ())
-        identity, parent = chapter.identity(facts, None if earlier is None else earlier.identity)
-        if earlier is not None and parent is not None and earlier.verdict.keep:
-            verdict = earlier.verdict
+            return Finished(due.closed_at, segment.first_batch, due.closed_unix_nano, ())
+        identity, parent = segment.identity(facts, None if earlier is None else earlier.identity)
+        if earlier is not None and parent is not None and earlier.decision.keep:
+            decision = earlier.decision
         else:
-            verdict = self._judge(facts, identity)
+            decision = self._sample(facts, identity)
             parent = None if parent is None else ""
         spans = request_spans(
             facts,
             identity,
-            common={semconv.SAMPLING: "forced"} if verdict.forced else {},
+            common={semconv.SAMPLING: "forced"} if decision.forced else {},
             parent_span_id=parent,
         )
-        if earlier is None and chapter.ended and due.closed_at > self._delivered:
-            self._remembered.put(request.key, FinishedRequest(identity, verdict))
+        if earlier is None and segment.ended and due.closed_at > self._delivered:
+            self._remembered.put(request.key, FinishedRequest(identity, decision))
         return Finished(
             due.closed_at,
-            chapter.first_batch,
+            segment.first_batch,
             due.closed_unix_nano,
-            tuple(spans) if verdict.keep else (),
-            0 if verdict.keep else len(spans),
+            tuple(spans) if decision.keep else (),
+            0 if decision.keep else len(spans),
         )
 
-    def _judge(self, facts: RequestFacts, identity: RequestIdentity) -> SamplingDecision:
-        return judge(facts, identity, self._sample_ratio(facts.source), self._limits.long_deferral_nano)
+    def _sample(self, facts: RequestFacts, identity: RequestIdentity) -> SamplingDecision:
+        return sample_request(
+            facts, identity, self._sample_ratio(facts.source), self._limits.long_deferral_nano
+        )

@@ -1,4 +1,4 @@
-"""What the fold of the log keeps in memory, and how much that is. Pure."""
+"""Bounds the assembler's memory: bytes of pending entries, and a cache of finished requests. Pure."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _CHARACTER = 4
 
 
 class PendingBytes:
-    """The bytes that entries in wait take: their own, and those of the batches that they are parts of."""
+    """Counts the bytes of pending entries and of the batches that contain them."""
 
     def __init__(self) -> None:
         self._users: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
         self.bytes = 0
 
-    def take(self, batch: int, size: int) -> None:
-        """Hold an entry of *batch*, whose body has *size* bytes."""
+    def add(self, batch: int, size: int) -> None:
+        """Count an entry of *batch*, whose body has *size* bytes."""
         if batch not in self._users:
             self._users[batch], self._sizes[batch] = 0, _SWELL * size
             self.bytes += self._sizes[batch]
@@ -37,7 +37,7 @@ class PendingBytes:
         self.bytes += _ENTRY_BYTES
 
     def release(self, batches: Iterable[int]) -> None:
-        """Let go of entries: of one of each of *batches*."""
+        """Stop counting one entry of each of *batches*."""
         for batch in batches:
             self.bytes -= _ENTRY_BYTES
             self._users[batch] -= 1
@@ -47,11 +47,11 @@ class PendingBytes:
 
 
 class FinishedRequests:
-    """Finished requests, for what comes late; the oldest are forgotten.
+    """A cache of finished requests, for their late entries; evicts the oldest.
 
     Args:
-        most: how many.
-        max_bytes: how much memory, about.
+        most: maximum number.
+        max_bytes: approximate maximum of memory.
 
     """
 
@@ -62,11 +62,11 @@ class FinishedRequests:
         self.bytes = 0
 
     def get(self, key: RequestKey) -> FinishedRequest | None:
-        """Return one; None if it is forgotten, or never was."""
+        """Return a request; None if it was evicted or never finished."""
         return self._requests.get(key)
 
     def put(self, key: RequestKey, done: FinishedRequest) -> None:
-        """Remember one as the newest."""
+        """Add a request as the newest."""
         old = self._requests.pop(key, None)
         if old is not None:
             self.bytes -= _weight(key, old)
@@ -76,7 +76,7 @@ class FinishedRequests:
             self.bytes -= _weight(*self._requests.popitem(last=False))
 
     def __len__(self) -> int:
-        """Return how many are remembered."""
+        """Return the number of requests."""
         return len(self._requests)
 
 

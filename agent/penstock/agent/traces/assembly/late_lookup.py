@@ -1,4 +1,4 @@
-"""Finding a finished request again in the journal, when it is no longer remembered."""
+"""Looks up in the journal a finished request that :class:`FinishedRequests` has evicted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.journal import ReadBudget
 from penstock.agent.traces.assembly.model import FinishedRequest
-from penstock.agent.traces.assembly.sampling import judge
-from penstock.agent.traces.assembly.segments import chapters
+from penstock.agent.traces.assembly.sampling import sample_request
+from penstock.agent.traces.assembly.segments import split_segments
 from penstock.agent.traces.spans import RequestFacts, request_entries
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BYTES = 8 << 20
 
 
-def recall(
+def find_finished_request(
     reader: Reader,
     key: RequestKey,
     now: LoggedBatch,
@@ -32,9 +32,9 @@ def recall(
     sample_ratio: Callable[[Source], float],
     limits: AssemblyLimits,
 ) -> FinishedRequest | None:
-    """Return what was decided about a request that was closed before the batch *now*; None if it was not.
+    """Return the request as it was finished before the batch *now*; None if it was not closed by then.
 
-    Only what comes before counts, so that a walk that begins again decides as the first one did.
+    Reads only older batches, so that a walk that begins again decides as the first one did.
     """
     earlier = [
         (logged, source, reader.parse(logged))
@@ -50,14 +50,14 @@ def recall(
         for owner, entry in request_entries(source, batch)
         if owner == key
     )
-    told = chapters(found, limits)
-    end, last = next(chapter for chapter in told if chapter.ended), told[-1]
+    segments = split_segments(found, limits)
+    end, last = next(segment for segment in segments if segment.ended), segments[-1]
     facts = RequestFacts.of(key.request_id, end.entries)
-    verdict = judge(facts, facts.identity, sample_ratio(facts.source), limits.long_deferral_nano)
+    decision = sample_request(facts, facts.identity, sample_ratio(facts.source), limits.long_deferral_nano)
     running = now.received_unix_nano - last.closed_unix_nano
     if running >= limits.grace_nano:
-        return FinishedRequest(facts.identity, verdict)
-    return FinishedRequest(facts.identity, verdict, last.closed_at, running)
+        return FinishedRequest(facts.identity, decision)
+    return FinishedRequest(facts.identity, decision, last.closed_at, running)
 
 
 def _closes(key: RequestKey, source: Source, batch: Batch) -> bool:

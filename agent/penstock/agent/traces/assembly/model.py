@@ -1,4 +1,4 @@
-"""What goes into the fold of the log and what comes out of it."""
+"""Limits of the assembler, and what it returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class AssemblyLimits:
-    """Bounds of the fold, in nanoseconds and entries.
+    """Bounds of the assembler: nanoseconds, bytes, numbers.
 
     Attributes:
         grace_nano: how long after the closing batch the entries of other processes are waited for. A calm engine's
@@ -43,7 +43,7 @@ class AssemblyLimits:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """A request whose spans are finished: what later ones need of it.
+    """A request whose spans are finished: what its late entries need of it.
 
     Attributes:
         open_at: the batch whose grace is not over; what comes meanwhile was finished with that batch,
@@ -53,7 +53,7 @@ class FinishedRequest:
     """
 
     identity: RequestIdentity
-    verdict: SamplingDecision
+    decision: SamplingDecision
     open_at: int = 0
     open_for_nano: int = 0
 

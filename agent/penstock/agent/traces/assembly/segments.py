@@ -1,7 +1,7 @@
-"""The chapters of a request: what of its entries is finished together. Pure.
+"""Splits the entries of a request into segments: groups of entries whose spans are finished together. Pure.
 
-The first ends with the request, and with the grace for what other processes still have to say of it. What
-comes after that is a chapter of its own. So is what was told before, if its engine was lost or it was given up.
+The first ends with the request and the grace for what other processes still report. What
+comes after that is a segment of its own. So is what came before, if its engine was lost or it was closed early.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class EngineLoss(NamedTuple):
-    """The EngineCore with this epoch is gone."""
+    """The EngineCore with this epoch disconnected or vanished."""
 
     engine: EngineKey
     epoch: int
@@ -34,7 +34,7 @@ class Segment:
 
     Attributes:
         began_unix_nano: when its first entry was made.
-        core: epoch of the EngineCore that told of it first; 0 while none has.
+        core: epoch of the EngineCore that reported it first; 0 while none has.
         late: the request ended in an earlier one.
         ended: it holds the end of the request.
         closed_at: the batch that closed it; 0 while it is open. What comes within the grace belongs to it.
@@ -56,11 +56,11 @@ class Segment:
 
     @classmethod
     def begin(cls, entry: Entry, logged: LoggedBatch, *, late: bool) -> Segment:
-        """Return the chapter that *entry* of the batch *logged* opens; it is empty."""
+        """Return the segment that *entry* of the batch *logged* opens; it is empty."""
         return cls(entry.source.key, entry_time(entry), logged.id, late)
 
     def add(self, entry: Entry, logged: LoggedBatch) -> bool:
-        """Take an entry of the batch *logged*; returns whether that closes it."""
+        """Add an entry of the batch *logged*; returns whether that closes it."""
         if not self.engine.engine:
             self.engine = entry.source.key
         if not self.core and entry.source.process == ENGINE_CORE:
@@ -70,10 +70,10 @@ class Segment:
         self.ended = self.ended or ends
         return (ends or self.late) and self.close(logged.id, logged.received_unix_nano)
 
-    def lose(self, loss: EngineLoss, logged: LoggedBatch) -> bool:
-        """Close it if the EngineCore that told of it is gone.
+    def on_engine_loss(self, loss: EngineLoss, logged: LoggedBatch) -> bool:
+        """Close it if its EngineCore is gone; returns whether that closed it.
 
-        What only other processes have told of goes with the engine; the requests of the engine's next start are younger.
+        A request that only other processes reported ends with the engine; those of the engine's next start are younger.
         """
         if self.core:
             mine = self.core == loss.epoch
@@ -91,22 +91,22 @@ class Segment:
         self.closed_at, self.closed_unix_nano = batch, received_unix_nano
         return True
 
-    def finished(self, logged: LoggedBatch, grace_nano: int) -> bool:
-        """Tell whether its grace is over when the batch *logged* is received."""
+    def grace_is_over(self, logged: LoggedBatch, grace_nano: int) -> bool:
+        """Return whether its grace is over when the batch *logged* is received."""
         return bool(self.closed_at) and logged.received_unix_nano >= self.closed_unix_nano + grace_nano
 
     def identity(
         self, facts: RequestFacts, ended: RequestIdentity | None
     ) -> tuple[RequestIdentity, str | None]:
-        """Return what the ids of its spans are made of, and the span that they hang below.
+        """Return what the ids of its spans are made of, and their parent; None if it has the request's span itself.
 
         Only the end of a request has the request's own ids, and what is still open, as it may be that. All else
-        can come beside it, so its ids hold its first batch: no two chapters share one.
+        can come beside it, so its ids contain its first batch: no two segments share one.
 
         Args:
             facts: what its entries say.
-            ended: of the request's end, if that is told in an earlier chapter: then the parent is the span
-                of that; else None, as this chapter has the request's span itself.
+            ended: of the request's end, if an earlier segment has it: then the parent is the span
+                of that; else None, as this segment has the request's span itself.
 
         """
         apart = self.first_batch if self.closed_at and (self.late or not self.ended) else 0
@@ -115,31 +115,31 @@ class Segment:
         return replace(ended, apart=apart), ended.span_id
 
 
-def chapters(
+def split_segments(
     log: Iterable[tuple[LoggedBatch, Entry | EngineLoss | None]], limits: AssemblyLimits
 ) -> list[Segment]:
-    """Return the chapters of a request as the export makes them, but for what that gave up for want of room.
+    """Return the segments of a request as the export makes them, except where it closed requests early for memory.
 
     Args:
-        log: what is said of the request and of engines, in the order of the log; None where nothing is.
+        log: entries of the request and losses of engines, in the order of the log; None only advances the time.
         limits: those of the export.
 
     """
-    told: list[Segment] = []
+    segments: list[Segment] = []
     since = 0
     for logged, item in log:
-        chapter = told[-1] if told else None
-        if chapter is not None and logged.received_unix_nano >= since + limits.max_age_nano:
-            chapter.close(logged.id, since + limits.max_age_nano)
+        segment = segments[-1] if segments else None
+        if segment is not None and logged.received_unix_nano >= since + limits.max_age_nano:
+            segment.close(logged.id, since + limits.max_age_nano)
         if isinstance(item, EngineLoss):
-            if chapter is not None:
-                chapter.lose(item, logged)
+            if segment is not None:
+                segment.on_engine_loss(item, logged)
         elif item is not None:
-            if chapter is None or chapter.finished(logged, limits.grace_nano):
-                late = any(earlier.ended for earlier in told)
+            if segment is None or segment.grace_is_over(logged, limits.grace_nano):
+                late = any(earlier.ended for earlier in segments)
                 if late and isinstance(item, EventEntry) and item.event.HasField("handshake"):
                     continue  # It links to nothing any more.
-                chapter, since = Segment.begin(item, logged, late=late), logged.received_unix_nano
-                told.append(chapter)
-            chapter.add(item, logged)
-    return told
+                segment, since = Segment.begin(item, logged, late=late), logged.received_unix_nano
+                segments.append(segment)
+            segment.add(item, logged)
+    return segments

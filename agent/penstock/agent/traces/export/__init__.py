@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.agent.traces.export.backend_probe import unreachable
+from penstock.agent.traces.export.backend_probe import probe_endpoint
 from penstock.agent.traces.export.exporter import TraceExporter
 from penstock.agent.traces.export.otlp_config import ExportSettings
 from penstock.agent.traces.export.status import ExportStatus
@@ -11,5 +11,5 @@ __all__ = [
     "ExportSettings",
     "ExportStatus",
     "TraceExporter",
-    "unreachable",
+    "probe_endpoint",
 ]

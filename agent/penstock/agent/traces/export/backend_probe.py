@@ -1,4 +1,4 @@
-"""Whether anything listens where spans are to go: asked when somebody looks, before the first span is sent."""
+"""Checks whether the trace backend accepts connections, for ``agentctl doctor``, before the first span is sent."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from penstock.agent.traces.export.endpoint import grpc_target
+from penstock.agent.traces.export.otlp_config import grpc_target
 
 if TYPE_CHECKING:
     from penstock.agent.traces.export.otlp_config import ExportSettings
 
-_PATIENCE = 2.0
+_TIMEOUT = 2.0
 _PORTS = {"http": 80, "https": 443}
 
 
-async def unreachable(settings: ExportSettings) -> str:
-    """Connect to the endpoint and hang up; returns why that failed, empty if it did not or if a proxy stands between.
+async def probe_endpoint(settings: ExportSettings) -> str:
+    """Connect to the endpoint and close; returns why that failed, empty if it succeeded or a proxy is configured.
 
     Takes two seconds at most.
     """
@@ -33,14 +33,14 @@ async def unreachable(settings: ExportSettings) -> str:
     if not path and _has_proxy(parts.scheme, host):
         return ""
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             _, writer = (
                 await asyncio.open_unix_connection(f"/{path.lstrip('/')}")
                 if path
                 else await asyncio.open_connection(host, parts.port or _PORTS[parts.scheme])
             )
     except TimeoutError:
-        return f"it takes no connection within {_PATIENCE:g} s"
+        return f"it takes no connection within {_TIMEOUT:g} s"
     except (ConnectionRefusedError, FileNotFoundError):
         return "nothing listens there"
     except socket.gaierror as error:

@@ -1,7 +1,7 @@
-"""The export of traces: a thread that walks the log and sends what is finished, at its own pace.
+"""The trace export: a thread that reads the log and sends finished spans, at its own pace.
 
-Nothing is queued in memory: while the backend is away the walk stands still, and the journal keeps what
-comes. Without an endpoint the cursor follows the end of the log, so that an endpoint that is configured
+Nothing is queued in memory: while the backend is away the thread waits, and the journal keeps the
+entries. Without an endpoint the cursor follows the end of the log, so that an endpoint that is configured
 later gets the traces from then on and not a disk full of old ones.
 """
 
@@ -35,7 +35,7 @@ CURSOR = "traces"
 _POLL_SECONDS = 0.25
 _DRAIN_POLL_SECONDS = 0.05
 _FOLLOW_SECONDS = 5.0
-# After an error of the journal the walk begins again.
+# Pause after an error; then the export begins again at the cursor.
 _AGAIN_SECONDS = 5.0
 # A call that is interrupted returns within this.
 _INTERRUPT_SECONDS = 1.0
@@ -83,11 +83,11 @@ class TraceExporter:
             self._backend = OtlpClient(settings)
             self._delivery = Delivery(self._backend, self._stopping, on_exported, observe)
         self._saved: tuple[int, int] | None = None
-        self._status = ExportStatus(endpoint=settings.shown)
+        self._status = ExportStatus(endpoint=settings.shown_endpoint)
         self._thread = threading.Thread(target=self._run, name="penstock-traces", daemon=True)
 
     def start(self) -> None:
-        """Begin to export."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, deadline: float) -> None:
@@ -107,73 +107,73 @@ class TraceExporter:
             self._backend.close()
 
     def status(self) -> ExportStatus:
-        """Return how the export stands; from any thread."""
+        """Return the state of the export; from any thread."""
         return self._status
 
     def _run(self) -> None:
-        # Where the walk begins again is known here: the cursor that is queued may not be written yet.
+        # `_saved` is where to begin again: the cursor that is queued may not be written yet.
         while True:
             try:
                 with self._journal.reader() as reader:
                     if self._delivery is None:
-                        self._follow(reader)
+                        self._follow_end(reader)
                     else:
-                        self._walk(reader, self._delivery)
+                        self._export(reader, self._delivery)
             except (sqlite3.Error, StateError) as error:
                 _log.warning("the journal cannot be read for the traces", error=str(error))
                 self._status = replace(self._status, error=f"the journal cannot be read: {error}")
             except Exception as error:  # noqa: BLE001  (a bug of ours must not end the export without a word)
-                _log.exception("the trace export begins again")
+                _log.exception("internal error: the trace export restarts")
                 self._status = replace(self._status, error=f"{type(error).__name__}: {error}")
             if self._stopping.wait(_AGAIN_SECONDS):
                 return
 
-    def _follow(self, reader: Reader) -> None:
+    def _follow_end(self, reader: Reader) -> None:
         while not self._stopping.is_set():
             last = reader.last()
             self._save(last + 1, last)
             self._status = replace(self._status, error="", low=last + 1, exported=last, position=last)
             self._stopping.wait(_FOLLOW_SECONDS)
 
-    def _walk(self, reader: Reader, delivery: Delivery) -> None:
-        walk = JournalTail(
+    def _export(self, reader: Reader, delivery: Delivery) -> None:
+        tail = JournalTail(
             reader,
             delivery,
             self._saved or reader.cursor(CURSOR),
             sample_ratio=self._sample_ratio,
             limits=self._limits,
-            moved=self._moved,
+            on_progress=self._on_progress,
         )
         while True:
             # Looked at before the log is read: what is there when the end comes is read.
             stopping = self._stopping.is_set()
-            more = walk.step()
+            more = tail.step()
             if more is None:
                 return
             if more:
                 continue
             if not stopping:
                 self._stopping.wait(_POLL_SECONDS)
-            elif walk.closing and time.monotonic() < self._deadline:
+            elif tail.closing and time.monotonic() < self._deadline:
                 time.sleep(_DRAIN_POLL_SECONDS)
             else:
                 return
 
-    def _moved(self, walk: JournalTail) -> None:
+    def _on_progress(self, tail: JournalTail) -> None:
         delivery = self._delivery
-        self._save(walk.low, walk.exported)
+        self._save(tail.low, tail.exported)
         self._status = replace(
             self._status,
             error="" if delivery is None else delivery.error,
-            low=walk.low,
-            exported=walk.exported,
-            position=walk.position,
-            oldest_unexported_unix_nano=walk.oldest_unexported_unix_nano,
+            low=tail.low,
+            exported=tail.exported,
+            position=tail.position,
+            oldest_unexported_unix_nano=tail.oldest_unexported_unix_nano,
             spans_exported=0 if delivery is None else delivery.delivered,
             spans_refused=0 if delivery is None else delivery.refused,
-            spans_sampled_out=walk.sampled_out,
-            skipped=walk.skipped,
-            given_up=walk.given_up,
+            spans_sampled_out=tail.sampled_out,
+            skipped=tail.skipped,
+            given_up=tail.given_up,
         )
 
     def _save(self, low: int, exported: int) -> None:

@@ -1,4 +1,4 @@
-"""The walk along the log: read, assemble, deliver, move the cursor."""
+"""Tails the journal: reads, assembles, delivers, and moves the cursor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
-from penstock.agent.traces.assembly import Assembler, recall
+from penstock.agent.traces.assembly import Assembler, find_finished_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -31,16 +31,16 @@ _COMMIT_NANO = 500_000_000
 
 
 class JournalTail:
-    """One walk from the cursor on; one thread.
+    """Reads the log from the cursor on; one thread.
 
     Attributes:
-        low: the oldest batch that is still needed; where the next walk has to begin.
+        low: the oldest batch that is still needed; the next tail begins there.
         exported: everything that was closed by this batch or before has been delivered.
         position: the last batch that was read.
         oldest_unexported_unix_nano: when the oldest batch with undelivered spans was received; 0 if
             there is none.
         sampled_out: spans left out by the sampling.
-        skipped: requests, batches or parts of them without spans because of an error of our own.
+        skipped: requests, batches or parts of them without spans because of an internal error.
 
     """
 
@@ -52,14 +52,16 @@ class JournalTail:
         *,
         sample_ratio: Callable[[Source], float],
         limits: AssemblyLimits,
-        moved: Callable[[JournalTail], None],
+        on_progress: Callable[[JournalTail], None],
     ) -> None:
         self._reader = reader
         self._delivery = delivery
-        self._moved = moved
+        self._on_progress = on_progress
         self._assembler = Assembler(
             self._source,
-            recall=lambda key, logged: recall(reader, key, logged, sample_ratio=sample_ratio, limits=limits),
+            find_finished=lambda key, logged: find_finished_request(
+                reader, key, logged, sample_ratio=sample_ratio, limits=limits
+            ),
             sample_ratio=sample_ratio,
             limits=limits,
             delivered=cursor[1],
@@ -69,17 +71,15 @@ class JournalTail:
         self._sources_at = time.monotonic()
         self.low, self.exported = cursor
         self.position = max(self.low - 1, 0)
-        # As `exported`, but for spans that the delivery has set aside; and the low and the time of the first of those.
-        self._reached = self.exported
-        self._held: tuple[int, int] | None = None
-        delivery.begin()
+        # Closings up to here are delivered; ahead of `exported` while their grace is not over (Assembler.settled).
+        self._delivered = self.exported
         self.oldest_unexported_unix_nano = 0
         self.sampled_out = 0
         self.skipped = 0
 
     @property
     def given_up(self) -> dict[str, int]:
-        """Requests that were finished before their end, by what there was too much of."""
+        """Requests that were finished before their end, by the limit that they exceeded."""
         return dict(self._assembler.given_up)
 
     @property
@@ -99,7 +99,6 @@ class JournalTail:
             finished += self._assembler.apply(logged)
             self.position = logged.id
         if not batches:
-            self._delivery.again(lambda: self._moved(self))
             finished += self._assembler.advance(time.time_ns() - _COMMIT_NANO)
         if not self._deliver(finished):
             return None
@@ -116,7 +115,7 @@ class JournalTail:
         return source
 
     def _skip(self, error: Exception) -> None:
-        """Go on after an error of our own; one of the journal ends this walk."""
+        """Count an internal error; an error of the journal is raised."""
         if isinstance(error, sqlite3.Error):
             raise error
         self.skipped += 1
@@ -124,37 +123,31 @@ class JournalTail:
 
     def _deliver(self, finished: Iterable[Finished]) -> bool:
         # What is at or before the cursor was delivered before a restart; the walk only needed its entries.
-        unsent = deque(item for item in finished if item.closed_at > self._reached)
+        unsent = deque(item for item in finished if item.closed_at > self._delivered)
         while unsent:
-            chunk, spans = _take(unsent)
-            begun = self.low, chunk[0].closed_unix_nano
-            self.oldest_unexported_unix_nano = self._held[1] if self._held else begun[1]
+            chunk, spans = _next_call(unsent)
+            self.oldest_unexported_unix_nano = chunk[0].closed_unix_nano
             # A call may take as long as its time-out: what waits shows from its beginning.
-            self._moved(self)
-            if spans and not self._delivery.deliver(spans, lambda: self._moved(self)):
+            self._on_progress(self)
+            if spans and not self._delivery.deliver(spans, lambda: self._on_progress(self)):
                 return False
+            self.oldest_unexported_unix_nano = 0
             self.sampled_out += sum(item.sampled_out for item in chunk)
             last = chunk[-1].closed_at
             # Part of that batch's spans may be in the next call.
-            self._reached = last - 1 if unsent and unsent[0].closed_at == last else last
-            self._move(unsent, begun)
-        self._move(())
+            self._delivered = last - 1 if unsent and unsent[0].closed_at == last else last
+            self._move_cursor(unsent)
+        self._move_cursor(())
         return True
 
-    def _move(self, unsent: Collection[Finished], begun: tuple[int, int] | None = None) -> None:
-        """Move the cursor, unless spans were set aside since *begun*: those are read again after a restart."""
-        if self._delivery.suspects:
-            self._held = self._held or begun
-        else:
-            self._held = None
-            self.exported = max(self.exported, min(self._reached, self._assembler.settled))
-        low, self.oldest_unexported_unix_nano = self._held or (self._assembler.low, 0)
-        self.low = min([low, self._assembler.low, *(item.first_batch for item in unsent)])
-        self._moved(self)
+    def _move_cursor(self, unsent: Collection[Finished]) -> None:
+        self.exported = max(self.exported, min(self._delivered, self._assembler.settled))
+        self.low = min([self._assembler.low, *(item.first_batch for item in unsent)])
+        self._on_progress(self)
 
 
-def _take(unsent: deque[Finished]) -> tuple[list[Finished], list[Span]]:
-    """Take from the left what fits into one call, at least one."""
+def _next_call(unsent: deque[Finished]) -> tuple[list[Finished], list[Span]]:
+    """Remove from the left what fits into one call, at least one."""
     chunk = [unsent.popleft()]
     spans = list(chunk[0].spans)
     while unsent and len(spans) + len(unsent[0].spans) <= _SPANS_A_CALL:

@@ -1,4 +1,4 @@
-"""The way to the trace backend: one OTLP call, over gRPC or HTTP, and what came of it."""
+"""Makes OTLP calls to the trace backend, over gRPC or HTTP."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Sender(Protocol):
         """Make one call, within its time-out."""
 
     def interrupt(self) -> None:
-        """Make a call that is under way give up; from any thread. Nothing can be sent afterwards."""
+        """End a call that is under way; from any thread. Nothing can be sent afterwards."""
 
     def close(self) -> None:
-        """Let go of the connection; on the thread that sends, or when that has ended."""
+        """Close the connection; on the thread that sends, or when that has ended."""
 
 
 class OtlpClient:
-    """Sends spans to where the settings say; one thread, but for :meth:`interrupt`.
+    """Sends spans to the configured endpoint; one thread, except :meth:`interrupt`.
 
     Raises:
         ConfigError: a certificate cannot be read, or an address cannot be used.
@@ -45,7 +45,7 @@ class OtlpClient:
             self._sender = _open(settings)
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"no trace export to {settings.shown} over {settings.protocol}: {error};"
+                f"no trace export to {settings.shown_endpoint} over {settings.protocol}: {error};"
                 " check the OTEL_EXPORTER_OTLP_* variables"
             ) from error
 
@@ -54,7 +54,7 @@ class OtlpClient:
         try:
             request = encode_spans(spans)
         except Exception as error:  # noqa: BLE001  (a span that cannot be encoded must not end the export)
-            return ExportError(f"{type(error).__name__}: {error}"[:MAX_TEXT], ExportStatusCode.REFUSED)
+            return ExportError(f"{type(error).__name__}: {error}"[:MAX_TEXT], ExportStatusCode.PERMANENT)
         answer = self._sender.send(request)
         if isinstance(answer, ExportError):
             return answer
@@ -63,11 +63,11 @@ class OtlpClient:
         return Accepted(rejected, partial.error_message[:MAX_TEXT])
 
     def interrupt(self) -> None:
-        """Make a call that is under way give up; from any thread. Nothing can be sent afterwards."""
+        """End a call that is under way; from any thread. Nothing can be sent afterwards."""
         self._sender.interrupt()
 
     def close(self) -> None:
-        """End. Idempotent."""
+        """Close the connection. Idempotent."""
         self._sender.interrupt()
         self._sender.close()
 

@@ -1,13 +1,13 @@
-"""Where spans go: OpenTelemetry's environment variables, read once."""
+"""OpenTelemetry's ``OTEL_*`` variables of the trace export: endpoint, protocol, headers, certificates."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
 
 from penstock.agent.errors import ConfigError
-from penstock.agent.traces.export import endpoint as endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,27 +15,33 @@ if TYPE_CHECKING:
 PROTOCOLS: Final = ("grpc", "http/protobuf")
 DEFAULT_TIMEOUT: Final = 10.0
 _HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
-# What the exporter takes; of all else it logs the text, secrets and all, and goes on without.
+# Stricter than OpenTelemetry's parser, which logs a wrong header, secrets included, and goes on without it.
 _HEADER = re.compile(r"\s*[-!#$%&'*+.^_`|~0-9A-Za-z]+\s*=[\t !#-+\--:<-\[\]-~]*")
 # The variable is in milliseconds; some SDKs read it as seconds, which would show in a time-out of 10 ms.
 _MIN_TIMEOUT, _MAX_TIMEOUT = 100, 600_000
 _COMPRESSIONS = ("none", "gzip")
+_TRACES_PATH = "/v1/traces"
+_PORTS = {"http": 80, "https": 443}
+_EXPECTED_ENDPOINT = {
+    "grpc": "http://host:port, https://host:port or unix:///path",
+    "http/protobuf": "http://host:port/path or https://host:port/path",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """Where spans go.
+    """Configuration of the trace export.
 
     Attributes:
-        endpoint: empty if spans go nowhere: no endpoint is configured, or it is switched off
+        endpoint: empty if there is no export: none is configured, or it is switched off
             (``OTEL_TRACES_EXPORTER=none``, ``OTEL_SDK_DISABLED=true``).
         protocol: ``grpc`` or ``http/protobuf``.
         service_name: ``OTEL_SERVICE_NAME``; empty for ``vllm-<role>``.
-        headers: as in the variable; may hold secrets.
-        timeout: seconds of one call.
-        insecure: no TLS, for a gRPC endpoint without a scheme; None where that is not said.
-        certificate: path of the certificates to trust; empty for the system's.
-        client_certificate, client_key: paths of our own; empty for none.
+        headers: as in the variable; may contain secrets.
+        timeout: of one call, in seconds.
+        insecure: no TLS for a gRPC endpoint without a scheme; None if the variable is not set.
+        certificate: path of the trusted certificates; empty for the system's.
+        client_certificate, client_key: paths of the client's; empty for none.
 
     """
 
@@ -51,13 +57,13 @@ class ExportSettings:
     client_key: str = ""
 
     @property
-    def shown(self) -> str:
-        """The endpoint as people may see it."""
-        return endpoints.shown(self.endpoint)
+    def shown_endpoint(self) -> str:
+        """The endpoint without user and password."""
+        return redacted(self.endpoint)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ExportSettings:
-        """Read the settings; a variable of the traces' own wins over the one of all signals.
+        """Read the settings; ``OTEL_EXPORTER_OTLP_TRACES_*`` wins over ``OTEL_EXPORTER_OTLP_*``.
 
         Raises:
             ConfigError: one sentence that names the variable and what was expected.
@@ -92,16 +98,65 @@ class ExportSettings:
         )
 
 
+class GrpcTarget(NamedTuple):
+    """A gRPC target, and whether it is reached over TLS."""
+
+    target: str
+    secure: bool
+
+
+def redacted(endpoint: str) -> str:
+    """Return the endpoint without the user and the password that a URL can hold."""
+    scheme, separator, rest = endpoint.rpartition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{place.rpartition('@')[2]}{slash}{path}"
+
+
+def grpc_target(endpoint: str, *, insecure: bool | None) -> GrpcTarget:
+    """Return the gRPC target of *endpoint*: without TLS for ``http``, with TLS for ``https``.
+
+    Without a scheme *insecure* (``OTEL_EXPORTER_OTLP_INSECURE``) decides; None means TLS.
+
+    Raises:
+        ValueError: what was expected.
+
+    """
+    if endpoint.startswith("unix:"):
+        if not endpoint.removeprefix("unix:").removeprefix("//").startswith("/"):
+            raise ValueError(f"expected {_EXPECTED_ENDPOINT['grpc']}")
+        return GrpcTarget(endpoint, secure=False)
+    has_scheme = "://" in endpoint
+    parts = _split(endpoint if has_scheme else f"//{endpoint}", "grpc")
+    if parts.scheme not in ("", "http", "https") or (not has_scheme and parts.path):
+        raise ValueError(f"expected {_EXPECTED_ENDPOINT['grpc']}")
+    secure = parts.scheme == "https" or (not has_scheme and not insecure)
+    port = parts.port or _PORTS[parts.scheme or ("https" if secure else "http")]
+    host = parts.hostname or ""
+    return GrpcTarget(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", secure)
+
+
+def http_url(endpoint: str) -> str:
+    """Return *endpoint*, which is used unchanged.
+
+    Raises:
+        ValueError: what was expected.
+
+    """
+    if _split(endpoint, "http/protobuf").scheme not in _PORTS:
+        raise ValueError(f"expected {_EXPECTED_ENDPOINT['http/protobuf']}")
+    return endpoint
+
+
 def _endpoint(found: tuple[str, str], protocol: str) -> str:
     variable, text = found
     if not text:
         return ""
     try:
-        endpoints.check(text, protocol)
+        _check_endpoint(text, protocol)
     except ValueError as error:
-        raise ConfigError(f"{variable} {endpoints.shown(text)!r} is wrong for {protocol}: {error}") from error
+        raise ConfigError(f"{variable} {redacted(text)!r} is wrong for {protocol}: {error}") from error
     if protocol != "grpc" and "TRACES" not in variable:
-        return text.rstrip("/") + endpoints.TRACES_PATH
+        return text.rstrip("/") + _TRACES_PATH
     return text
 
 
@@ -131,3 +186,24 @@ def _check_headers(variable: str, text: str) -> None:
                 f"{variable} is wrong in part {number} (not shown, it may be secret):"
                 " expected name=value,name=value with URL-encoded values"
             )
+
+
+def _check_endpoint(endpoint: str, protocol: str) -> None:
+    if protocol == "grpc":
+        grpc_target(endpoint, insecure=None)
+    else:
+        http_url(endpoint)
+
+
+def _split(url: str, protocol: str) -> SplitResult:
+    expected = ValueError(f"expected {_EXPECTED_ENDPOINT[protocol]}")
+    if any(character.isspace() or not character.isprintable() for character in url):
+        raise expected
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise expected from None
+    if not parts.hostname or port == 0 or parts.query or parts.fragment:
+        raise expected
+    return parts

@@ -11,8 +11,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.util.re import parse_env_headers
-from penstock.agent.traces.export.endpoint import grpc_target
-from penstock.agent.traces.export.otlp_status import ExportError, of_grpc
+from penstock.agent.traces.export.otlp_config import grpc_target
+from penstock.agent.traces.export.otlp_status import ExportError, grpc_error
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class GrpcSender:
             )
         except grpc.RpcError as error:
             trailers = [(item.key, item.value) for item in error.trailing_metadata() or ()]
-            return of_grpc(error.code(), error.details() or "", trailers)
+            return grpc_error(error.code(), error.details() or "", trailers)
         except ValueError as error:
             # The channel was closed by an interruption.
             return ExportError(str(error))

@@ -12,8 +12,8 @@ import aiohttp
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.util.re import parse_env_headers
-from penstock.agent.traces.export.endpoint import http_url, shown
-from penstock.agent.traces.export.otlp_status import ExportError, of_http
+from penstock.agent.traces.export.otlp_config import http_url, redacted
+from penstock.agent.traces.export.otlp_status import ExportError, http_error
 from penstock.proto import __version__
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MAX_ANSWER = 64 << 10
 
 
 class HttpSender:
-    """A connection that is kept open, on a loop of its own: its deadline is that of the whole call.
+    """A persistent connection on an event loop of its own; its time-out covers the whole call.
 
     Raises:
         OSError: a certificate cannot be read.
@@ -35,7 +35,7 @@ class HttpSender:
 
     def __init__(self, settings: ExportSettings) -> None:
         self._url = http_url(settings.endpoint)
-        self._shown = shown(settings.endpoint)
+        self._shown = redacted(settings.endpoint)
         self._gzip = settings.gzip
         self._timeout = aiohttp.ClientTimeout(total=settings.timeout)
         self._tls = _context(settings) if self._url.startswith("https:") else None
@@ -70,8 +70,8 @@ class HttpSender:
         async with self._session.post(
             self._url, data=body, headers=self._headers, ssl=self._tls or True, allow_redirects=False
         ) as response:
-            answer = await whole(response.content, _MAX_ANSWER)
-            error = of_http(response.status, response.headers, answer, time.time())
+            answer = await read_all(response.content, _MAX_ANSWER)
+            error = http_error(response.status, response.headers, answer, time.time())
         if error is not None:
             return error
         try:
@@ -100,7 +100,7 @@ class HttpSender:
         self._runner.close()
 
 
-async def whole(content: aiohttp.StreamReader, limit: int) -> bytes:
+async def read_all(content: aiohttp.StreamReader, limit: int) -> bytes:
     """Return all of an answer, *limit* bytes at most; it may come in pieces, and one read returns the first."""
     answer = bytearray()
     while len(answer) < limit and (piece := await content.read(limit - len(answer))):

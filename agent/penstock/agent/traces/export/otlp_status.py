@@ -1,8 +1,7 @@
-"""What a backend's answer means, by the OTLP specification, and where we differ from it.
+"""Classifies the backend's answers by the OTLP specification, with two differences.
 
-The specification drops what must not be retried. Here the data waits in a log, so an answer that is about the
-configuration (a password, a path) is waited out like an outage, and so is one that does not say whose fault it is, unless
-it comes for one span alone while the others are taken.
+The specification drops what must not be retried. Here spans wait in a log: an answer about the configuration (a password,
+a path) is retried like an outage, and so is an ambiguous one, for a limited number of tries.
 """
 
 from __future__ import annotations
@@ -22,16 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MAX_TEXT = 300
-# What a backend may ask us to wait, at most.
+# Upper bound of the wait that a backend asks for, in seconds.
 _MAX_WAIT = 300.0
 
 
 class ExportStatusCode(Enum):
-    """What to do with spans that were not taken."""
+    """What an error says about the spans of its call.
+
+    ``RETRY``: nothing; the backend is away, busy, or wrongly configured. ``PERMANENT``: the backend will never
+    accept all of them. ``AMBIGUOUS``: either.
+    """
 
     RETRY = "retry"
-    DOUBTFUL = "doubtful"
-    REFUSED = "refused"
+    AMBIGUOUS = "ambiguous"
+    PERMANENT = "permanent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,19 @@ class ExportError:
     """Why spans were not delivered.
 
     Attributes:
-        wait: seconds that the backend asks us to wait; 0 if it asks nothing.
+        text: for people; at most ``MAX_TEXT`` characters.
+        wait: seconds that the backend asks for before the next try; 0 if it does not ask.
 
     """
 
     text: str
-    fate: ExportStatusCode = ExportStatusCode.RETRY
+    code: ExportStatusCode = ExportStatusCode.RETRY
     wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The spans were delivered, but for *rejected* ones, for the reason *text*."""
+    """The backend accepted the call but for *rejected* spans, for the reason *text*."""
 
     rejected: int = 0
     text: str = ""
@@ -82,40 +86,42 @@ _TOO_LARGE = (
     "message length too large",
 )
 _HTTP_RETRY = frozenset((408, 429, 502, 503, 504, 401, 403, 404, 405, 407))
-_HTTP_REFUSED = frozenset((400, 413, 422))
+_HTTP_PERMANENT = frozenset((400, 413, 422))
 _HTTP_OK, _HTTP_REDIRECT, _HTTP_ERROR = 200, 300, 400
 
 
-def of_grpc(
+def grpc_error(
     code: grpc.StatusCode, details: str, trailers: Iterable[tuple[str, str | bytes]] = ()
 ) -> ExportError:
-    """Judge a call that ended with *code*."""
+    """Classify a gRPC call that ended with *code*."""
     text = f"{code.name}: {details}"[:MAX_TEXT]
     wait = _retry_info(trailers)
     if wait is None and _too_large(details):
-        return ExportError(text, ExportStatusCode.REFUSED)
+        return ExportError(text, ExportStatusCode.PERMANENT)
     if code in _GRPC_RETRY:
         return ExportError(text, ExportStatusCode.RETRY, wait or 0.0)
     return ExportError(
         text,
-        ExportStatusCode.REFUSED if code is grpc.StatusCode.INVALID_ARGUMENT else ExportStatusCode.DOUBTFUL,
+        ExportStatusCode.PERMANENT
+        if code is grpc.StatusCode.INVALID_ARGUMENT
+        else ExportStatusCode.AMBIGUOUS,
     )
 
 
-def of_http(status: int, headers: Mapping[str, str], body: bytes, now: float) -> ExportError | None:
-    """Judge an answer; None if it says that the spans were taken. *now* is in seconds since the epoch."""
+def http_error(status: int, headers: Mapping[str, str], body: bytes, now: float) -> ExportError | None:
+    """Classify an HTTP answer; None if the spans were accepted. *now* is in seconds since the epoch."""
     if _HTTP_OK <= status < _HTTP_REDIRECT:
         return None
     text = f"HTTP {status}: {_http_text(headers, body)}"[:MAX_TEXT]
-    if status in _HTTP_REFUSED or (status in _HTTP_RETRY and _too_large(text)):
-        return ExportError(text, ExportStatusCode.REFUSED)
+    if status in _HTTP_PERMANENT or (status in _HTTP_RETRY and _too_large(text)):
+        return ExportError(text, ExportStatusCode.PERMANENT)
     if status in _HTTP_RETRY or status < _HTTP_ERROR:
         return ExportError(text, ExportStatusCode.RETRY, _retry_after(headers.get("Retry-After", ""), now))
-    return ExportError(text, ExportStatusCode.DOUBTFUL)
+    return ExportError(text, ExportStatusCode.AMBIGUOUS)
 
 
 def _too_large(text: str) -> bool:
-    """Tell whether *text* says that half of the spans may pass and all of them never will."""
+    """Return whether *text* says that the message is above a size limit, so that half of it may pass."""
     return any(words in text.lower() for words in _TOO_LARGE)
 
 
@@ -124,7 +130,7 @@ def _http_text(headers: Mapping[str, str], body: bytes) -> str:
         try:
             return str(Status.FromString(body).message)
         except DecodeError:
-            return "an answer that cannot be read"
+            return "unreadable answer"
     return body[:MAX_TEXT].decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""How the export of spans stands."""
+"""State of the trace export."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExportStatus:
-    """How the export stands.
+    """State of the trace export.
 
     Attributes:
         endpoint: empty if there is no export.
@@ -21,10 +21,10 @@ class ExportStatus:
         position: the last batch that was read.
         oldest_unexported_unix_nano: when the oldest batch with undelivered spans was received; 0 if there is none.
         spans_exported: since the agent's start.
-        spans_refused: given up because the backend would not have them.
+        spans_refused: dropped because the backend refuses them.
         spans_sampled_out: left out by the sampling.
-        skipped: requests, batches or parts of them without spans because of an error of our own.
-        given_up: requests whose spans were finished before their end, by what there was too much of: ``age``,
+        skipped: requests, batches or parts of them without spans because of an internal error.
+        given_up: requests whose spans were finished before their end, by the limit that they exceeded: ``age``,
             ``count`` or ``memory``.
 
     """

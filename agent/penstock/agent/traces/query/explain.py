@@ -1,12 +1,12 @@
-"""One sentence for each request and cause: which request, which peer, why, what was done, what it cost."""
+"""Explains a request in one sentence per cause: request, peer, cause, action, cost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces.query.deeds import HASH_LENGTH, action
-from penstock.agent.traces.query.search import find
-from penstock.agent.traces.spans import attributes, ends_a_load, loads
+from penstock.agent.traces.query.actions import HASH_LENGTH, describe_action
+from penstock.agent.traces.query.search import find_request_traces
+from penstock.agent.traces.spans import attributes, ends_load, request_loads
 from penstock.proto.v1 import admin_pb2, common_pb2, events_pb2
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MOST_ITEMS = 4
+# Roles that say nothing about an engine.
+_UNNAMED_ROLES = frozenset(("", "unspecified", "unknown", "both"))
 # Peers that are no address, in words.
 _PLACES = {
     "": "an unknown peer",
@@ -30,39 +32,39 @@ _PLACES = {
 _LONG_WAIT = attributes.SECOND
 
 
-def explain(reader: Reader, request_id: str) -> admin_pb2.Explanation:
-    """Explain what happened to a request, and to those on the other side of it.
+def explain_request(reader: Reader, request_id: str) -> admin_pb2.Explanation:
+    """Explain what happened to a request and to its counterpart on the other engine.
 
     Raises:
-        NotFoundError: no request goes by *request_id*, or several do.
+        NotFoundError: no request has this id, or several unrelated ones.
 
     """
-    stories = find(reader, request_id)
+    requests = find_request_traces(reader, request_id)
     return admin_pb2.Explanation(
-        request_id=stories[0].key.request_id,
-        trace_id=stories[0].trace_id,
-        sentences=[sentence for story in stories for sentence in sentences(story)],
+        request_id=requests[0].key.request_id,
+        trace_id=requests[0].trace_id,
+        sentences=[sentence for request in requests for sentence in request_sentences(request)],
         unreadable_batches=reader.unreadable,
     )
 
 
-def sentences(story: RequestTrace) -> Iterator[str]:
-    """Yield the sentences about one request; one at least."""
-    facts = story.facts
-    told = False
+def request_sentences(request: RequestTrace) -> Iterator[str]:
+    """Yield the sentences about one request, at least one."""
+    facts = request.facts
+    troubled = False
     for clause in _troubles(facts):
-        told = True
-        yield f"{_subject(story)} {clause}."
-    if not told:
-        yield f"{_subject(story)} {_good(facts)}."
-    if story.cut:
-        yield f"The log says more about {story.key.request_id} than is read for one question: the oldest of it is left out here."
+        troubled = True
+        yield f"{_subject(request)} {clause}."
+    if not troubled:
+        yield f"{_subject(request)} {_good(facts)}."
+    if request.truncated:
+        yield f"The log says more about {request.key.request_id} than is read for one question; its oldest entries are missing here."
 
 
-def _subject(story: RequestTrace) -> str:
-    source = story.source
-    role = "" if source.role in ("", "unspecified", "unknown") else f"{source.role} "
-    return f"Request {story.key.request_id} on {role}engine {source.key}"
+def _subject(request: RequestTrace) -> str:
+    source = request.source
+    role = "" if source.role in _UNNAMED_ROLES else f"{source.role} "
+    return f"Request {request.key.request_id} on {role}engine {source.key}"
 
 
 def _troubles(facts: RequestFacts) -> Iterator[str]:
@@ -73,7 +75,7 @@ def _troubles(facts: RequestFacts) -> Iterator[str]:
         if delay.caused_by_peer.address in told:
             continue
         yield (
-            f"waited {_duration(facts.part(delay.delay_nano))} longer for {_peer(delay.peer)}"
+            f"waited {_duration(facts.clamp(delay.delay_nano))} longer for {_peer(delay.peer)}"
             f" because the handshake with {_peer(delay.caused_by_peer)} was in the way"
         )
     yield from _pinned(facts)
@@ -87,7 +89,7 @@ def _troubles(facts: RequestFacts) -> Iterator[str]:
 
 
 def _failures(facts: RequestFacts) -> Iterator[str]:
-    failed = [load for load in loads(facts) if load.failed]
+    failed = [load for load in request_loads(facts) if load.failed]
     for load in failed:
         yield _failed_load(facts, load)
     told = {(load.channel, load.attempt) for load in failed if not load.sending}
@@ -96,15 +98,15 @@ def _failures(facts: RequestFacts) -> Iterator[str]:
         if (outcome.channel, max(outcome.attempt, 1)) not in told:
             yield (
                 f"did without its {_channel(outcome.channel)} load from {_peer(outcome.peer)}"
-                f"{_rehearsal([entry])} ({_why(outcome)}): {action(outcome)}{_end(facts)}"
+                f"{_rehearsal([entry])} ({_why(outcome)}): {describe_action(outcome)}{_end(facts)}"
             )
     for failure in (entry.event.transfer_failure for entry in facts.failures):
-        if not ends_a_load(failure):
+        if not ends_load(failure):
             yield f"had a failure with {_peer(failure.peer)} ({_cause(failure)}){_end(facts)}"
 
 
 def _pinned(facts: RequestFacts) -> Iterator[str]:
-    """Say which blocks could not be let go, and how long; a release tells since when."""
+    """Yield a clause for blocks that could not be freed; a release says since when."""
     released = {
         (pin.channel, pin.since_time_unix_nano): entry.event.time_unix_nano
         for entry in facts.pinned
@@ -142,15 +144,22 @@ def _failed_load(facts: RequestFacts, load: Load) -> str:
     cause = "a rank reported an error" if failure is None else _cause(failure)
     again = f" (attempt {load.attempt})" if load.attempt > 1 else ""
     rehearsal = _rehearsal(load.failures)
-    done = "nothing was reported as done about it" if load.outcome is None else action(load.outcome)
+    done = _no_action(facts) if load.outcome is None else describe_action(load.outcome)
     return (
         f"could not {_move(load)} {_peer(load.peer)}{again}{rehearsal}"
         f" ({cause}): {done}; it was under way for {_under_way(facts, load)}{_end(facts)}"
     )
 
 
+def _no_action(facts: RequestFacts) -> str:
+    """Explain why there is no outcome; a request that never waited for its load only cleans up after another."""
+    closing = facts.closing
+    cleans_up = closing is not None and not closing.scheduled_time_unix_nano and not facts.deferrals
+    return "vLLM's own clean-up request; ignore" if cleans_up else "no action was reported"
+
+
 def _under_way(facts: RequestFacts, load: Load) -> str:
-    """Say how long a load took, and what of it came after the end of its request: the client may have gone before."""
+    """Return how long a load took, and how much of that came after the end of its request."""
     whole = load.end_unix_nano - load.start_unix_nano
     after = min(load.end_unix_nano - facts.end_unix_nano, whole) if facts.closed is not None else 0
     return _duration(whole) + (f", {_duration(after)} of them after the request's end" if after > 0 else "")
@@ -164,7 +173,7 @@ def _move(load: Load) -> str:
 
 
 def _items(load: Load) -> str:
-    """Name what did not come, where a load is of several things."""
+    """Return the items that were not loaded; empty for a load that has none."""
     items = sorted({entry.event.transfer_failure.item for entry in load.failures} - {""})
     if not items:
         return ""
@@ -204,10 +213,10 @@ def _other_handshake(failure: TransferFailure) -> str:
 
 
 def _good(facts: RequestFacts) -> str:
-    clauses = [_loaded(load, facts) for load in loads(facts)]
+    clauses = [_loaded(load, facts) for load in request_loads(facts)]
     for entry in facts.leases:
         lease = entry.event.lease_closed
-        ending = attributes.word(events_pb2.LeaseEnding, lease.ending) or "let go"
+        ending = attributes.enum_word(events_pb2.LeaseEnding, lease.ending) or "let go"
         held = _held(entry)
         clauses.append(f"kept {lease.blocks} blocks for its reader, {ending} after {held}")
     closing = facts.closing
@@ -221,7 +230,7 @@ def _good(facts: RequestFacts) -> str:
 
 
 def _misses(facts: RequestFacts) -> list[str]:
-    """Say who was asked and did not have it."""
+    """Name the encoders that were asked and did not have the output."""
     missed = [e.probe.peer for e in facts.probes if e.probe.result == common_pb2.PROBE_RESULT_MISS]
     if not missed:
         return []
@@ -243,9 +252,9 @@ def _loaded(load: Load, facts: RequestFacts) -> str:
 
 
 def _waited(facts: RequestFacts) -> str:
-    reasons = {wait.reason for wait in facts.waits}
+    reasons = {wait.reason for wait in facts.deferrals}
     what = ", ".join(
-        sorted(attributes.word(common_pb2.DeferralReason, reason) or "something" for reason in reasons)
+        sorted(attributes.enum_word(common_pb2.DeferralReason, reason) or "something" for reason in reasons)
     )
     return f"was deferred for {_duration(facts.deferred_nano)} ({what}, {_peer(facts.peer)})"
 
@@ -254,7 +263,7 @@ def _unfinished(facts: RequestFacts) -> str:
     waits = [entry.event.deferral_start for entry in facts.open_deferrals]
     if not waits:
         return "has not finished, as far as the journal knows"
-    reason = attributes.word(common_pb2.DeferralReason, waits[0].reason) or "something"
+    reason = attributes.enum_word(common_pb2.DeferralReason, waits[0].reason) or "something"
     return f"has not finished: it is deferred ({reason}, {_peer(waits[0].peer)})"
 
 
@@ -268,7 +277,7 @@ def _end(facts: RequestFacts) -> str:
 
 
 def _channel(channel: int) -> str:
-    return (attributes.word(common_pb2.Channel, channel) or "remote").upper() if channel else "remote"
+    return (attributes.enum_word(common_pb2.Channel, channel) or "remote").upper() if channel else "remote"
 
 
 def _peer(peer: common_pb2.Peer) -> str:
@@ -276,7 +285,10 @@ def _peer(peer: common_pb2.Peer) -> str:
 
 
 def _words(mode: int, error_type: int) -> str:
-    words = (attributes.word(common_pb2.FailureMode, mode), attributes.word(common_pb2.ErrorType, error_type))
+    words = (
+        attributes.enum_word(common_pb2.FailureMode, mode),
+        attributes.enum_word(common_pb2.ErrorType, error_type),
+    )
     return ", ".join(filter(None, words)) or "no cause given"
 
 

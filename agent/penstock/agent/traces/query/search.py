@@ -1,6 +1,6 @@
-"""Finding a request in the journal, and all that belongs to the same trace.
+"""Finds a request in the journal, and the other requests of its trace.
 
-What is read for it is bounded, the newest first: a request can be in as much of the log as a client likes.
+Reads a bounded number of bytes, the newest first: a client can put one request id into any part of the log.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from penstock.agent.errors import NotFoundError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.agent.model import ENGINE_CORE
-from penstock.agent.traces.assembly import AssemblyLimits, EngineLoss, Segment, chapters
+from penstock.agent.traces.assembly import AssemblyLimits, EngineLoss, Segment, split_segments
 from penstock.agent.traces.spans import (
     EventEntry,
     RequestFacts,
     RequestKey,
-    alone,
     entry_time,
     external_id,
     request_entries,
+    without_batch,
 )
 
 if TYPE_CHECKING:
@@ -47,27 +47,27 @@ _BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """What the journal knows of one request.
+    """What the journal says about one request.
 
     Attributes:
-        facts: what all of its entries say.
-        chapters: the same entries, as the export tells them.
-        asked: it is one that was asked for; else it belongs to the same trace.
-        handshakes: those that it waited for or fell victim to.
-        cut: the log says more about it than was read: the oldest is missing.
+        facts: its entries by kind.
+        segments: the same entries, as the export groups them.
+        requested: the question names it; else it belongs to the same trace.
+        handshakes: those that it waited for, or that made its loads fail.
+        truncated: the log has older entries of it that were not read.
 
     """
 
     key: RequestKey
     facts: RequestFacts
-    chapters: tuple[Segment, ...]
-    asked: bool
+    segments: tuple[Segment, ...]
+    requested: bool
     handshakes: tuple[EventEntry, ...]
-    cut: bool = False
+    truncated: bool = False
 
     @property
     def source(self) -> Source:
-        """Who told it."""
+        """The process that reported it."""
         return self.facts.source
 
     @property
@@ -76,32 +76,34 @@ class RequestTrace:
         return self.facts.identity.trace_id
 
 
-def find(reader: Reader, text: str) -> list[RequestTrace]:
-    """Return the stories of one trace, those that were asked for first, each kind by time.
+def find_request_traces(reader: Reader, text: str) -> list[RequestTrace]:
+    """Return the requests of one trace: those that *text* names first, then the others, each by time.
 
     Args:
         reader: of the journal.
         text: vLLM's internal id, the external one, what the client sent, a unique prefix, or a trace id.
 
     Raises:
-        NotFoundError: no request goes by it, or several that have nothing to do with each other.
+        NotFoundError: no request has this id, or several unrelated ones.
 
     """
-    asked = _ask(reader, text)
+    requested = _requested_ids(reader, text)
     allowance = ReadBudget(_BYTES, STEP_SECONDS)
-    entries = _gather(reader, asked, allowance)
+    entries = _gather(reader, requested, allowance)
     kept = [entry for found in entries.values() for _, entry in found.kept]
     engines = {entry.source.key for entry in kept}
     endings = list(_endings(reader, engines, min(map(entry_time, kept)))) if kept else []
-    stories = [
-        _story(reader, key, found, endings, asked=key.request_id in asked, cut=allowance.cut)
+    requests = [
+        _request_trace(
+            reader, key, found, endings, requested=key.request_id in requested, truncated=allowance.cut
+        )
         for key, found in entries.items()
     ]
-    stories = sorted(
-        (story for story in stories if story.facts.own),
-        key=lambda story: (not story.asked, story.facts.start_unix_nano, story.key),
+    requests = sorted(
+        (request for request in requests if request.facts.own),
+        key=lambda request: (not request.requested, request.facts.start_unix_nano, request.key),
     )
-    traces = {story.trace_id for story in stories if story.asked}
+    traces = {request.trace_id for request in requests if request.requested}
     if not traces:
         damage = f" ({reader.unreadable} of its batches are damaged)" if reader.unreadable else ""
         raise NotFoundError(
@@ -109,15 +111,15 @@ def find(reader: Reader, text: str) -> list[RequestTrace]:
             "'agentctl get events' shows the ids of requests that had trouble"
         )
     if len(traces) > 1:
-        names = [story.key.request_id for story in stories if story.asked]
+        names = [request.key.request_id for request in requests if request.requested]
         more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
         raise NotFoundError(
             f"{text!r} names several requests: {', '.join(names[:_MAX_NAMED])}{more}; give one of these"
         )
-    return stories
+    return requests
 
 
-def _ask(reader: Reader, text: str) -> set[str]:
+def _requested_ids(reader: Reader, text: str) -> set[str]:
     """Return the internal ids that *text* stands for; empty if there are none."""
     if not text:
         return set()
@@ -190,15 +192,15 @@ class _Entries:
 
     def add(self, logged: LoggedBatch, entry: Entry) -> None:
         if len(self.kept) < _MAX_ENTRIES:
-            self.kept.append((_stamp(logged), alone(entry)))
+            self.kept.append((_stamp(logged), without_batch(entry)))
         else:
             self.dropped += 1
 
 
-def _gather(reader: Reader, asked: set[str], allowance: ReadBudget) -> dict[RequestKey, _Entries]:
+def _gather(reader: Reader, requested: set[str], allowance: ReadBudget) -> dict[RequestKey, _Entries]:
     """Collect the entries of the requests, and of those on the other side of them, both ways."""
     entries: dict[RequestKey, _Entries] = defaultdict(_Entries)
-    seen, waiting = set(asked), deque(sorted(asked))
+    seen, waiting = set(requested), deque(sorted(requested))
     while waiting:
         request_id = waiting.popleft()
         for logged, key, entry in _pairs(reader, request_id, allowance):
@@ -215,23 +217,25 @@ def _gather(reader: Reader, asked: set[str], allowance: ReadBudget) -> dict[Requ
     return entries
 
 
-def _story(
+def _request_trace(
     reader: Reader,
     key: RequestKey,
     entries: _Entries,
     endings: Iterable[tuple[LoggedBatch, EngineLoss | None]],
     *,
-    asked: bool,
-    cut: bool,
+    requested: bool,
+    truncated: bool,
 ) -> RequestTrace:
     facts = RequestFacts.of(key.request_id, (entry for _, entry in entries.kept), dropped=entries.dropped)
     if not facts.own:
-        return RequestTrace(key, facts, (), asked, ())
-    told = chapters(sorted([*entries.kept, *endings], key=lambda each: each[0].id), AssemblyLimits())
+        return RequestTrace(key, facts, (), requested, ())
+    segments = split_segments(
+        sorted([*entries.kept, *endings], key=lambda each: each[0].id), AssemblyLimits()
+    )
     if facts.closed is None:
-        facts = replace(facts, lost_unix_nano=told[-1].lost_unix_nano)
+        facts = replace(facts, lost_unix_nano=segments[-1].lost_unix_nano)
     return RequestTrace(
-        key, facts, tuple(told), asked, _handshakes(reader, facts), cut or entries.dropped > 0
+        key, facts, tuple(segments), requested, _handshakes(reader, facts), truncated or entries.dropped > 0
     )
 
 

@@ -1,14 +1,13 @@
-"""The trace of one request, from the journal: what the export sends, but for its sampling."""
+"""The trace of one request from the journal: what the export sends, without sampling."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.agent.traces.query.search import find
-from penstock.agent.traces.spans import RequestFacts, request_spans, semconv
+from penstock.agent.traces.query.search import find_request_traces
+from penstock.agent.traces.spans import RequestFacts, request_spans, semconv, standalone_spans
 from penstock.agent.traces.spans.sdk_spans import service_name
-from penstock.agent.traces.spans.standalone_spans import standalone_spans
 from penstock.proto.v1 import admin_pb2, common_pb2
 
 if TYPE_CHECKING:
@@ -20,44 +19,44 @@ if TYPE_CHECKING:
 
 
 def get_trace(reader: Reader, request_id: str) -> admin_pb2.Trace:
-    """Return the spans of a request and of those on the other side of it, as far as this pod knows them.
+    """Return the spans of a request and of its counterpart on the other engine, as far as this pod knows them.
 
     Handshakes have traces of their own; those that the request waited for are among the spans.
 
     Raises:
-        NotFoundError: no request goes by *request_id*, or several do.
+        NotFoundError: no request has this id, or several unrelated ones.
 
     """
-    stories = find(reader, request_id)
+    requests = find_request_traces(reader, request_id)
     spans: list[Span] = []
     handshakes: dict[str, Span] = {}
-    for story in stories:
-        spans += sorted(_spans(story), key=_order)
-        for entry in story.handshakes:
+    for request in requests:
+        spans += sorted(_spans(request), key=_order)
+        for entry in request.handshakes:
             handshakes |= {span.span_id: span for span in standalone_spans(entry)}
     spans += sorted(handshakes.values(), key=lambda span: span.start_unix_nano)
     return admin_pb2.Trace(
-        trace_id=stories[0].trace_id,
+        trace_id=requests[0].trace_id,
         spans=[_span(span) for span in spans],
         unreadable_batches=reader.unreadable,
     )
 
 
-def _spans(story: RequestTrace) -> Iterator[Span]:
-    """Yield the spans of a request, chapter by chapter, as the export builds them."""
+def _spans(request: RequestTrace) -> Iterator[Span]:
+    """Yield the spans of a request, segment by segment, with the export's ids."""
     ended: RequestIdentity | None = None
-    for chapter in story.chapters:
+    for segment in request.segments:
         facts = RequestFacts.of(
-            story.key.request_id,
-            chapter.entries,
-            lost_unix_nano=chapter.lost_unix_nano,
-            dropped=story.facts.dropped,
+            request.key.request_id,
+            segment.entries,
+            lost_unix_nano=segment.lost_unix_nano,
+            dropped=request.facts.dropped,
         )
-        identity, parent = chapter.identity(facts, ended)
+        identity, parent = segment.identity(facts, ended)
         for span in request_spans(facts, identity, parent_span_id=parent):
-            cut = story.cut and span.name == semconv.REQUEST
+            cut = request.truncated and span.name == semconv.REQUEST
             yield replace(span, attributes={**span.attributes, semconv.HISTORY_CUT: True}) if cut else span
-        if chapter.ended and ended is None:
+        if segment.ended and ended is None:
             ended = identity
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from penstock.agent.traces.spans import attributes, semconv, standalone_spans
-from penstock.agent.traces.spans.entries import RequestKey, alone, request_entries
+from penstock.agent.traces.spans import attributes, semconv
+from penstock.agent.traces.spans.entries import RequestKey, request_entries, without_batch
 from penstock.agent.traces.spans.ids import RequestIdentity, TraceContext, external_id
-from penstock.agent.traces.spans.loads import Load, ends_a_load, loads
+from penstock.agent.traces.spans.loads import Load, ends_load, request_loads
 from penstock.agent.traces.spans.model import AttributeValue, Entry, EventEntry, Span
 from penstock.agent.traces.spans.request_history import RequestFacts, entry_time
 from penstock.agent.traces.spans.request_spans import request_spans
+from penstock.agent.traces.spans.standalone_spans import STANDALONE_KINDS, standalone_spans
 
 __all__ = [
+    "STANDALONE_KINDS",
     "AttributeValue",
     "Entry",
     "EventEntry",
@@ -20,14 +22,14 @@ __all__ = [
     "RequestKey",
     "Span",
     "TraceContext",
-    "alone",
     "attributes",
-    "ends_a_load",
+    "ends_load",
     "entry_time",
     "external_id",
-    "loads",
     "request_entries",
+    "request_loads",
     "request_spans",
     "semconv",
     "standalone_spans",
+    "without_batch",
 ]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
 SECOND = 1_000_000_000
-# The span of a load, by its channel.
-LOADS: dict[int, str] = {
+# Name of a load's span, by its channel.
+LOAD_SPAN_NAMES: dict[int, str] = {
     common_pb2.CHANNEL_KV: semconv.KV_LOAD,
     common_pb2.CHANNEL_EC: semconv.EC_LOAD,
     common_pb2.CHANNEL_EPLB: semconv.EPLB_REBALANCE,
@@ -28,16 +28,16 @@ LOADS: dict[int, str] = {
 
 
 def seconds(nano: int) -> float:
-    """Return nanoseconds as seconds."""
+    """Convert nanoseconds to seconds."""
     return nano / SECOND
 
 
 def present(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
-    """Leave out what is not known: None, empty text and empty lists; 0 and False are known."""
+    """Drop unknown values: None, empty text and empty lists; 0 and False stay."""
     return {key: value for key, value in attributes.items() if value is not None and value not in ("", ())}
 
 
-def word(enum: object, number: int) -> str:
+def enum_word(enum: object, number: int) -> str:
     """Return the word of an enum value; empty for the zero value."""
     return label(enum, number) if number else ""
 
@@ -71,8 +71,8 @@ def cause_attributes(cause: Cause | None) -> dict[str, AttributeValue]:
         return {}
     return present(
         {
-            semconv.MODE: word(common_pb2.FailureMode, cause.mode),
-            semconv.ERROR_TYPE: word(common_pb2.ErrorType, cause.error_type),
+            semconv.MODE: enum_word(common_pb2.FailureMode, cause.mode),
+            semconv.ERROR_TYPE: enum_word(common_pb2.ErrorType, cause.error_type),
         }
     )
 
@@ -83,11 +83,11 @@ def outcome_attributes(outcome: LoadOutcome | None) -> dict[str, AttributeValue]
         return {}
     return present(
         {
-            semconv.OUTCOME: word(common_pb2.Outcome, outcome.outcome),
-            semconv.DECIDED_BY: word(common_pb2.DecidedBy, outcome.decided_by),
+            semconv.OUTCOME: enum_word(common_pb2.Outcome, outcome.outcome),
+            semconv.DECIDED_BY: enum_word(common_pb2.DecidedBy, outcome.decided_by),
             semconv.POLICY_HASH: outcome.policy_hash,
             semconv.REASON: outcome.reason,
-            semconv.OBSERVED_OUTCOME: word(common_pb2.Outcome, outcome.observed_outcome),
+            semconv.OBSERVED_OUTCOME: enum_word(common_pb2.Outcome, outcome.observed_outcome),
             semconv.OBSERVED_REASON: outcome.observed_reason,
         }
     )
@@ -96,7 +96,7 @@ def outcome_attributes(outcome: LoadOutcome | None) -> dict[str, AttributeValue]
 def error_message(mode: int, error_type: int, text: str) -> str:
     """Return a status message: ``handshake timeout: no answer from 10.0.0.7:5600``."""
     what = " ".join(
-        filter(None, (word(common_pb2.FailureMode, mode), word(common_pb2.ErrorType, error_type)))
+        filter(None, (enum_word(common_pb2.FailureMode, mode), enum_word(common_pb2.ErrorType, error_type)))
     )
     return f"{what}: {text}" if text and what else text or what or "error"
 
@@ -106,12 +106,12 @@ def rehearsal(entries: Iterable[Entry]) -> bool | None:
     return any(isinstance(entry, EventEntry) and entry.event.rehearsal for entry in entries) or None
 
 
-def since(start: int, end: int) -> float | None:
+def seconds_between(start: int, end: int) -> float | None:
     """Return the seconds from *start* to *end*; None if one of them is not known."""
     return seconds(end - start) if start and end >= start else None
 
 
-def within(moment: int, begin: int, end: int) -> int:
+def moment_within(moment: int, begin: int, end: int) -> int:
     """Return *moment* if it is from *begin* to *end*; else 0, which is not known."""
     return moment if begin <= moment <= end else 0
 
@@ -122,8 +122,8 @@ def prefill_link(identity: RequestIdentity) -> tuple[SpanLink, ...]:
     return () if prefill is None else (SpanLink(*prefill, semconv.REQUEST),)
 
 
-def of_failure(channel: int, mode: int) -> str:
+def failure_span_name(channel: int, mode: int) -> str:
     """Return the name of the span of a failure that is not part of a load."""
     if channel == common_pb2.CHANNEL_EC and mode == common_pb2.FAILURE_MODE_PROBE:
         return semconv.EC_PROBE
-    return LOADS.get(channel, semconv.KV_LOAD)
+    return LOAD_SPAN_NAMES.get(channel, semconv.KV_LOAD)

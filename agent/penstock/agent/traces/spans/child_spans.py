@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.traces.spans import attributes as parts
 from penstock.agent.traces.spans import ids, semconv
-from penstock.agent.traces.spans.loads import ends_a_load
+from penstock.agent.traces.spans.loads import ends_load
 from penstock.agent.traces.spans.model import Span, SpanLink
 from penstock.agent.traces.spans.request_history import Cause
 from penstock.proto.v1 import common_pb2, events_pb2
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.agent.batch import ProbeSample
-    from penstock.agent.traces.spans.deferrals import Wait
+    from penstock.agent.traces.spans.deferrals import RequestDeferral
     from penstock.agent.traces.spans.loads import Load
     from penstock.agent.traces.spans.model import AttributeValue, Entry, EventEntry, ProbeEntry
     from penstock.agent.traces.spans.request_history import RequestFacts
@@ -74,9 +74,9 @@ class ChildSpans:
             *(
                 self._detached_failure(entry)
                 for entry in facts.failures
-                if not ends_a_load(entry.event.transfer_failure) and not self._told_by_lease(entry)
+                if not ends_load(entry.event.transfer_failure) and not self._reported_by_lease(entry)
             ),
-            *map(self._deferral, facts.waits),
+            *map(self._deferral, facts.deferrals),
             *(
                 self._recompute(entry)
                 for entry in facts.outcomes
@@ -90,14 +90,14 @@ class ChildSpans:
         return self.identity.trace_id
 
     def _probes(self) -> list[Span]:
-        """Build a span for each probe; one that failed is told by its failure, which knows more."""
+        """Build a span for each probe; a failed one is reported by its failure, which has more attributes."""
         failures = (entry.event.transfer_failure for entry in self.facts.failures)
-        told = {f.peer.address for f in failures if f.mode == common_pb2.FAILURE_MODE_PROBE}
+        reported = {f.peer.address for f in failures if f.mode == common_pb2.FAILURE_MODE_PROBE}
         # Several items that were asked for at once differ in nothing.
         seen: Counter[ProbeSample] = Counter()
         spans = []
         for entry in self.facts.probes:
-            if entry.probe.result == common_pb2.PROBE_RESULT_ERROR and entry.probe.peer in told:
+            if entry.probe.result == common_pb2.PROBE_RESULT_ERROR and entry.probe.peer in reported:
                 continue
             spans.append(self._probe(entry, seen[entry.probe]))
             seen[entry.probe] += 1
@@ -105,7 +105,7 @@ class ChildSpans:
 
     def _probe(self, entry: ProbeEntry, ordinal: int) -> Span:
         probe = entry.probe
-        result = parts.word(common_pb2.ProbeResult, probe.result)
+        result = parts.enum_word(common_pb2.ProbeResult, probe.result)
         failed = probe.result == common_pb2.PROBE_RESULT_ERROR
         return self._span(
             semconv.EC_PROBE,
@@ -113,7 +113,7 @@ class ChildSpans:
             (probe.start_time_unix_nano, probe.end_time_unix_nano),
             {
                 **parts.server_attributes(common_pb2.Peer(address=probe.peer)),
-                semconv.CHANNEL: parts.word(common_pb2.Channel, common_pb2.CHANNEL_EC),
+                semconv.CHANNEL: parts.enum_word(common_pb2.Channel, common_pb2.CHANNEL_EC),
                 semconv.CONNECTOR: probe.connector,
                 semconv.PROBE_RESULT: result,
                 semconv.ERROR_TYPE: "other" if failed else None,
@@ -126,11 +126,11 @@ class ChildSpans:
     def _load(self, load: Load) -> Span:
         failure, peer = load.failure, load.peer
         delays = self._delays(load)
-        delay = self.facts.part(max((delay.delay_nano for delay in delays), default=0))
+        delay = self.facts.clamp(max((delay.delay_nano for delay in delays), default=0))
         items = {entry.event.transfer_failure.item for entry in load.failures} - {""}
         attributes: dict[str, AttributeValue | None] = {
             **parts.server_attributes(peer),
-            semconv.CHANNEL: parts.word(common_pb2.Channel, load.channel),
+            semconv.CHANNEL: parts.enum_word(common_pb2.Channel, load.channel),
             semconv.DIRECTION: "send" if load.sending else "receive",
             semconv.CONNECTOR: load.connector,
             semconv.ATTEMPT: load.attempt,
@@ -151,7 +151,7 @@ class ChildSpans:
         elif load.failed:
             error, attributes[semconv.ERROR_TYPE] = "a rank reported an error", "other"
         return self._span(
-            parts.LOADS[load.channel],
+            parts.LOAD_SPAN_NAMES[load.channel],
             (load.attempt, *(("send",) if load.sending else ())),
             (load.start_unix_nano, load.end_unix_nano),
             attributes,
@@ -174,8 +174,8 @@ class ChildSpans:
         handshakes += [entry.event.handshake.id for entry in self.facts.handshakes]
         return (*parts.prefill_link(self.identity), *_handshake_links(handshakes))
 
-    def _told_by_lease(self, entry: EventEntry) -> bool:
-        """Whether the end of the lease tells the same."""
+    def _reported_by_lease(self, entry: EventEntry) -> bool:
+        """Return whether the end of the lease reports the same."""
         return entry.event.transfer_failure.mode == common_pb2.FAILURE_MODE_EXPIRED and any(
             lease.event.lease_closed.ending == events_pb2.LEASE_ENDING_EXPIRED for lease in self.facts.leases
         )
@@ -184,7 +184,7 @@ class ChildSpans:
         """Build the span of a failure that is no load: a probe, a notification, a late read, an expiry."""
         event, failure = entry.event, entry.event.transfer_failure
         leased = failure.mode in _OF_A_LEASE
-        name = semconv.KV_LEASE if leased else parts.of_failure(failure.channel, failure.mode)
+        name = semconv.KV_LEASE if leased else parts.failure_span_name(failure.channel, failure.mode)
         peer = parts.peer_attributes if leased else parts.server_attributes
         return self._span(
             name,
@@ -192,7 +192,7 @@ class ChildSpans:
             (failure.start_time_unix_nano or event.time_unix_nano, event.time_unix_nano),
             {
                 **peer(failure.peer),
-                semconv.CHANNEL: parts.word(common_pb2.Channel, failure.channel),
+                semconv.CHANNEL: parts.enum_word(common_pb2.Channel, failure.channel),
                 semconv.CONNECTOR: failure.connector,
                 semconv.RANKS: (event.rank,),
                 semconv.ITEMS: (failure.item,) if failure.item else (),
@@ -204,29 +204,31 @@ class ChildSpans:
             links=_handshake_links([failure.handshake_id]),
         )
 
-    def _deferral(self, wait: Wait) -> Span:
+    def _deferral(self, deferral: RequestDeferral) -> Span:
         """Build the span of a deferral; one whose end never came lasts to the request's: the engine was lost, or the end was."""
-        event, lost = wait.entry.event, self.facts.lost_unix_nano
-        end = event.deferral_end if wait.ended else None
+        event, lost = deferral.entry.event, self.facts.lost_unix_nano
+        end = event.deferral_end if deferral.ended else None
         body = event.deferral_start if end is None else end
         still = common_pb2.DEFERRAL_ENDING_ENGINE_LOST if lost else common_pb2.DEFERRAL_ENDING_UNSPECIFIED
-        times = wait.times(self.facts.end_unix_nano)
-        began = 0 if end is None else parts.within(end.transfer_start_time_unix_nano, *times)
+        times = deferral.interval(self.facts.end_unix_nano)
+        began = 0 if end is None else parts.moment_within(end.transfer_start_time_unix_nano, *times)
         return self._span(
             semconv.DEFERRAL,
-            (body.reason, wait.start_unix_nano),
+            (body.reason, deferral.start_unix_nano),
             times,
             {
-                semconv.DEFERRAL_REASON: parts.word(common_pb2.DeferralReason, body.reason),
-                semconv.CHANNEL: parts.word(common_pb2.Channel, body.channel),
+                semconv.DEFERRAL_REASON: parts.enum_word(common_pb2.DeferralReason, body.reason),
+                semconv.CHANNEL: parts.enum_word(common_pb2.Channel, body.channel),
                 **parts.peer_attributes(body.peer),
-                semconv.ENDING: parts.word(common_pb2.DeferralEnding, still if end is None else end.ending),
-                semconv.START_WAIT_SECONDS: parts.since(
-                    max(wait.start_unix_nano, self.identity.began_unix_nano), began
+                semconv.ENDING: parts.enum_word(
+                    common_pb2.DeferralEnding, still if end is None else end.ending
+                ),
+                semconv.START_WAIT_SECONDS: parts.seconds_between(
+                    max(deferral.start_unix_nano, self.identity.began_unix_nano), began
                 ),
                 semconv.OBSERVED_REASON: "" if end is None else end.observed_reason,
             },
-            (wait.entry,),
+            (deferral.entry,),
         )
 
     def _recompute(self, entry: EventEntry) -> Span:
@@ -241,7 +243,7 @@ class ChildSpans:
             (outcome.channel, outcome.attempt),
             (time, end),
             {
-                semconv.CHANNEL: parts.word(common_pb2.Channel, outcome.channel),
+                semconv.CHANNEL: parts.enum_word(common_pb2.Channel, outcome.channel),
                 semconv.ATTEMPT: outcome.attempt or None,
                 **parts.peer_attributes(outcome.peer),
                 **parts.cause_attributes(Cause(outcome.mode, outcome.error_type, outcome.peer)),
@@ -262,7 +264,7 @@ class ChildSpans:
             ("closed", event.component, event.rank),
             (lease.start_time_unix_nano or event.time_unix_nano, event.time_unix_nano),
             {
-                semconv.ENDING: parts.word(events_pb2.LeaseEnding, lease.ending),
+                semconv.ENDING: parts.enum_word(events_pb2.LeaseEnding, lease.ending),
                 semconv.BLOCKS: lease.blocks,
                 semconv.READERS: lease.readers,
                 semconv.CONNECTOR: lease.connector,

@@ -1,4 +1,4 @@
-"""The deferrals of one request: each start with its one end. Pure."""
+"""Pairs the starts and ends of one request's deferrals. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LOST = common_pb2.DEFERRAL_ENDING_ENGINE_LOST
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """One deferral.
+class RequestDeferral:
+    """A deferral: the request waits before it is scheduled.
 
     Attributes:
         entry: its end; where none has come, its start.
@@ -35,24 +35,24 @@ class Wait:
 
     @property
     def reason(self) -> int:
-        """What it waits for."""
+        """What it waits for (``DeferralReason``)."""
         event = self.entry.event
         return event.deferral_end.reason if self.ended else event.deferral_start.reason
 
-    def times(self, request_end: int) -> tuple[int, int]:
-        """Return its start and its end; what has not ended lasts to the end of the request."""
+    def interval(self, request_end: int) -> tuple[int, int]:
+        """Return start and end; without an end it lasts until *request_end*."""
         return self.start_unix_nano, self.entry.event.time_unix_nano if self.ended else request_end
 
 
-def waits(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> tuple[Wait, ...]:
-    """Return the deferrals that *starts* and *ends*, each in the order of their time, tell of.
+def pair_deferrals(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> tuple[RequestDeferral, ...]:
+    """Pair *starts* and *ends*, each in the order of time.
 
     A deferral that the agent ended because its engine was away has a second end if the engine comes back: then the engine's
     own word counts. A request waits for one reason once at a time, so an end that does not say when its deferral
     began belongs to the last start before it.
     """
     opened = list(starts)
-    ended: dict[tuple[int, int], Wait] = {}
+    ended: dict[tuple[int, int], RequestDeferral] = {}
     for entry in ends:
         end, time = entry.event.deferral_end, entry.event.time_unix_nano
         start = _start_of(entry, opened)
@@ -62,8 +62,8 @@ def waits(starts: Iterable[EventEntry], ends: Iterable[EventEntry]) -> tuple[Wai
         key = end.reason, began
         earlier = ended.get(key)
         if earlier is None or earlier.entry.event.deferral_end.ending == _LOST:
-            ended[key] = Wait(entry, began)
-    return (*ended.values(), *(Wait(entry, entry.event.time_unix_nano) for entry in opened))
+            ended[key] = RequestDeferral(entry, began)
+    return (*ended.values(), *(RequestDeferral(entry, entry.event.time_unix_nano) for entry in opened))
 
 
 def _start_of(entry: EventEntry, opened: list[EventEntry]) -> EventEntry | None:
@@ -74,8 +74,8 @@ def _start_of(entry: EventEntry, opened: list[EventEntry]) -> EventEntry | None:
     return next(exact, next(before, None))
 
 
-def covered(spans: Iterable[tuple[int, int]], begin: int, end: int) -> int:
-    """Return how much of the time from *begin* to *end* is in one of *spans*, each a start and an end."""
+def covered_time(spans: Iterable[tuple[int, int]], begin: int, end: int) -> int:
+    """Return how much of the time from *begin* to *end* is covered by *spans*, pairs of start and end."""
     total, reached = 0, begin
     for start, stop in sorted(spans):
         total += max(0, min(stop, end) - max(start, reached))

@@ -1,4 +1,4 @@
-"""Taking a logged batch apart: which entry belongs to which request."""
+"""Assigns the entries of a logged batch to requests."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _WITHOUT_SPAN = frozenset(("", "source_lost", "forgotten", "quarantine_changed")
 
 
 class RequestKey(NamedTuple):
-    """A request in this pod: two servers may give the same internal id."""
+    """A request in this pod; internal ids are unique per server only."""
 
     server: str
     request_id: str
 
 
-def alone(entry: Entry) -> Entry:
-    """Return *entry* without the batch that it is part of: all of that stays in memory as long as one event of it does."""
+def without_batch(entry: Entry) -> Entry:
+    """Return a copy of *entry* that does not keep its whole batch in memory, as an event of a parsed batch does."""
     if not isinstance(entry, EventEntry):
         return entry
     event = Event()

@@ -79,7 +79,7 @@ class RequestIdentity:
         prefill_request_id: the id that the prefill side gave it, if this is the decode side; else empty.
         caller: the caller's trace context.
         tracestate: the caller's ``tracestate``, as it came.
-        apart: the first batch of entries that are not told with the request's end; 0 for those that are.
+        apart: the first batch of a segment that does not have the request's end; 0 for the one that has it.
         began_unix_nano: when the request began: none of its spans begins earlier.
 
     """
@@ -100,7 +100,7 @@ class RequestIdentity:
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What tells this request from all others, and what is told apart from its end.
+        """Identifies the request, or a segment of it that is not its end.
 
         Decode's has two parts, because both sides can have the same internal id: vLLM can be told not to
         randomize it (VLLM_DISABLE_REQUEST_ID_RANDOMIZATION).

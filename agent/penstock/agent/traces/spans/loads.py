@@ -1,4 +1,4 @@
-"""The loads of one request: which transfers and failures belong to one attempt."""
+"""Groups the transfers and failures of one request into loads, one per attempt."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _WAITS_FOR: dict[int, int] = {
 }
 
 
-def ends_a_load(failure: TransferFailure) -> bool:
-    """Tell whether a failure is the end of an attempt to load."""
+def ends_load(failure: TransferFailure) -> bool:
+    """Return whether a failure ends a load attempt."""
     return failure.channel != common_pb2.CHANNEL_EPLB and failure.mode not in _NOT_OF_A_LOAD
 
 
@@ -40,7 +40,8 @@ def ends_a_load(failure: TransferFailure) -> bool:
 class Load:
     """One attempt of a request to load remote state, over all ranks and handles.
 
-    ``sending`` is the view of a side that writes into the other (push mode). ``outcome`` is what was done about it, None if it went well or nobody said.
+    ``sending``: this side writes into the other (push mode). ``outcome``: the action on a failure; None if it succeeded or
+    no action was reported.
     """
 
     channel: int
@@ -54,7 +55,7 @@ class Load:
 
     @property
     def failure(self) -> TransferFailure | None:
-        """The first failure that was its own; if all were another's doing, the first of those."""
+        """The first failure of its own; if all are collateral, the first of those."""
         failures = [entry.event.transfer_failure for entry in self.failures]
         own = [failure for failure in failures if failure.mode != common_pb2.FAILURE_MODE_COLLATERAL]
         return next(iter(own or failures), None)
@@ -68,7 +69,7 @@ class Load:
 
     @property
     def peer(self) -> common_pb2.Peer:
-        """The other end: of the failure if there was one; empty if nobody knows."""
+        """The peer of the failure if there is one, else of a transfer; empty if unknown."""
         failure = self.failure
         if failure is not None and failure.peer.address:
             return failure.peer
@@ -79,7 +80,7 @@ class Load:
 
     @property
     def connector(self) -> str:
-        """The class that moved it."""
+        """The connector's class."""
         of_failures = [entry.event.transfer_failure.connector for entry in self.failures]
         return next(filter(None, [*of_failures, *(entry.sample.connector for entry in self.samples)]), "")
 
@@ -90,7 +91,7 @@ class Load:
         return tuple(sorted(ranks))
 
 
-def loads(facts: RequestFacts) -> list[Load]:
+def request_loads(facts: RequestFacts) -> list[Load]:
     """Return the loads of a request, by channel, direction and attempt."""
     if not (facts.failures or facts.samples):
         return []
@@ -111,7 +112,7 @@ def _loads_of(facts: RequestFacts, channel: int, *, sending: bool) -> list[Load]
     failures: dict[int, list[EventEntry]] = defaultdict(list)
     for entry in facts.failures:
         failure = entry.event.transfer_failure
-        if _belongs(failure, channel, sending=sending) and ends_a_load(failure):
+        if _belongs(failure, channel, sending=sending) and ends_load(failure):
             failures[max(failure.attempt, 1)].append(entry)
     samples: dict[int, list[SampleEntry]] = defaultdict(list)
     ends = {attempt: entries[-1].event.time_unix_nano for attempt, entries in sorted(failures.items())}
@@ -151,13 +152,13 @@ def _load(
         if entry.event.transfer_failure.start_time_unix_nano
     ]
     # A failure that does not know when its attempt began: the wait for it is the next best witness.
-    waits = [] if starts or sending else _waits(facts, channel)
+    waits = [] if starts or sending else _deferral_starts(facts, channel)
     starts = starts or [time for time in waits if time <= min(ends)][-1:]
     # A handshake that others wait for, too, may have begun before the request.
     start = max(min([*starts, min(ends)]), facts.start_unix_nano)
     return Load(channel, sending, attempt, tuple(failures), tuple(samples), outcome, start, max(start, *ends))
 
 
-def _waits(facts: RequestFacts, channel: int) -> list[int]:
+def _deferral_starts(facts: RequestFacts, channel: int) -> list[int]:
     """Return when the waits for a channel began, in the order of time."""
-    return sorted(wait.start_unix_nano for wait in facts.waits if _WAITS_FOR.get(wait.reason) == channel)
+    return sorted(wait.start_unix_nano for wait in facts.deferrals if _WAITS_FOR.get(wait.reason) == channel)

@@ -34,8 +34,8 @@ def rebalance_spans(entry: EventEntry) -> tuple[Span, ...]:
         source=entry.source,
         attributes=attributes.present(
             {
-                semconv.CHANNEL: attributes.word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
-                semconv.TRIGGER: attributes.word(events_pb2.EplbTrigger, rebalance.trigger),
+                semconv.CHANNEL: attributes.enum_word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
+                semconv.TRIGGER: attributes.enum_word(events_pb2.EplbTrigger, rebalance.trigger),
                 semconv.ASYNCHRONOUS: rebalance.asynchronous,
                 semconv.COMMUNICATOR: rebalance.communicator,
                 semconv.MODEL: rebalance.model,
@@ -72,7 +72,7 @@ def _layer(whole: Span, key: tuple[object, ...], layer: events_pb2.EplbLayer) ->
         source=whole.source,
         attributes=attributes.present(
             {
-                semconv.CHANNEL: attributes.word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
+                semconv.CHANNEL: attributes.enum_word(common_pb2.Channel, common_pb2.CHANNEL_EPLB),
                 semconv.LAYER: layer.layer,
                 semconv.BYTES: layer.bytes,
                 semconv.EXPERTS_UNCHANGED: layer.experts_unchanged,

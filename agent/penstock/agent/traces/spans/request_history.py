@@ -1,4 +1,4 @@
-"""What the log says about one request, sorted by kind and time."""
+"""The entries of one request, sorted by kind and time, and what follows from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from penstock.agent.traces.spans import ids
-from penstock.agent.traces.spans.deferrals import covered, waits
+from penstock.agent.traces.spans.deferrals import covered_time, pair_deferrals
 from penstock.agent.traces.spans.model import EventEntry, ProbeEntry, SampleEntry
 from penstock.proto.v1 import common_pb2, events_pb2
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.agent.model import Source
-    from penstock.agent.traces.spans.deferrals import Wait
+    from penstock.agent.traces.spans.deferrals import RequestDeferral
     from penstock.agent.traces.spans.model import Entry
     from penstock.proto.v1.common_pb2 import Peer
     from penstock.proto.v1.events_pb2 import LoadOutcome, RequestClosed, TransferFailure
 
-# What weighs most is what the request is remembered by.
-_WEIGHT = {
+# Severity: the request's span has the most severe outcome.
+_SEVERITY = {
     common_pb2.OUTCOME_FAILED: 4,
     common_pb2.OUTCOME_ABORTED: 3,
     common_pb2.OUTCOME_RECOMPUTED: 2,
@@ -37,7 +37,7 @@ def entry_time(entry: Entry) -> int:
 
 
 def _began(entry: Entry) -> int:
-    """Return when what an entry tells of began, as far as it says; never after the entry itself."""
+    """Return the start time that an entry reports; its own time if it reports none or a later one."""
     if not isinstance(entry, EventEntry):
         return entry.body.start_time_unix_nano
     event = entry.event
@@ -69,7 +69,7 @@ def _order(entry: Entry) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a request had trouble, as it is copied onto its spans."""
+    """Cause of a failure, as it is copied onto the request's spans."""
 
     mode: int
     error_type: int
@@ -78,11 +78,11 @@ class Cause:
 
 @dataclass(frozen=True)
 class RequestFacts:
-    """The entries of one request, by kind, each in the order of their time. What follows from them is worked out once.
+    """The entries of one request by kind, each kind in the order of time. Derived values are cached.
 
     Attributes:
-        lost_unix_nano: when its engine vanished before it was closed; 0 if it did not.
-        dropped: entries over the limit of a request, which are not here.
+        lost_unix_nano: when its engine vanished before the request closed; 0 if it did not.
+        dropped: number of entries above the limit of a request; they are missing here.
 
     """
 
@@ -157,7 +157,7 @@ class RequestFacts:
 
     @cached_property
     def source(self) -> Source:
-        """The scheduler's process, if it said something; else any that did. There must be an own entry."""
+        """The scheduler's process if it has an entry, else any process that has. Requires an own entry."""
         return self.own[0].source
 
     @property
@@ -195,7 +195,7 @@ class RequestFacts:
 
     @cached_property
     def start_unix_nano(self) -> int:
-        """When it arrived; without a closing entry, when the first thing began that it is known by."""
+        """When it arrived; without a closing entry, the start of its earliest entry."""
         if self.closed is not None and self.closed.event.request_closed.arrival_time_unix_nano:
             return min(
                 self.closed.event.request_closed.arrival_time_unix_nano, self.closed.event.time_unix_nano
@@ -204,27 +204,27 @@ class RequestFacts:
 
     @cached_property
     def end_unix_nano(self) -> int:
-        """When it was closed or lost; else when it was last heard of."""
+        """When it was closed or lost; else the time of its last entry."""
         if self.closed is not None:
             return self.closed.event.time_unix_nano
         return max(self.lost_unix_nano, *(entry_time(entry) for entry in self.own))
 
     @cached_property
     def outcome(self) -> LoadOutcome | None:
-        """The weightiest outcome; the first of equals."""
+        """The most severe outcome; the first of equals."""
         outcomes = [entry.event.load_outcome for entry in self.outcomes]
-        return max(outcomes, key=lambda outcome: _WEIGHT.get(outcome.outcome, 0), default=None)
+        return max(outcomes, key=lambda outcome: _SEVERITY.get(outcome.outcome, 0), default=None)
 
     @cached_property
     def failure(self) -> TransferFailure | None:
-        """The first failure that was its own; if all were another's doing, the first of those."""
+        """The first failure of its own; if all are collateral, the first of those."""
         failures = [entry.event.transfer_failure for entry in self.failures]
         own = [failure for failure in failures if failure.mode != common_pb2.FAILURE_MODE_COLLATERAL]
         return next(iter(own or failures), None)
 
     @cached_property
     def cause(self) -> Cause | None:
-        """Mode, error type and peer of what went wrong; None if nothing did."""
+        """Mode, error type and peer of the failure; None if there is none."""
         outcome, failure = self.outcome, self.failure
         if outcome is not None and (outcome.mode or failure is None):
             return Cause(outcome.mode, outcome.error_type, outcome.peer)
@@ -234,7 +234,7 @@ class RequestFacts:
 
     @property
     def peer(self) -> Peer:
-        """The other end: of the trouble if there was any, else of the transfer; empty if there is none."""
+        """The peer of the failure if there is one, else of the transfer; empty if there is none."""
         if self.cause is not None and self.cause.peer.address:
             return self.cause.peer
         if self.closing is not None and self.closing.peer.address:
@@ -242,31 +242,31 @@ class RequestFacts:
         for entry in self.samples:
             if entry.sample.peer:
                 return common_pb2.Peer(address=entry.sample.peer, engine_id=entry.sample.peer_engine_id)
-        waits = (entry.event.deferral_start.peer for entry in self.deferral_starts)
-        return next((peer for peer in waits if peer.address), common_pb2.Peer())
+        peers = (entry.event.deferral_start.peer for entry in self.deferral_starts)
+        return next((peer for peer in peers if peer.address), common_pb2.Peer())
 
     @cached_property
-    def waits(self) -> tuple[Wait, ...]:
-        """Its deferrals, each with its one end."""
-        return waits(self.deferral_starts, self.deferral_ends)
+    def deferrals(self) -> tuple[RequestDeferral, ...]:
+        """Its deferrals, each start paired with its end."""
+        return pair_deferrals(self.deferral_starts, self.deferral_ends)
 
     @cached_property
     def open_deferrals(self) -> tuple[EventEntry, ...]:
-        """Deferrals that began and did not end, as far as the log says."""
-        return tuple(wait.entry for wait in self.waits if not wait.ended)
+        """Deferrals without an end in the log."""
+        return tuple(deferral.entry for deferral in self.deferrals if not deferral.ended)
 
     @cached_property
     def deferred_nano(self) -> int:
-        """How much of its time it was deferred; what has not ended counts to the end of the request."""
-        spans = (wait.times(self.end_unix_nano) for wait in self.waits)
-        return covered(spans, self.start_unix_nano, self.end_unix_nano)
+        """Time of the request that deferrals cover; one without an end counts to the end of the request."""
+        spans = (deferral.interval(self.end_unix_nano) for deferral in self.deferrals)
+        return covered_time(spans, self.start_unix_nano, self.end_unix_nano)
 
-    def part(self, nano: int) -> int:
-        """Return a length that is part of its time: no longer than the whole."""
+    def clamp(self, nano: int) -> int:
+        """Return *nano*, at most the request's duration."""
         return min(nano, self.end_unix_nano - self.start_unix_nano)
 
     def notable(self, long_deferral_nano: int) -> bool:
-        """Tell whether the trace is kept whatever the sample ratio is."""
+        """Return whether the trace is kept at any sample ratio."""
         return bool(
             self.failures
             or self.outcomes

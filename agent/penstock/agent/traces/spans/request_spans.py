@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.traces.spans import attributes, ids, semconv
 from penstock.agent.traces.spans.child_spans import ChildSpans
-from penstock.agent.traces.spans.loads import loads
+from penstock.agent.traces.spans.loads import request_loads
 from penstock.agent.traces.spans.model import EventEntry, Span
 from penstock.proto.v1 import common_pb2
 
@@ -32,7 +32,7 @@ def request_spans(
     """Build the spans of a request; nothing if there is no entry about it.
 
     Args:
-        facts: what the log says.
+        facts: the request's entries.
         identity: what the ids are made of.
         common: attributes that each span gets.
         parent_span_id: the request's span, if it is finished already: then none is built here; empty
@@ -41,7 +41,7 @@ def request_spans(
     """
     if not facts.own:
         return []
-    common, loaded = dict(common or {}), loads(facts)
+    common, loaded = dict(common or {}), request_loads(facts)
     if parent_span_id is not None:
         return ChildSpans(facts, identity, loaded, common, parent_span_id).spans()
     request = _request_span(facts, identity, loaded, common)
@@ -85,14 +85,14 @@ def _request_span(
         error=error,
         links=() if linked else attributes.prefill_link(identity),
         request_id=identity.request_id,
-        entries=tuple(entry for entry in facts.own if _told_by_request(entry)),
+        entries=tuple(entry for entry in facts.own if _reported_by_request(entry)),
         remote_parent=bool(identity.parent_span_id),
         tracestate=identity.tracestate,
     )
 
 
-def _told_by_request(entry: Entry) -> bool:
-    """Whether the request's span tells an entry; the others have a span of their own."""
+def _reported_by_request(entry: Entry) -> bool:
+    """Return whether the request's span reports an entry; the others have a span of their own."""
     if not isinstance(entry, EventEntry):
         return False
     event = entry.event
@@ -117,7 +117,7 @@ def _state_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]:
         semconv.UNFINISHED: True if facts.closing is None and not facts.lost_unix_nano else None,
         semconv.ENTRIES_DROPPED: facts.dropped or None,
         semconv.DEFERRED_SECONDS: attributes.seconds(facts.deferred_nano) or None,
-        semconv.DELAY_SECONDS: None if delay is None else attributes.seconds(facts.part(delay.delay_nano)),
+        semconv.DELAY_SECONDS: None if delay is None else attributes.seconds(facts.clamp(delay.delay_nano)),
         semconv.DELAYED_BY_PEER: None if delay is None else delay.caused_by_peer.address,
         semconv.PINNED_BLOCKS: sum(pin.blocks for pin in pinned if not pin.released) or None,
     }
@@ -132,13 +132,15 @@ def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]
     if closing is None:
         return {}
     end = facts.end_unix_nano
-    token = attributes.within(closing.first_token_time_unix_nano, facts.start_unix_nano, end)
-    scheduled = attributes.within(closing.scheduled_time_unix_nano, facts.start_unix_nano, token or end)
+    token = attributes.moment_within(closing.first_token_time_unix_nano, facts.start_unix_nano, end)
+    scheduled = attributes.moment_within(
+        closing.scheduled_time_unix_nano, facts.start_unix_nano, token or end
+    )
     arrival = facts.start_unix_nano if closing.arrival_time_unix_nano else 0
     named = closing.external_request_id
     return {
         semconv.CLIENT_REQUEST_ID: named if named != ids.external_id(facts.request_id) else None,
-        semconv.KV_ROLE: attributes.word(common_pb2.Role, closing.kv_role),
+        semconv.KV_ROLE: attributes.enum_word(common_pb2.Role, closing.kv_role),
         semconv.FINISH_REASON: closing.finish_reason,
         semconv.PROMPT_TOKENS: closing.prompt_tokens,
         semconv.COMPLETION_TOKENS: closing.output_tokens,
@@ -146,8 +148,8 @@ def _closing_attributes(facts: RequestFacts) -> dict[str, AttributeValue | None]
         semconv.EXTERNAL_CACHED_TOKENS: closing.external_cached_tokens,
         semconv.PREEMPTIONS: closing.preemptions or None,
         semconv.LEASED_BLOCKS: closing.leased_blocks or None,
-        semconv.TIME_IN_QUEUE: attributes.since(arrival, scheduled),
-        semconv.TIME_TO_FIRST_TOKEN: attributes.since(arrival, token),
+        semconv.TIME_IN_QUEUE: attributes.seconds_between(arrival, scheduled),
+        semconv.TIME_TO_FIRST_TOKEN: attributes.seconds_between(arrival, token),
     }
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.agent.traces.spans.model import EventEntry
 
 
-KINDS = frozenset(("handshake", "policy_applied", "eplb_rebalance", "transfer_failure"))
+STANDALONE_KINDS = frozenset(("handshake", "policy_applied", "eplb_rebalance", "transfer_failure"))
 """Events that may have spans of their own."""
 
 
@@ -46,8 +46,8 @@ def _handshake(entry: EventEntry) -> Span:
     offset = (
         attributes.seconds(handshake.clock_offset_nano) if handshake.HasField("clock_offset_nano") else None
     )
-    error_type = attributes.word(common_pb2.ErrorType, handshake.error_type) or "other"
-    mode = attributes.word(common_pb2.FailureMode, common_pb2.FAILURE_MODE_HANDSHAKE)
+    error_type = attributes.enum_word(common_pb2.ErrorType, handshake.error_type) or "other"
+    mode = attributes.enum_word(common_pb2.FailureMode, common_pb2.FAILURE_MODE_HANDSHAKE)
     return Span(
         trace_id=trace_id,
         span_id=span_id,
@@ -59,11 +59,11 @@ def _handshake(entry: EventEntry) -> Span:
         attributes=attributes.present(
             {
                 **attributes.server_attributes(handshake.peer),
-                semconv.CHANNEL: attributes.word(common_pb2.Channel, common_pb2.CHANNEL_KV),
+                semconv.CHANNEL: attributes.enum_word(common_pb2.Channel, common_pb2.CHANNEL_KV),
                 semconv.CONNECTOR: handshake.connector,
                 semconv.RANKS: (event.rank,),
                 semconv.HANDSHAKE_ID: f"{handshake.id:016x}",
-                semconv.QUEUE_SECONDS: attributes.since(handshake.queued_time_unix_nano, start),
+                semconv.QUEUE_SECONDS: attributes.seconds_between(handshake.queued_time_unix_nano, start),
                 semconv.WAITERS: handshake.waiters_total,
                 semconv.WAITING_REQUEST_IDS: tuple(handshake.waiting_request_ids),
                 semconv.CLOCK_OFFSET_SECONDS: offset,
@@ -105,11 +105,11 @@ def _policy_applied(entry: EventEntry) -> Span:
 
 
 def _failure(entry: EventEntry) -> Span | None:
-    """Build the span of a failure that concerns no request; a handshake tells its own."""
+    """Build the span of a failure that concerns no request; a handshake has a span of its own."""
     event, failure = entry.event, entry.event.transfer_failure
     if event.request_id or failure.handshake_id:
         return None
-    name = attributes.of_failure(failure.channel, failure.mode)
+    name = attributes.failure_span_name(failure.channel, failure.mode)
     layer = failure.item if failure.channel == common_pb2.CHANNEL_EPLB else ""
     if layer:
         name = semconv.EPLB_LAYER  # the rebalance has a span of its own
@@ -135,7 +135,7 @@ def _failure(entry: EventEntry) -> Span | None:
         attributes=attributes.present(
             {
                 **attributes.server_attributes(failure.peer),
-                semconv.CHANNEL: attributes.word(common_pb2.Channel, failure.channel),
+                semconv.CHANNEL: attributes.enum_word(common_pb2.Channel, failure.channel),
                 semconv.CONNECTOR: failure.connector,
                 semconv.RANKS: (event.rank,),
                 **attributes.cause_attributes(Cause(failure.mode, failure.error_type, failure.peer)),

@@ -1,4 +1,4 @@
-"""vLLM's expert balancer, observed."""
+"""Observes vLLM's expert-parallel load balancer (EPLB)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The hook on vLLM's expert-parallel load balancer: what moves, for how long, and how long the forward pass is held up.
+"""Hooks vLLM's expert-parallel load balancer: transfers, their duration, and the pause of the forward pass.
 
-Observe only: ranks that disagree about a rebalance hang in a collective, so nothing here changes what vLLM does. Moves of a
-profile run are not counted.
+Observe only: ranks that disagree about a rebalance hang in a collective, so nothing here changes what vLLM does. Transfers of
+a profile run are not counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MODEL = ("communicator", "model", "model_name", "pending_result", "rebalanced")
 _METADATA = ("is_unchanged", "is_received_locally", "recv_count", "recv_expert_ids", "recv_dst_rows")
 _CONFIG = ("communicator", "step_interval", "use_async", "window_size")
 
-# On an EplbState: its observer.
+# Attribute of an EplbState that holds its observer.
 _OBSERVER = "_penstock"
 
 
@@ -52,7 +52,7 @@ class EplbHook:
         self._patch = Patch()
 
     def requires(self) -> Iterable[Requirement]:
-        """Return what is wrapped and what is read."""
+        """Return the functions that are wrapped and the attributes that are read."""
         from vllm.config.parallel import EPLBConfig
         from vllm.distributed.eplb import async_worker, eplb_state, rebalance_execute
         from vllm.distributed.eplb.policy import AbstractEplbPolicy
@@ -83,19 +83,23 @@ class EplbHook:
 
         state = eplb_state.EplbState
         patch = self._patch.set
-        patch(state, "add_model", _observed(state.add_model))
-        patch(state, "step", _step(state.step))
-        patch(state, "rearrange", _rearrange(state.rearrange))
-        patch(state, "drain_async", _drain(state.drain_async))
-        patch(eplb_state, "_move_to_workspace", _take_over(eplb_state._move_to_workspace))
-        patch(async_worker, "transfer_run_periodically", _thread(async_worker.transfer_run_periodically))
-        patch(async_worker, "AsyncEplbLayerResult", _result(async_worker.AsyncEplbLayerResult))
-        patch(rebalance_execute, "move_to_buffer", _move(rebalance_execute.move_to_buffer))
+        patch(state, "add_model", _wrap_add_model(state.add_model))
+        patch(state, "step", _wrap_step(state.step))
+        patch(state, "rearrange", _wrap_rearrange(state.rearrange))
+        patch(state, "drain_async", _wrap_drain_async(state.drain_async))
+        patch(eplb_state, "_move_to_workspace", _wrap_move_to_workspace(eplb_state._move_to_workspace))
+        patch(
+            async_worker,
+            "transfer_run_periodically",
+            _wrap_transfer_thread(async_worker.transfer_run_periodically),
+        )
+        patch(async_worker, "AsyncEplbLayerResult", _wrap_layer_result(async_worker.AsyncEplbLayerResult))
+        patch(rebalance_execute, "move_to_buffer", _wrap_move_to_buffer(rebalance_execute.move_to_buffer))
         for policy in EPLB_POLICIES.values():
-            patch(policy, "rebalance_experts", _policy(policy.rebalance_experts))
+            patch(policy, "rebalance_experts", _wrap_rebalance_experts(policy.rebalance_experts))
 
     def uninstall(self) -> None:
-        """Put everything back; what is under way is not told any more."""
+        """Restore vLLM's functions; rebalances in progress are not reported."""
         self._patch.undo()
         runtime.snapshots.remove("eplb")
 
@@ -110,7 +114,7 @@ def _observer(state: Any) -> EplbObserver:
     return found
 
 
-def _observed(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_add_model(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def add_model(state: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(state, *args, **kwargs)
@@ -122,14 +126,14 @@ def _observed(original: Callable[..., Any]) -> Callable[..., Any]:
     return add_model
 
 
-def _forget(state: Any) -> None:
-    """Let go of what is under way: hooks have become passive in the middle of it."""
+def _abandon(state: Any) -> None:
+    """Forget rebalances in progress: the hooks were paused in the middle of them."""
     found: EplbObserver | None = vars(state).get(_OBSERVER)
     if found is not None:
         found.abandon()
 
 
-def _step(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -137,10 +141,10 @@ def _step(original: Callable[..., Any]) -> Callable[..., Any]:
         observer: EplbObserver | None = None
         with _GUARD:
             if not runtime.active:
-                _forget(state)
+                _abandon(state)
             elif not signature.bind(state, *args, **kwargs).arguments.get("is_profile", False):
                 observer = _observer(state)
-                observer.step_begins()
+                observer.on_step_started()
         if observer is None:
             return original(state, *args, **kwargs)
         began = time.monotonic_ns()
@@ -148,16 +152,16 @@ def _step(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(state, *args, **kwargs)
         except BaseException as error:
             with _GUARD:
-                observer.failed(began, error)
+                observer.on_failed(began, error)
             raise
         finally:
             with _GUARD:
-                observer.step_ended(state)
+                observer.on_step_finished(state)
 
     return step
 
 
-def _rearrange(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_rearrange(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -166,11 +170,11 @@ def _rearrange(original: Callable[..., Any]) -> Callable[..., Any]:
         with _GUARD:
             call = signature.bind(state, *args, **kwargs).arguments
             if not runtime.active:
-                _forget(state)
+                _abandon(state)
             elif not call.get("is_profile", False):
                 found = _observer(state)
                 elastic = call.get("rank_mapping") is not None or call.get("use_last_expert_load", False)
-                found.rebalance_begins(state, elastic=bool(elastic))
+                found.on_rebalance_started(state, elastic=bool(elastic))
                 observer = found
         if observer is None:
             return original(state, *args, **kwargs)
@@ -179,22 +183,22 @@ def _rearrange(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(state, *args, **kwargs)
         except BaseException as error:
             with _GUARD:
-                observer.failed(began, error)
+                observer.on_failed(began, error)
             raise
         with _GUARD:
-            observer.rearranged(state, began)
+            observer.on_rearranged(state, began)
         return result
 
     return rearrange
 
 
-def _drain(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_drain_async(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def drain_async(state: Any, *args: Any, **kwargs: Any) -> Any:
         observer: EplbObserver | None = None
         with _GUARD:
             if not runtime.active:
-                _forget(state)
+                _abandon(state)
             else:
                 observer = _observer(state)
         if observer is None:
@@ -204,35 +208,35 @@ def _drain(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(state, *args, **kwargs)
         except BaseException as error:
             with _GUARD:
-                observer.failed(began, error)
+                observer.on_failed(began, error)
             raise
         with _GUARD:
-            observer.drained(began)
+            observer.on_drained(began)
         return result
 
     return drain_async
 
 
-def _take_over(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_move_to_workspace(original: Callable[..., Any]) -> Callable[..., Any]:
     from penstock.instrumentation.vllm.eplb.observer import rebalance_of
 
     @functools.wraps(original)
     def _move_to_workspace(model_state: Any, *args: Any, **kwargs: Any) -> Any:
         layer, rebalance = -1, None
         with _GUARD:
-            # The call takes it away.
+            # The call removes it.
             layer = model_state.pending_result.layer_idx
             rebalance = rebalance_of(model_state.communicator)
         result = original(model_state, *args, **kwargs)
         if rebalance is not None:
             with _GUARD:
-                rebalance.layer_placed(layer)
+                rebalance.on_layer_placed(layer)
         return result
 
     return _move_to_workspace
 
 
-def _thread(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_transfer_thread(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def transfer_run_periodically(state: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -241,34 +245,34 @@ def _thread(original: Callable[..., Any]) -> Callable[..., Any]:
             with _GUARD:
                 observer: EplbObserver | None = vars(state).get(_OBSERVER)
                 if observer is not None and runtime.active:
-                    observer.thread_failed(error)
+                    observer.on_thread_failed(error)
             raise
 
     return transfer_run_periodically
 
 
-def _result(original: Callable[..., Any]) -> Callable[..., Any]:
-    from penstock.instrumentation.vllm.eplb.observer import result_ready
+def _wrap_layer_result(original: Callable[..., Any]) -> Callable[..., Any]:
+    from penstock.instrumentation.vllm.eplb.observer import on_result_ready
 
     @functools.wraps(original, updated=())
     def make_result(*args: Any, **kwargs: Any) -> Any:
-        # vLLM makes it when the thread's stream is through: the layer has really been received.
+        # vLLM constructs the result when the thread's stream has finished: the layer is received.
         with _GUARD:
-            result_ready()
+            on_result_ready()
         return original(*args, **kwargs)
 
     return make_result
 
 
-def _move(original: Callable[..., Any]) -> Callable[..., Any]:
-    from penstock.instrumentation.vllm.eplb.layer_transfer import NOBODY
-    from penstock.instrumentation.vllm.eplb.observer import move_begins, move_ended, rebalance_of
+def _wrap_move_to_buffer(original: Callable[..., Any]) -> Callable[..., Any]:
+    from penstock.instrumentation.vllm.eplb.layer_transfer import NO_PARTNERS
+    from penstock.instrumentation.vllm.eplb.observer import on_move_finished, on_move_started, rebalance_of
 
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def move_to_buffer(*args: Any, **kwargs: Any) -> Any:
-        rebalance, call, partners = None, {}, NOBODY
+        rebalance, call, partners = None, {}, NO_PARTNERS
         if runtime.active:
             with _GUARD:
                 bound = signature.bind(*args, **kwargs)
@@ -276,7 +280,7 @@ def _move(original: Callable[..., Any]) -> Callable[..., Any]:
                 call = bound.arguments
                 rebalance = rebalance_of(call["communicator"])
                 if rebalance is not None:
-                    partners = move_begins(rebalance, call)
+                    partners = on_move_started(rebalance, call)
         if rebalance is None:
             return original(*args, **kwargs)
         try:
@@ -284,18 +288,18 @@ def _move(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             with _GUARD:
                 if runtime.active:
-                    rebalance.layer_failed(error)
+                    rebalance.on_layer_failed(error)
             raise
         with _GUARD:
             if runtime.active:
-                move_ended(rebalance, call, metadata, partners)
+                on_move_finished(rebalance, call, metadata, partners)
         return metadata
 
     return move_to_buffer
 
 
-def _policy(original: Callable[..., Any]) -> Any:
-    from penstock.instrumentation.vllm.eplb.observer import policy_ran
+def _wrap_rebalance_experts(original: Callable[..., Any]) -> Any:
+    from penstock.instrumentation.vllm.eplb.observer import on_policy_run
 
     unbound = original.__func__  # type: ignore[attr-defined]
     signature = inspect.signature(unbound)
@@ -306,7 +310,9 @@ def _policy(original: Callable[..., Any]) -> Any:
         if runtime.active:
             with _GUARD:
                 call = signature.bind(cls, *args, **kwargs).arguments
-                policy_ran(call["weight"], call["num_ranks"], call.get("old_global_expert_indices"), result)
+                on_policy_run(
+                    call["weight"], call["num_ranks"], call.get("old_global_expert_indices"), result
+                )
         return result
 
     return classmethod(rebalance_experts)

@@ -1,4 +1,4 @@
-"""What one layer's transfer of expert weights moved on one rank: counts, bytes, and from which ranks.
+"""The transfer of one layer's expert weights on one rank: counts, bytes, source ranks.
 
 Pure arithmetic over vLLM's maps (``physical_to_logical_map``: which expert each row of each rank holds) and its
 ``TransferMetadata`` (vLLM #37341). Nothing here touches a device.
@@ -14,11 +14,11 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-IDS_MAX: Final = 256
-"""Expert ids and rows of one layer that are told, as the wire has it."""
+EXPERT_IDS_MAX: Final = 256
+"""Expert ids and rows reported for one layer, as the wire allows."""
 
-RANKS_MAX: Final = 64
-"""Source ranks of one layer that are told, those with the most bytes."""
+SOURCE_RANKS_MAX: Final = 64
+"""Source ranks reported for one layer, those with the most bytes."""
 
 NO_EXPERT: Final = -1
 """In a map: a row that holds no expert (elastic expert parallelism)."""
@@ -33,7 +33,7 @@ class LayerMoves:
         local: rows whose expert came from another row of this rank.
         remote: rows whose expert came from another rank, copies of one received expert included.
         recv_count: experts received, each once.
-        expert_ids: the received experts, at most :data:`IDS_MAX`.
+        expert_ids: the received experts, at most :data:`EXPERT_IDS_MAX`.
         dst_rows: the row each was received into.
         bytes: received from other ranks; an expert that no rank holds is received from none.
         sources: bytes by source rank.
@@ -52,7 +52,7 @@ class LayerMoves:
 
     def fields(self, start_ns: int, duration_ns: int) -> dict[str, Any]:
         """Return the fields of the wire's ``EplbLayer``."""
-        largest = sorted(self.sources.items(), key=lambda item: (-item[1], item[0]))[:RANKS_MAX]
+        largest = sorted(self.sources.items(), key=lambda item: (-item[1], item[0]))[:SOURCE_RANKS_MAX]
         return {
             "layer": self.layer,
             "experts_unchanged": self.unchanged,
@@ -93,8 +93,8 @@ def layer_moves(
         int(local.sum()),
         int((held & ~metadata.is_received_locally).sum()),
         count,
-        tuple(metadata.recv_expert_ids[: min(count, IDS_MAX)].tolist()),
-        tuple(metadata.recv_dst_rows[: min(count, IDS_MAX)].tolist()),
+        tuple(metadata.recv_expert_ids[: min(count, EXPERT_IDS_MAX)].tolist()),
+        tuple(metadata.recv_dst_rows[: min(count, EXPERT_IDS_MAX)].tolist()),
         sum(sources.values()) * expert_bytes,
         {source: experts * expert_bytes for source, experts in sources.items()},
     )
@@ -102,25 +102,25 @@ def layer_moves(
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """The ranks that one layer's transfer is with: experts by rank, received (*sources*) and sent (*targets*)."""
+    """The other ranks of one layer's transfer: number of experts by rank, received (*sources*) and sent (*targets*)."""
 
     sources: dict[int, int]
     targets: dict[int, int]
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Every one of them, in order."""
+        """All ranks, sorted."""
         return tuple(sorted({*self.sources, *self.targets}))
 
 
-NOBODY: Final = Partners({}, {})
+NO_PARTNERS: Final = Partners({}, {})
 
 
 def partners_of(old: np.ndarray, new: np.ndarray, rows: int, rank: int) -> Partners:
-    """Return how many experts *rank* receives from and sends to each other rank: vLLM's own assignment.
+    """Return how many experts *rank* receives from and sends to each other rank, by vLLM's own assignment.
 
-    The ranks that hold an expert share those that need it: as many each as go evenly, in the order of the ranks, and of the
-    rest one each (``move_to_buffer`` and ``schedule_migration_batches``). On the thread of the forward pass: no loop over experts.
+    The ranks that hold an expert divide those that need it evenly, in the order of the ranks; the remainder goes one to each
+    (``move_to_buffer`` and ``schedule_migration_batches``). Runs on the forward pass's thread, so without a loop over experts.
 
     Args:
         old: experts before, shape (ranks x rows).
@@ -131,7 +131,7 @@ def partners_of(old: np.ndarray, new: np.ndarray, rows: int, rank: int) -> Partn
     """
     before, after = old.reshape(-1, rows), new.reshape(-1, rows)
     experts = int(max(old.max(), new.max())) + 1
-    # One column more, where index -1 leads: rows that hold no expert.
+    # One extra column, for index -1: rows that hold no expert.
     holds, needs = np.zeros((2, len(before), experts + 1), dtype=bool)
     ranks = np.arange(len(before))[:, None]
     holds[ranks, before] = True
@@ -143,7 +143,7 @@ def partners_of(old: np.ndarray, new: np.ndarray, rows: int, rank: int) -> Partn
     holds, needs = holds[:, moving], needs[:, moving]
     each = needs.sum(axis=0) // holds.sum(axis=0)
     even = each * holds.sum(axis=0)
-    # Of each expert: the n-th receiver's sender.
+    # For each expert: the sender of the n-th receiver.
     position = needs.cumsum(axis=0) - 1
     sender = np.where(position < even, position // np.maximum(each, 1), position - even)
     order = np.argsort(~holds, axis=0, kind="stable")
@@ -173,10 +173,10 @@ def balancedness(load: np.ndarray, experts: np.ndarray, ranks: int) -> float | N
     share = load / np.maximum(copies, 1)
     by_rank = (np.take_along_axis(share, held, axis=1) * present).reshape(layers, ranks, -1).sum(axis=2)
     highest = float(by_rank.max(axis=1).sum())
-    # Rounding may lift an even load above 1.
+    # Rounding may raise the ratio of an even load above 1.
     return min(1.0, float(by_rank.mean(axis=1).sum()) / highest) if highest > 0 else None
 
 
-def bytes_of_expert(weights: Sequence[Any]) -> int:
+def expert_bytes_of(weights: Sequence[Any]) -> int:
     """Return the bytes of one expert in all weight tensors of a layer, each of shape (rows, ...)."""
     return sum(weight[0].numel() * weight.element_size() for weight in weights if len(weight))

@@ -1,4 +1,4 @@
-"""The rebalances of one ``EplbState``: which are open, and what its threads report about them."""
+"""Tracks the rebalances of one ``EplbState`` from the hooks on its threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
 from penstock.instrumentation.vllm.eplb.layer_transfer import (
     balancedness,
-    bytes_of_expert,
+    expert_bytes_of,
     layer_moves,
     partners_of,
 )
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.eplb.layer_transfer import Partners
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-# On a communicator: the rebalance that it moves experts for.
+# Attribute of a communicator that holds the rebalance it moves experts for.
 _REBALANCE = "_penstock_rebalance"
 
-# Those that wait on the host until experts are received; NCCL's calls return before the device is through.
-_WAITS = frozenset({"NixlEplbCommunicator", "TorchDistGlooStagedEplbCommunicator"})
+# Communicators that block the host until experts are received; NCCL's calls return before the device has finished.
+_HOST_BLOCKING = frozenset({"NixlEplbCommunicator", "TorchDistGlooStagedEplbCommunicator"})
 
 
-class _OfThread(threading.local):
-    """What one hook leaves for the next on the same thread.
+class _ThreadState(threading.local):
+    """Passes state from one hook to the next on the same thread.
 
     Attributes:
-        balance: what the policy's last run came to, before and after.
-        moving: of the move that goes on in a stream.
+        balance: balancedness before and after, from the policy's last run.
+        moving: the rebalance whose transfer continues in a stream.
 
     """
 
@@ -44,14 +44,14 @@ class _OfThread(threading.local):
     moving: Rebalance | None = None
 
 
-_of_thread = _OfThread()
+_thread_state = _ThreadState()
 
 
 class EplbObserver:
-    """Told by the hooks about one ``EplbState``; on the forward pass's thread where nothing else is said."""
+    """The rebalances of one ``EplbState``. Runs on the forward pass's thread unless a method says otherwise."""
 
     def __init__(self, state: Any) -> None:
-        """Observe *state*, and say who this worker is if no other hook has."""
+        """Observe *state*; set this worker's identity if no other hook has."""
         self._config = state.parallel_config
         self._open: dict[int, tuple[Any, Rebalance]] = {}
         self._steps = 0
@@ -60,91 +60,91 @@ class EplbObserver:
         _identify(state.parallel_config)
         runtime.start()
 
-    def step_begins(self) -> None:
-        """Note that ``step`` begins."""
+    def on_step_started(self) -> None:
+        """Record the start of ``step``."""
         self._step_began = time.monotonic_ns()
 
-    def rebalance_begins(self, state: Any, *, elastic: bool) -> None:
-        """Note that the experts of all models of *state* are about to be rearranged."""
+    def on_rebalance_started(self, state: Any, *, elastic: bool) -> None:
+        """Open a rebalance for each model of *state*."""
         trigger = c.EPLB_TRIGGER_OTHER
         if elastic:
             trigger = c.EPLB_TRIGGER_ELASTIC
         elif self._step_began is not None:
             trigger = c.EPLB_TRIGGER_INTERVAL
-        # One that has taken longer than the interval ends in the step in which the next begins.
+        # A rebalance that outlasts the interval ends in the step in which the next starts.
         if self._step_began is not None:
-            self._pause(self._step_began)
+            self._add_pause(self._step_began)
         self._end_all(STOPPED)
-        _of_thread.balance = None
+        _thread_state.balance = None
         for model in state.model_states.values():
             communicator = model.communicator
-            who = RebalanceSite(self._config.rank, type(communicator).__name__, str(model.model_name))
+            site = RebalanceSite(self._config.rank, type(communicator).__name__, str(model.model_name))
             layers = int(model.model.num_moe_layers)
-            rebalance = Rebalance(who, trigger, bool(state.is_async), self._steps, layers)
+            rebalance = Rebalance(site, trigger, bool(state.is_async), self._steps, layers)
             self._open[id(model)] = (model, rebalance)
             setattr(communicator, _REBALANCE, rebalance)
 
-    def rearranged(self, state: Any, began: int) -> None:
-        """Note that ``rearrange`` is over; in the asynchronous mode the layers follow."""
+    def on_rearranged(self, state: Any, began: int) -> None:
+        """Record the end of ``rearrange``; in asynchronous mode its layers follow."""
         if self._step_began is None:
-            self._pause(began)
+            self._add_pause(began)
             if not state.is_async:
                 self._end_all()
 
-    def step_ended(self, state: Any) -> None:
-        """Note that ``step`` is over: what it took is the pause of the rebalances that were open in it."""
+    def on_step_finished(self, state: Any) -> None:
+        """Record the end of ``step``; its duration is the pause of the open rebalances."""
         began, self._step_began = self._step_began, None
         self._steps += 1
         if began is None or not self._open:
             return
-        self._pause(began)
+        self._add_pause(began)
         for key, (model, rebalance) in list(self._open.items()):
             if rebalance.closed or not state.is_async:
                 self._end(key)
             elif not model.rebalanced:
                 self._end(key, STOPPED)
 
-    def failed(self, began: int, error: BaseException) -> None:
-        """Note that a call of vLLM's, which began at *began*, ended with *error*: so have the rebalances. Told once."""
+    def on_failed(self, began: int, error: BaseException) -> None:
+        """Close the open rebalances: vLLM's call, which started at *began*, raised *error*. Emitted once."""
         if not self._open:
             return
-        self._pause(began)
-        _blame([rebalance for _, rebalance in self._open.values()], error)
+        self._add_pause(began)
+        _fail_current([rebalance for _, rebalance in self._open.values()], error)
         self._end_all(NOT_BEGUN)
 
-    def drained(self, began: int) -> None:
-        """Note that what was under way has been thrown away, in a call that began at *began*."""
-        self._pause(began)
+    def on_drained(self, began: int) -> None:
+        """Close the open rebalances as drained, in a call that started at *began*."""
+        self._add_pause(began)
         self._end_all(DRAINED)
 
-    def thread_failed(self, error: BaseException) -> None:
-        """Note that the thread that receives layers has ended; vLLM logs that and goes on without it. On that thread."""
-        undone = [rebalance for model, rebalance in list(self._open.values()) if model.rebalanced]
-        _blame(undone, error)
-        for rebalance in undone:
+    def on_thread_failed(self, error: BaseException) -> None:
+        """Close unfinished rebalances: the receiving thread died; vLLM logs that and continues. Runs on that thread."""
+        unfinished = [rebalance for model, rebalance in list(self._open.values()) if model.rebalanced]
+        _fail_current(unfinished, error)
+        for rebalance in unfinished:
             rebalance.close(NOT_BEGUN)
 
     def abandon(self) -> None:
-        """Forget what is under way: while hooks are passive nobody sees its end."""
+        """Forget rebalances in progress: their end is not observed while paused."""
         for model, rebalance in self._open.values():
             _detach(model, rebalance)
         self._open.clear()
         self._step_began = None
 
     def fill(self, snapshot: Snapshot) -> None:
-        """Add what EPLB is set to, and the layers that are being received; on the exporter's thread."""
+        """Add EPLB's settings and the layers in transfer. Runs on the exporter's thread."""
         config = self._config.eplb_config
-        facts = snapshot.eplb
-        facts.enabled = True
-        facts.asynchronous = bool(config.use_async)
-        facts.step_interval = int(config.step_interval)
-        facts.window_size = int(config.window_size)
-        facts.communicator = str(config.communicator or "")
+        status = snapshot.eplb
+        status.enabled = True
+        status.asynchronous = bool(config.use_async)
+        status.step_interval = int(config.step_interval)
+        status.window_size = int(config.window_size)
+        status.communicator = str(config.communicator or "")
         for _, rebalance in list(self._open.values()):
             rebalance.fill(snapshot)
 
-    def _pause(self, since: int) -> None:
-        """Divide what this thread has spent since *since*: each rebalance has the time up to its last layer, the last one the rest."""
+    def _add_pause(self, since: int) -> None:
+        """Divide this thread's time from *since*: each rebalance gets the time up to its last layer, the last one the rest."""
         rebalances = [rebalance for _, rebalance in self._open.values()]
         if not rebalances:
             return
@@ -166,10 +166,10 @@ class EplbObserver:
         rebalance.close("" if rebalance.complete else reason)
 
 
-def _blame(rebalances: list[Rebalance], error: BaseException) -> None:
-    """Tell *error* on the one of *rebalances*, in vLLM's order, that was under way, unless a layer of one has failed by it."""
+def _fail_current(rebalances: list[Rebalance], error: BaseException) -> None:
+    """Attribute *error* to the first unfinished of *rebalances*, in vLLM's order, unless a layer has failed already."""
     if rebalances and not any(rebalance.error is not None for rebalance in rebalances):
-        next((each for each in rebalances if not each.complete), rebalances[-1]).failed(error)
+        next((each for each in rebalances if not each.complete), rebalances[-1]).on_failed(error)
 
 
 def _detach(model: Any, rebalance: Rebalance) -> None:
@@ -178,56 +178,58 @@ def _detach(model: Any, rebalance: Rebalance) -> None:
 
 
 def rebalance_of(communicator: Any) -> Rebalance | None:
-    """Return the rebalance that *communicator* moves experts for, or None: a move that is none, as in a profile run."""
+    """Return the rebalance that *communicator* moves experts for; None outside one, as in a profile run."""
     found: Rebalance | None = getattr(communicator, _REBALANCE, None)
     return found
 
 
-def move_begins(rebalance: Rebalance, call: Mapping[str, Any]) -> Partners:
-    """Note that a layer is about to be moved; *call*: the arguments of ``move_to_buffer``. Returns whom with."""
-    balance, _of_thread.balance = _of_thread.balance, None
+def on_move_started(rebalance: Rebalance, call: Mapping[str, Any]) -> Partners:
+    """Record the start of a layer's transfer, with the arguments of ``move_to_buffer``; return its partners."""
+    balance, _thread_state.balance = _thread_state.balance, None
     if balance is not None:
-        rebalance.balance(*balance)
+        rebalance.set_balancedness(*balance)
     partners = partners_of(
         call["old_indices"], call["new_indices"], call["num_local_experts"], call["ep_rank"]
     )
-    rebalance.layer_begins(call["layer_idx"], partners)
+    rebalance.on_layer_started(call["layer_idx"], partners)
     return partners
 
 
-def move_ended(rebalance: Rebalance, call: Mapping[str, Any], metadata: Any, partners: Partners) -> None:
-    """Note what ``move_to_buffer`` has moved: *metadata* is what it returned."""
+def on_move_finished(
+    rebalance: Rebalance, call: Mapping[str, Any], metadata: Any, partners: Partners
+) -> None:
+    """Record what ``move_to_buffer`` has moved; *metadata* is its result."""
     layer, weights = call["layer_idx"], call["expert_weights"]
-    size = bytes_of_expert(weights)
-    rebalance.layer_moved(
+    size = expert_bytes_of(weights)
+    rebalance.on_layer_moved(
         layer_moves(layer, metadata, call["new_indices"], call["ep_rank"], size, partners.sources)
     )
     if call["stream"] is not None:
-        _of_thread.moving = rebalance
+        _thread_state.moving = rebalance
         return
-    _of_thread.moving = None
+    _thread_state.moving = None
     on_host = all(weight.device.type == "cpu" for weight in weights)
-    rebalance.layer_ready(timed=on_host or rebalance.who.communicator in _WAITS)
-    rebalance.layer_placed(layer)
+    rebalance.on_layer_received(timed=on_host or rebalance.site.communicator in _HOST_BLOCKING)
+    rebalance.on_layer_placed(layer)
 
 
-def result_ready() -> None:
-    """Note that the move which went on in this thread's stream has ended."""
-    rebalance, _of_thread.moving = _of_thread.moving, None
+def on_result_ready() -> None:
+    """Record the end of the transfer in this thread's stream."""
+    rebalance, _thread_state.moving = _thread_state.moving, None
     if rebalance is not None and runtime.active:
-        rebalance.layer_ready()
+        rebalance.on_layer_received()
 
 
-def policy_ran(load: Any, ranks: int, old: Any, new: Any) -> None:
-    """Keep how even the load is by the maps before and after; all tensors are on the CPU already."""
-    _of_thread.balance = None
+def on_policy_run(load: Any, ranks: int, old: Any, new: Any) -> None:
+    """Keep the balancedness of the maps before and after, if the tensors are on the CPU."""
+    _thread_state.balance = None
     if load.device.type == "cpu" and new.device.type == "cpu":
         tokens = load.numpy().astype(np.float64)
         before = None
         if old is not None and old.device.type == "cpu":
-            # A change of the ranks leaves each its rows, and another number of ranks.
+            # Elastic scaling changes the number of ranks, not the rows of each.
             before = balancedness(tokens, old.numpy(), old.shape[1] // (new.shape[1] // ranks))
-        _of_thread.balance = before, balancedness(tokens, new.numpy(), ranks)
+        _thread_state.balance = before, balancedness(tokens, new.numpy(), ranks)
 
 
 def _identify(parallel_config: Any) -> None:

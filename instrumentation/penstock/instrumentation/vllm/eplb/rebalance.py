@@ -1,7 +1,7 @@
-"""One rebalance of experts on one rank, from its trigger to its last layer, and what is told of it.
+"""One rebalance of experts on one rank, from its trigger to its last layer, and its events.
 
-In vLLM's synchronous mode all of it runs inside ``EplbState.rearrange``; in the asynchronous mode a thread receives the layers
-one by one and the forward pass's thread takes each over in a later ``EplbState.step``.
+In vLLM's synchronous mode all of it runs inside ``EplbState.rearrange``; in asynchronous mode a thread receives the layers one
+by one, and the forward pass's thread places each in a later ``EplbState.step``.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.eplb.layer_transfer import NOBODY
+from penstock.instrumentation.vllm.eplb.layer_transfer import NO_PARTNERS
 from penstock.instrumentation.vllm.naming import UNKNOWN, cut, error_type_of
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.eplb.layer_transfer import LayerMoves, Partners
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-RANKS_TOLD: Final = 16
-"""Ranks that the text of a failure names, in each direction."""
+RANKS_NAMED_MAX: Final = 16
+"""Ranks that an error text names, in each direction."""
 
 LAYERS_MAX: Final = 256
-"""Layers of one rebalance that are told."""
+"""Layers reported for one rebalance."""
 
 STOPPED: Final = "stopped before its last layer: a rank left the rebalance"
-DRAINED: Final = "drained: its layers were received and thrown away, another rebalance follows"
+DRAINED: Final = "drained: its layers were received and discarded; another rebalance follows"
 NOT_BEGUN: Final = "not finished: another model's rebalance failed first"
 
 
@@ -42,7 +42,7 @@ class RebalanceSite:
 
 @dataclass(slots=True)
 class _Transfer:
-    """A layer that is being moved: wall clock and monotonic clock of its start, and with which ranks."""
+    """A layer in transfer: its partners, and its start by wall clock (*start_ns*) and monotonic clock (*began*)."""
 
     layer: int
     partners: Partners
@@ -53,22 +53,24 @@ class _Transfer:
 
 @dataclass(slots=True)
 class Rebalance:
-    """What has happened so far. Any thread; the lock is held for a few assignments.
+    """The state of one rebalance. Thread-safe; the lock is held for a few assignments.
+
+    All times are nanoseconds.
 
     Attributes:
         trigger: ``EPLB_TRIGGER_*``.
-        step: forward passes of this process before it.
-        layer_count: layers of the model.
+        step: number of forward passes of this process before it.
+        layer_count: number of MoE layers of the model.
         start_ns: wall clock.
         began: monotonic clock of its start.
-        pause_ns: time that the forward pass's thread has spent on it.
-        moved_ns: monotonic clock of the last layer that this thread moved or took over.
-        complete: the last layer is in its place.
-        closed: told; nothing more is.
+        pause_ns: time of the forward pass's thread spent on it.
+        moved_ns: monotonic clock of the last layer that this thread moved or placed.
+        complete: the last layer is placed.
+        closed: its event is emitted; no more follow.
 
     """
 
-    who: RebalanceSite
+    site: RebalanceSite
     trigger: int
     asynchronous: bool
     step: int
@@ -86,39 +88,39 @@ class Rebalance:
     _transfer: _Transfer | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
-    def balance(self, before: float | None, after: float | None) -> None:
-        """Note how even the load is over the ranks, before and after."""
+    def set_balancedness(self, before: float | None, after: float | None) -> None:
+        """Set the balancedness of the load over the ranks, before and after."""
         self.before, self.after = before, after
 
-    def layer_begins(self, layer: int, partners: Partners) -> None:
-        """Note that a layer's experts are about to be moved."""
+    def on_layer_started(self, layer: int, partners: Partners) -> None:
+        """Record the start of a layer's transfer."""
         self._transfer = _Transfer(layer, partners, time.time_ns(), time.monotonic_ns())
 
-    def layer_moved(self, moves: LayerMoves) -> None:
-        """Note what a layer's transfer moves; on a stream of its own it may not be through."""
+    def on_layer_moved(self, moves: LayerMoves) -> None:
+        """Record what a layer's transfer moves; on a stream of its own it may still be running."""
         transfer = self._transfer
         if transfer is not None:
             transfer.moves = moves
 
-    def layer_placed(self, layer: int) -> None:
-        """Note that the forward pass's thread has put a layer in its place."""
+    def on_layer_placed(self, layer: int) -> None:
+        """Record that the forward pass's thread has placed a layer."""
         self.moved_ns = time.monotonic_ns()
         self.complete = layer == self.layer_count - 1
 
-    def layer_ready(self, *, timed: bool = True) -> None:
-        """Note that the layer is received, and tell it like any other transfer; *timed*: it really has ended now."""
+    def on_layer_received(self, *, timed: bool = True) -> None:
+        """Emit the received layer as transfers; *timed*: the transfer ended just now, so its duration is known."""
         transfer, self._transfer = self._transfer, None
         if transfer is None or transfer.moves is None:
             return
         elapsed = time.monotonic_ns() - transfer.began
-        took = elapsed if timed else 0
+        duration_ns = elapsed if timed else 0
         with self._lock:
             if len(self._layers) < LAYERS_MAX:
-                self._layers.append(transfer.moves.fields(transfer.start_ns, took))
+                self._layers.append(transfer.moves.fields(transfer.start_ns, duration_ns))
         for source, experts in transfer.partners.sources.items():
-            self._sample(
+            self._emit_transfer(
                 transfer.start_ns + elapsed,
-                took,
+                duration_ns,
                 transfer.moves.sources.get(source, 0),
                 experts,
                 c.DIRECTION_RECEIVE,
@@ -126,31 +128,31 @@ class Rebalance:
                 f"rank:{source}",
             )
 
-    def layer_failed(self, error: BaseException) -> None:
-        """Tell that moving a layer ended with *error*; also where the forward pass's thread has met one first."""
+    def on_layer_failed(self, error: BaseException) -> None:
+        """Emit that a layer's transfer raised *error*, also after an error of the forward pass's thread."""
         transfer, self._transfer = self._transfer, None
-        self._failed(error, transfer)
+        self._emit_failure(error, transfer)
 
-    def failed(self, error: BaseException) -> None:
-        """Tell that it ended with *error* outside a layer's transfer, if no layer's has failed."""
-        self._failed(error, None)
+    def on_failed(self, error: BaseException) -> None:
+        """Emit that the rebalance raised *error* outside a layer's transfer, if no layer has failed."""
+        self._emit_failure(error, None)
 
-    def _failed(self, error: BaseException, transfer: _Transfer | None) -> None:
+    def _emit_failure(self, error: BaseException, transfer: _Transfer | None) -> None:
         with self._lock:
             if transfer is None and (self.error is not None or self.closed):
                 return
             self.error = self.error or error
         mode = c.FAILURE_MODE_TRANSFER if transfer is not None else c.FAILURE_MODE_EXCEPTION
-        partners = transfer.partners if transfer is not None else NOBODY
-        # A group's error does not say which member it is about; with one there is no doubt.
+        partners = transfer.partners if transfer is not None else NO_PARTNERS
+        # A collective's error does not name the failed rank; with one partner it is known.
         peer = f"rank:{partners.ranks[0]}" if len(partners.ranks) == 1 else UNKNOWN
         direction = c.DIRECTION_SEND if partners.targets and not partners.sources else c.DIRECTION_RECEIVE
         text = str(error)
         if len(partners.ranks) > 1:
-            text = f"{_between(partners)}: {text}"
+            text = f"{_describe(partners)}: {text}"
         if transfer is not None:
             now = time.monotonic_ns()
-            self._sample(
+            self._emit_transfer(
                 transfer.start_ns + now - transfer.began,
                 now - transfer.began,
                 0,
@@ -163,7 +165,7 @@ class Rebalance:
             "transfer_failure",
             {
                 "channel": c.CHANNEL_EPLB,
-                "connector": self.who.communicator,
+                "connector": self.site.communicator,
                 "direction": direction,
                 "mode": mode,
                 "error_type": error_type_of(error, mode, text),
@@ -174,15 +176,15 @@ class Rebalance:
                 "item": str(transfer.layer) if transfer is not None else "",
             },
             component=c.COMPONENT_WORKER,
-            rank=self.who.rank,
+            rank=self.site.rank,
         )
 
-    def _sample(
-        self, end_ns: int, took: int, size: int, experts: int, direction: int, result: int, peer: str
+    def _emit_transfer(
+        self, end_ns: int, duration_ns: int, size: int, experts: int, direction: int, result: int, peer: str
     ) -> None:
         runtime.emit_transfer(
             end_ns,
-            took,
+            duration_ns,
             size,
             experts,
             0,
@@ -190,15 +192,15 @@ class Rebalance:
             direction,
             result,
             c.COMPONENT_WORKER,
-            self.who.rank,
-            self.who.communicator,
+            self.site.rank,
+            self.site.communicator,
             peer,
             "",
             "",
         )
 
     def close(self, reason: str = "") -> None:
-        """Tell the rebalance; *reason*: why it ended before its last layer, where no error says it. Once."""
+        """Emit the rebalance, once; *reason*: why it ended before its last layer, if without an error."""
         with self._lock:
             if self.closed:
                 return
@@ -206,7 +208,7 @@ class Rebalance:
             layers = list(self._layers)
         failed = self.error is not None or bool(reason)
         fields = self.fields(failed=failed, reason=reason, layers=layers)
-        runtime.emit_event("eplb_rebalance", fields, component=c.COMPONENT_WORKER, rank=self.who.rank)
+        runtime.emit_event("eplb_rebalance", fields, component=c.COMPONENT_WORKER, rank=self.site.rank)
 
     def fields(self, *, failed: bool, reason: str, layers: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the fields of the wire's ``EplbRebalance``."""
@@ -214,8 +216,8 @@ class Rebalance:
             "trigger": self.trigger,
             "result": c.TRANSFER_RESULT_ERROR if failed else c.TRANSFER_RESULT_OK,
             "asynchronous": self.asynchronous,
-            "communicator": self.who.communicator,
-            "model": self.who.model,
+            "communicator": self.site.communicator,
+            "model": self.site.model,
             "start_time_unix_nano": self.start_ns,
             "duration_nano": time.monotonic_ns() - self.began,
             "pause_nano": self.pause_ns,
@@ -226,32 +228,32 @@ class Rebalance:
         }
         if self.before is not None:
             fields["balancedness_before"] = self.before
-        # It is the new map's, which a rebalance that fails does not put into effect, or in part only.
+        # Balancedness of the new map, which a failed rebalance applies in part at most.
         if self.after is not None and not failed:
             fields["balancedness_after"] = self.after
         return fields
 
     def fill(self, snapshot: Snapshot) -> None:
-        """Add the layer that is being moved now, by the ranks it waits for; from any thread."""
+        """Add the layer in transfer, one row for each rank that it waits for. Any thread."""
         transfer = self._transfer
         if transfer is None:
             return
         for peer in transfer.partners.sources or transfer.partners.targets:
             row = snapshot.in_flight.add(
                 channel=c.CHANNEL_EPLB,
-                connector=self.who.communicator,
+                connector=self.site.communicator,
                 count=1,
                 oldest_start_time_unix_nano=transfer.start_ns,
                 component=c.COMPONENT_WORKER,
-                rank=self.who.rank,
+                rank=self.site.rank,
             )
             row.peer.address = f"rank:{peer}"
 
 
-def _between(partners: Partners) -> str:
-    """Return whom a layer was moved from and to, in words."""
+def _describe(partners: Partners) -> str:
+    """Return the ranks of a layer's transfer as text."""
     return ", ".join(
-        f"{doing} ranks {', '.join(map(str, sorted(ranks)[:RANKS_TOLD]))}"
+        f"{doing} ranks {', '.join(map(str, sorted(ranks)[:RANKS_NAMED_MAX]))}"
         for doing, ranks in (("receiving from", partners.sources), ("sending to", partners.targets))
         if ranks
     )

@@ -53,7 +53,7 @@ class KvDeadlines:
 
     def check(self) -> None:
         """Name the requests that are over a deadline now to the workers; once in each step."""
-        found = self._deadlines.take_overdue(self._limits, time.monotonic_ns())
+        found = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
         if found:
             self._overdue.update({each.request_id: each for each in found})
             self._orders.cancel = self._named()

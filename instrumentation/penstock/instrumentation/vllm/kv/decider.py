@@ -16,7 +16,7 @@ from penstock.instrumentation.resilience import (
 from penstock.instrumentation.vllm.recovery import HELD, rewind
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import Decision, Outcome, Policy, Settled
+    from penstock.instrumentation.resilience import Decision, LoggedDecision, Outcome, Policy
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
 
 PINNED: Final = (
@@ -48,7 +48,7 @@ class KvFailureDecider:
     def on_policy_change(self, policy: Policy) -> None:
         """Apply the policy that came into force."""
         self.policy = policy
-        self._budgets.follow(policy)
+        self._budgets.on_policy_change(policy)
 
     @property
     def decides_all(self) -> bool:
@@ -56,9 +56,11 @@ class KvFailureDecider:
         rule = self.policy.kv_load_failure
         return rule is not None and rule.action is not None
 
-    def decide(self, record: RequestRecord, affected: Affected) -> Settled:
+    def decide(self, record: RequestRecord, affected: Affected) -> LoggedDecision:
         """Decide about the present load of a request, or return what was decided about it before."""
-        settled = self._log.settle(record.request_id, record.present_attempt, lambda: self._decide(affected))
+        settled = self._log.get_or_decide(
+            record.request_id, record.present_attempt, lambda: self._decide(affected)
+        )
         record.decided = record.present_attempt
         return settled
 

@@ -126,7 +126,7 @@ class KvLoadController:
         if external_tokens:
             record.begin_load(external_tokens)
             self._gate.on_load_begun(record)
-            self._transfers.begins(request.request_id, record.local_tokens, external_tokens)
+            self._transfers.on_load_started(request.request_id, record.local_tokens, external_tokens)
             self.unconfirmed.on_allocated(request.request_id)
 
     def attach(self, metadata: Any) -> None:
@@ -200,14 +200,14 @@ class KvLoadController:
                 self.deadlines.on_began(request_id)
         for failure in (
             *(each for report in found for each in report.failures),
-            *self._transfers.reported(found),
+            *self._transfers.on_reports(found),
         ):
             record = self._observer.record(failure.request_id)
             if record is not None and record.failure is None:
                 record.failure = failure
                 self._gate.on_load_failed(record)
         for request_id in output.finished_recving or ():
-            self._transfers.ended(request_id)
+            self._transfers.on_load_finished(request_id)
             record = self._observer.record(request_id)
             if record is not None and record.failure is None and request_id not in output.failed_recving:
                 self._gate.on_load_ended(record)
@@ -232,7 +232,7 @@ class KvLoadController:
         """Forget a request that has finished."""
         record = self._observer.record(request.request_id)
         self.deadlines.on_ended(request.request_id)
-        self._transfers.ended(request.request_id)
+        self._transfers.on_load_finished(request.request_id)
         if record is not None:
             self._gate.on_finished(record)
 

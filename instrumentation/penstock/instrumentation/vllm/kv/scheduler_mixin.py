@@ -56,7 +56,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         session, step = self._penstock, self._penstock_step
         if step is not None and result[0] and runtime.active:
             with _GUARD:
-                step.found(request.request_id, waits=bool(result[1]))
+                step.on_match(request.request_id, waits=bool(result[1]))
         if session is None:
             return result
         observer = session.observer
@@ -84,7 +84,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
                 session.loads.on_allocated(request, num_external_tokens)
         if step is not None and num_external_tokens and runtime.active:
             with _GUARD:
-                step.begins(request.request_id, num_external_tokens)
+                step.on_load_allocated(request.request_id, num_external_tokens)
         return upstream.update_state_after_alloc(request, blocks, num_external_tokens, *args, **kwargs)
 
     def get_external_cache_hit_sources(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         step = self._penstock_step
         if step is not None and runtime.active:
             with _GUARD:
-                step.comes_from(request.request_id, sources)
+                step.set_source(request.request_id, sources)
         return sources
 
     def request_finished(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +113,7 @@ class SchedulerSideMixin(ABC):  # noqa: B024  (like the connectors' own base: th
         session, step = self._penstock, self._penstock_step
         if step is not None:
             with _GUARD:
-                step.left(request.request_id)
+                step.on_finished(request.request_id)
         if session is not None and runtime.active:
             with _GUARD:
                 session.loads.forget_peer(request)

@@ -84,9 +84,9 @@ class SchedulerSession:
             self._connector._penstock = self
         if self.ec is not None:
             self._ec_connector._penstock = self
-            runtime.policy.follow(self.ec.on_policy_change)
+            runtime.policy.subscribe(self.ec.on_policy_change)
         runtime.snapshots.add("scheduler", self.fill)
-        runtime.policy.follow(self.loads.on_policy_change)
+        runtime.policy.subscribe(self.loads.on_policy_change)
         runtime.start_policy(POLICY_FIELDS)
         return self
 
@@ -94,9 +94,9 @@ class SchedulerSession:
     def stop(self) -> None:
         """Unsubscribe from the policy and the snapshot."""
         runtime.snapshots.remove("scheduler")
-        runtime.policy.unfollow(self.loads.on_policy_change)
+        runtime.policy.unsubscribe(self.loads.on_policy_change)
         if self.ec is not None:
-            runtime.policy.unfollow(self.ec.on_policy_change)
+            runtime.policy.unsubscribe(self.ec.on_policy_change)
 
     # Requests
 

@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base.connector_adapters import failure_of_mooncake
+from penstock.instrumentation.vllm.kv.base.connector_adapters import classify_mooncake_failure
 from penstock.instrumentation.vllm.messages import load_reasons
 from penstock.instrumentation.vllm.messages.load_reasons import LoadFailureReasons
 from penstock.instrumentation.vllm.naming.failure_modes import Failure
@@ -71,18 +71,18 @@ if TYPE_CHECKING:
 )
 def test_what_a_reason_says(reason: str, mode: int, error_type: int) -> None:
     """Mode and error type by the worker's words; what says nothing is a load that failed."""
-    assert failure_of_mooncake(reason, None) == Failure(mode, error_type, error_text=reason)
+    assert classify_mooncake_failure(reason, None) == Failure(mode, error_type, error_text=reason)
 
 
 def test_what_an_error_says() -> None:
     """Where the worker handles an exception, its class tells; the text is the worker's, and bounded."""
-    found = failure_of_mooncake("transfer failed: Resource temporarily unavailable", zmq.Again())
+    found = classify_mooncake_failure("transfer failed: Resource temporarily unavailable", zmq.Again())
     assert (found.mode, found.error_type) == (c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_TIMEOUT)
     assert (found.error_class, found.upstream_type) == ("Again", "")
     assert found.error_text.startswith("transfer failed: ")
-    broken = failure_of_mooncake("transfer failed: ?", msgspec.DecodeError("x"))
+    broken = classify_mooncake_failure("transfer failed: ?", msgspec.DecodeError("x"))
     assert broken.error_type == c.ERROR_TYPE_DECODE
-    assert len(failure_of_mooncake("x" * 5_000, None).error_text) == 1_024
+    assert len(classify_mooncake_failure("x" * 5_000, None).error_text) == 1_024
 
 
 def test_reasons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def pair(make_scheduler: MakeScheduler) -> tuple[Any, Any]:
 
 
 def test_a_sync_load(pair: tuple[Any, Any], recorder: Recorder) -> None:
-    """It is one transfer of that request; the layers' waits count, and are left alone afterwards."""
+    """It is one transfer of that request; the layers' waits count, and are unwrapped afterwards."""
     scheduler, connector = pair
     scheduler.add_request(request("r", params=STORED))
     run_step(scheduler, [connector], layers=("a", "b"))
@@ -57,7 +57,7 @@ def test_a_sync_load(pair: tuple[Any, Any], recorder: Recorder) -> None:
 
 
 def test_a_load_that_the_request_waits_for(pair: tuple[Any, Any], recorder: Recorder) -> None:
-    """It lasts from the step that starts it to the step that brings it, and the deferral knows when it began."""
+    """It lasts from the step that starts it to the step that reports it; the deferral has its start."""
     scheduler, connector = pair
     scheduler.add_request(request("r", params=WAITS))
     run_step(scheduler, [connector])
@@ -72,7 +72,7 @@ def test_a_load_that_the_request_waits_for(pair: tuple[Any, Any], recorder: Reco
 
 
 def test_the_peer_that_the_request_names(pair: tuple[Any, Any], recorder: Recorder) -> None:
-    """A request that says where its KV is has that as the peer of its load."""
+    """The peer of a load is the one that the request names."""
     scheduler, connector = pair
     scheduler.add_request(request("r", params={**STORED, **REMOTE}))
     run_step(scheduler, [connector])
@@ -84,7 +84,7 @@ def test_the_peer_that_the_request_names(pair: tuple[Any, Any], recorder: Record
 def test_blocks_that_a_sync_load_leaves_out(
     own: str, make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """The load that holds them failed on that rank, no other; vLLM's own configuration decides and is told as ever."""
+    """The load of those blocks fails on that rank only; vLLM's own configuration decides and is reported."""
     scheduler = make_scheduler(own=own, **mover())
     ranks = [worker(scheduler.vllm_config, rank) for rank in (0, 1)]
     scheduler.add_request(request("good", params=STORED, first=1))
@@ -119,7 +119,7 @@ def break_second_block(scheduler: Any, connector: Any, request_id: str) -> None:
 def test_a_policy_recomputes_a_sync_load_that_failed(
     make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """The same for every connector: a policy decides, and its second attempt is none, because it computes for itself."""
+    """A policy decides for every connector; the recomputation is no second attempt."""
     # One that only loads: what others may have passed on is never computed again.
     scheduler = make_scheduler(own="fail", **mover(kv_role="kv_consumer"))
     connector = worker(scheduler.vllm_config)
@@ -154,7 +154,7 @@ def test_a_load_that_fails_as_a_whole(make_scheduler: MakeScheduler, recorder: R
 def test_blocks_that_fail_before_their_load_has_ended(
     make_scheduler: MakeScheduler, recorder: Recorder
 ) -> None:
-    """They are told, and decided about, when they fail; the transfer has failed when it has ended."""
+    """The failure is emitted and decided at once; the transfer is a failed one when it ends."""
     scheduler = make_scheduler(own="recompute", **mover())
     connector = worker(scheduler.vllm_config)
     scheduler.add_request(request("r", params=WAITS))
@@ -170,8 +170,8 @@ def test_blocks_that_fail_before_their_load_has_ended(
     assert len(recorder.take("transfer_failure")) == 1
 
 
-def test_blocks_that_nobody_waits_for_any_more(pair: tuple[Any, Any], recorder: Recorder) -> None:
-    """They are told without a request."""
+def test_blocks_of_a_finished_request(pair: tuple[Any, Any], recorder: Recorder) -> None:
+    """The failure is emitted without a request."""
     scheduler, connector = pair
     scheduler.add_request(request("r"))
     connector.script.broken = {99}
@@ -182,7 +182,7 @@ def test_blocks_that_nobody_waits_for_any_more(pair: tuple[Any, Any], recorder: 
 
 
 def test_sends(pair: tuple[Any, Any], recorder: Recorder) -> None:
-    """A finished request whose blocks are sent: told when that has ended; how long it took nobody knows."""
+    """A send of a finished request is emitted at its end, without a duration."""
     scheduler, connector = pair
     scheduler.add_request(request("r", max_tokens=1, params={"keeps": True}))
     run_step(scheduler, [connector])
@@ -195,7 +195,7 @@ def test_sends(pair: tuple[Any, Any], recorder: Recorder) -> None:
 
 @pytest.mark.parametrize("where", ["start_load_kv", "wait_for_layer_load"])
 def test_an_exception_leaves_the_connector(where: str, pair: tuple[Any, Any], recorder: Recorder) -> None:
-    """It is told at once, for the requests of the step, and raised unchanged."""
+    """It is emitted at once for the requests of the step, and raised unchanged."""
     scheduler, connector = pair
     error = connector.script.raises[where] = FileNotFoundError("no such file: layer.safetensors")
     scheduler.add_request(request("r", params=STORED))
@@ -209,7 +209,7 @@ def test_an_exception_leaves_the_connector(where: str, pair: tuple[Any, Any], re
 
 
 def test_the_connectors_own_metadata_arrives(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """It travels inside ours, ranks combined by the connector itself, and our report is not seen by it."""
+    """It travels inside Penstock's report, is aggregated by the connector, and arrives unwrapped."""
     scheduler = make_scheduler(**mover())
     ranks = [worker(scheduler.vllm_config, rank) for rank in (0, 1)]
     for rank, connector in enumerate(ranks):
@@ -221,7 +221,7 @@ def test_the_connectors_own_metadata_arrives(make_scheduler: MakeScheduler, reco
 
 
 def test_the_children_of_a_multi_connector(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
-    """Each tells by its own name, and a load only the one that was chosen; their own metadata finds its way back."""
+    """Each child reports under its own name, loads only the chosen one; their own metadata arrives."""
     scheduler = make_scheduler(**multi(mover("OtherMover"), mover()))
     connector = worker(scheduler.vllm_config)
     first, second = connector.sub_connectors
@@ -256,7 +256,7 @@ def test_what_vllm_asks_of_a_connector_stays(pair: tuple[Any, Any]) -> None:
 
 
 def test_paused(pair: tuple[Any, Any], recorder: Recorder) -> None:
-    """Nothing is told or sent while Penstock is paused, and the connector's own metadata passes."""
+    """Nothing is emitted or attached while paused, and the connector's own metadata passes."""
     scheduler, connector = pair
     runtime.pause("ingest", paused=True)
     try:

@@ -1,4 +1,4 @@
-"""Cancelling loads on real NIXL workers: what is given up is never written to afterwards."""
+"""Cancelling loads on real NIXL workers: blocks of a cancelled load are never written to."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pair(connected: tuple[Engine, Engine], recorder: Recorder) -> tuple[Engine, 
 
 
 def test_in_flight(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that goes on keeps its blocks, and NIXL its handle; that it took too long is told once, and its end."""
+    """A read in progress keeps its blocks and handle; the timeout and the release are emitted once."""
     prefill, decode = pair
     with monkeypatch.context() as slow:
         break_agent(slow, decode, "check_xfer_state", lambda *_: "PROC")
@@ -74,7 +74,7 @@ def test_in_flight(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch:
 
 
 def test_done_meanwhile(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A load that is done when the order comes is a good load."""
+    """A load that finishes before its cancellation is successful."""
     prefill, decode = pair
     prefill.lease("prefill-of-r1")
     decode.read("r1", prefill)
@@ -89,7 +89,7 @@ def test_done_meanwhile(pair: tuple[Engine, Engine], recorder: Recorder) -> None
 def test_fails_afterwards(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A load that fails after it was ordered to be given up is one failure; a refused release keeps its blocks on."""
+    """A load that fails after its cancellation is one failure; a refused release keeps its blocks pinned."""
     prefill, decode = pair
     with monkeypatch.context() as slow:
         break_agent(slow, decode, "check_xfer_state", lambda *_: "PROC")
@@ -113,7 +113,7 @@ def test_fails_afterwards(
 def test_refused_release(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of a failed transfer whose release is refused stay, without any order; it is told as well."""
+    """Blocks of a failed transfer whose release is refused stay pinned, and an event says so."""
     prefill, decode = pair
     break_agent(monkeypatch, decode, "check_xfer_state", lambda *_: "ERR")
     with monkeypatch.context() as refused:
@@ -128,7 +128,7 @@ def test_refused_release(
 def test_waiting_for_its_handshake(
     pair: tuple[Engine, Engine], make_engine: MakeEngine, recorder: Recorder
 ) -> None:
-    """A load that is cancelled before it could read never reads, although its handshake succeeds; its peer lets go."""
+    """A load cancelled before its read never reads, although its handshake succeeds; the peer releases its blocks."""
     prefill, _ = pair
     decode = make_engine("kv_consumer")
     prefill.lease("prefill-of-r1")
@@ -155,7 +155,7 @@ def test_waiting_for_its_handshake(
 def test_waiting_for_a_handshake_that_fails(
     pair: tuple[Engine, Engine], make_engine: MakeEngine, recorder: Recorder
 ) -> None:
-    """A handshake that fails after its load was cancelled is no second failure of that load, but one of its peer."""
+    """A handshake that fails after its load was cancelled is a failure of the peer, not a second one of the load."""
     prefill, _ = pair
     decode = make_engine("kv_consumer")
     with decode.handshakes_held():
@@ -170,7 +170,7 @@ def test_waiting_for_a_handshake_that_fails(
 
 
 def test_paused(pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While paused nothing is given up."""
+    """While paused no load is cancelled."""
     prefill, decode = pair
     with monkeypatch.context() as slow:
         break_agent(slow, decode, "check_xfer_state", lambda *_: "PROC")

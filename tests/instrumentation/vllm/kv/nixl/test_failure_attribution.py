@@ -1,4 +1,4 @@
-"""Loads that are given up while they wait for their handshake: who is to blame, on real NIXL workers."""
+"""Attribution of loads cancelled while they wait for their handshake, on real NIXL workers."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def prefill(make_engine: MakeEngine) -> Engine:
 
 
 def running(decode: Engine) -> bool:
-    """Tell whether the first handshake of *decode* is on its thread."""
+    """Return whether the first handshake of *decode* is running."""
     return any(future.running() for future in decode.worker._handshake_futures.copy().values())
 
 
 def test_behind_a_dead_peer(make_engine: MakeEngine, prefill: Engine, recorder: Recorder) -> None:
-    """A load whose handshake never began is collateral; the dead peer in front of it is named and is to be blamed."""
+    """A load whose handshake never started is collateral of the dead peer that blocked it."""
     decode, dead = make_engine("kv_consumer"), free_port()
     decode.read("dead", prefill, port=dead, engine_id="dead-engine", local=(5,), remote=(5,))
     decode.step_until(lambda _: running(decode), "the handshake with the dead peer")
@@ -63,9 +63,12 @@ def test_behind_a_dead_peer(make_engine: MakeEngine, prefill: Engine, recorder: 
     assert (failure.peer.address, failure.caused_by_peer.address) == (prefill.address, f"{HOST}:{dead}")
     assert failure.caused_by_request_id == "dead"
     assert "its own handshake never began" in failure.error_text
-    (told,) = decode.reported
-    assert (told.mode, told.peer.address) == (c.FAILURE_MODE_COLLATERAL, prefill.address)
-    assert (told.culprit.peer.address, told.culprit.mode) == (f"{HOST}:{dead}", c.FAILURE_MODE_TIMEOUT)
+    (reported,) = decode.reported
+    assert (reported.mode, reported.peer.address) == (c.FAILURE_MODE_COLLATERAL, prefill.address)
+    assert (reported.culprit.peer.address, reported.culprit.mode) == (
+        f"{HOST}:{dead}",
+        c.FAILURE_MODE_TIMEOUT,
+    )
     (delayed,) = recorder.take("transfer_delayed", "good")
     assert (delayed.caused_by_peer.address, delayed.handshake_id) == (f"{HOST}:{dead}", failure.handshake_id)
 
@@ -87,15 +90,15 @@ def test_behind_a_dead_peer(make_engine: MakeEngine, prefill: Engine, recorder: 
 def test_just_begun(
     wait: WaitKind, mode: int, culprit: str, make_engine: MakeEngine, prefill: Engine, recorder: Recorder
 ) -> None:
-    """A read that begins as its wait is over is late by another's doing; one that takes too long itself is not."""
+    """A read that starts at its deadline is collateral; one that is slow itself is not."""
     decode = make_engine("kv_consumer")
     connect(prefill, decode)
     recorder.events.clear()
-    turn = HandshakeTurn(Peer("dead:1"), 4711, "first", 0, 9 * SECOND, bad=True)
-    waited = HandshakeWait(0, 10 * SECOND, asked=True, holds=(BlockingPeer(9 * SECOND, turn),))
+    turn = HandshakeTurn(Peer("dead:1"), 4711, "first", 0, 9 * SECOND, failed=True)
+    waited = HandshakeWait(0, 10 * SECOND, started=True, blockers=(BlockingPeer(9 * SECOND, turn),))
     with pytest.MonkeyPatch.context() as patch:
         break_agent(patch, decode, "check_xfer_state", lambda *_: "PROC")
-        patch.setattr(decode.worker._penstock.handshakes, "give_up", lambda *_: waited)
+        patch.setattr(decode.worker._penstock.handshakes, "abandon", lambda *_: waited)
         decode.read("late", prefill)
         decode.cancel("late", wait=wait)
     (failure,) = recorder.take("transfer_failure", "late")

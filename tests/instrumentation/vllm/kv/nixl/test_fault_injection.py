@@ -61,7 +61,7 @@ def drill(mode: int, peer: Engine, **changes: Any) -> Drill:
 
 
 def only_rehearsals(recorder: Recorder) -> bool:
-    """Tell whether there are events, all of them marked."""
+    """Return whether there are events, all marked as rehearsals."""
     return bool(recorder.events) and all(event.rehearsal for event in recorder.events)
 
 
@@ -74,7 +74,7 @@ def only_rehearsals(recorder: Recorder) -> bool:
     ],
 )
 def test_transfers(pair: tuple[Engine, Engine], recorder: Recorder, mode: int, upstream: str) -> None:
-    """A transfer that is hit fails as vLLM's own would, once, and the scheduler hears that it was a rehearsal."""
+    """A hit transfer fails once by vLLM's own path, and is reported to the scheduler as a rehearsal."""
     prefill, decode = pair
     decode.drill(drill(mode, prefill))
     decode.read("r1", prefill)
@@ -93,7 +93,7 @@ def test_transfers(pair: tuple[Engine, Engine], recorder: Recorder, mode: int, u
 
 
 def test_handshake(pair: tuple[Engine, Engine], make_engine: MakeEngine, recorder: Recorder) -> None:
-    """A handshake that is hit fails for all that wait for it; the next one, without the drill, is good."""
+    """A hit handshake fails for all its waiters; the next one, without the drill, succeeds."""
     prefill, _ = pair
     decode = make_engine("kv_consumer")
     decode.drill(drill(c.FAILURE_MODE_HANDSHAKE, prefill))
@@ -114,7 +114,7 @@ def test_handshake(pair: tuple[Engine, Engine], make_engine: MakeEngine, recorde
 def test_a_slow_handshake_delays_others(
     pair: tuple[Engine, Engine], make_engine: MakeEngine, recorder: Recorder
 ) -> None:
-    """Who waited in the queue behind another peer's handshake is told how long, and because of whom."""
+    """A request that waits behind another peer's handshake gets an event with the delay and its cause."""
     prefill, _ = pair
     sick, decode = make_engine("kv_producer"), make_engine("kv_consumer")
     decode.drill(drill(c.FAILURE_MODE_HANDSHAKE, sick, delay_ns=SECOND // 2))
@@ -132,7 +132,7 @@ def test_a_slow_handshake_delays_others(
 
 
 def test_a_lost_notification(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A read whose notification is left out is good, and its peer's lease runs out."""
+    """A read with a dropped notification succeeds, and its peer's lease expires."""
     prefill, decode = pair
     decode.drill(drill(c.FAILURE_MODE_NOTIFICATION, prefill))
     prefill.lease("prefill-of-r1")
@@ -149,7 +149,7 @@ def test_a_lost_notification(pair: tuple[Engine, Engine], recorder: Recorder) ->
 
 
 def test_a_notification_of_its_own(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A notification without a read that is hit fails by vLLM's own path."""
+    """A hit notification without a read fails by vLLM's own path."""
     prefill, decode = pair
     decode.drill(drill(c.FAILURE_MODE_NOTIFICATION, prefill))
     decode.read("r1", prefill, local=())
@@ -159,7 +159,7 @@ def test_a_notification_of_its_own(pair: tuple[Engine, Engine], recorder: Record
 
 
 def test_slow(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A slow transfer is good, but not before its delay has passed."""
+    """A slow transfer succeeds after its delay."""
     prefill, decode = pair
     decode.drill(drill(SLOW, prefill, delay_ns=SECOND // 5))
     prefill.lease("prefill-of-r1")
@@ -173,7 +173,7 @@ def test_slow(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
 
 
 def test_slow_and_given_up(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A load that a drill makes slow can be given up, and that is a rehearsal as well."""
+    """A load slowed by a drill can be cancelled, which is a rehearsal too."""
     prefill, decode = pair
     decode.drill(drill(SLOW, prefill, delay_ns=SECOND // 5))
     decode.read("r1", prefill)

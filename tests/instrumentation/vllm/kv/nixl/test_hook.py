@@ -1,4 +1,4 @@
-"""Where the NIXL hook does not fit, and what it leaves behind, on real workers."""
+"""The NIXL hook on an unsupported worker, and its uninstallation, on real workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_engine(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_worker_that_does_not_fit(
     make_engine: MakeEngine, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A NIXL worker of another vLLM is left alone, and the hook says what it misses."""
+    """A NIXL worker without a required method is not instrumented, and the hook reports the requirement."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
 
     monkeypatch.delattr(NixlBaseConnectorWorker, "_reap_expired_send_leases")
@@ -45,7 +45,7 @@ def test_a_worker_that_does_not_fit(
 
 
 def test_uninstalled(make_engine: MakeEngine, recorder: Recorder) -> None:
-    """Without the hook workers that live are vLLM's own again, and go on."""
+    """After uninstallation live workers have vLLM's own classes and continue."""
     prefill, decode = make_engine("kv_producer"), make_engine("kv_consumer")
     registry.uninstall("nixl")
     assert not any("Mixin" in base.__name__ for base in type(decode.worker).__mro__)

@@ -1,4 +1,4 @@
-"""vLLM's own lines about NIXL's failures: all of them without a policy, one for each mode and peer in an interval with one."""
+"""vLLM's own log lines about NIXL failures: unlimited without a policy, else one a mode, peer and interval."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_engine(recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_policy_limits_the_lines(
     make_engine: MakeEngine, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each failure is an event; only the log is limited, by mode and peer, and says what it left out."""
+    """Each failure is an event; only the log is limited, by mode and peer, with the number suppressed."""
     one, two, decode = make_engine("kv_producer"), make_engine("kv_producer"), make_engine("kv_consumer")
     for peer in (one, two):
         connect(peer, decode)
@@ -90,11 +90,11 @@ def test_the_policy_limits_the_lines(
         assert len(found) == 2
         clock.now += 5.0
         fail(one)
-        assert found[2:] == [f"{found[0]} (2 more like it since the last line)"]
+        assert found[2:] == [f"{found[0]} (2 similar messages suppressed)"]
         found.clear()
         limit(None)
         fail(two, 2)
-        assert [line.partition(" (")[2] for line in found] == ["1 more like it since the last line)", ""]
+        assert [line.partition(" (")[2] for line in found] == ["1 similar messages suppressed)", ""]
     failed = [event for event in recorder.events if event.WhichOneof("body") == "transfer_failure"]
     assert len(failed) == next(requests)
 

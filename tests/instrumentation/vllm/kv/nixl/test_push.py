@@ -1,4 +1,4 @@
-"""Push mode on real NIXL workers: the prefill side writes; registrations, failures and cancelling are other than with reads."""
+"""Push mode on real NIXL workers: the prefill side writes; registrations, failures and cancellation."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_write_in_a_bad_state(
 def test_a_writer_that_stumbles(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What vLLM's writer thread only logs is a failure of that request."""
+    """An error that vLLM's writer thread only logs is a failure of its request."""
     prefill, decode = pair
     monkeypatch.setattr(type(prefill.worker).__mro__[-3], "_xfer_blocks_for_req", refuse)
     decode.await_push(D.format("r3"), prefill)
@@ -111,7 +111,7 @@ def test_a_writer_that_stumbles(
 def test_cancel_before_the_registration(
     pair: tuple[Engine, Engine], make_engine: MakeEngine, recorder: Recorder
 ) -> None:
-    """A load that is given up before the peer was told where to write is never written to."""
+    """A load cancelled before its registration is never written to."""
     prefill, _ = pair
     decode = make_engine("kv_consumer", connector=PUSH)
     decode.cache[1:4] = 7.0
@@ -121,7 +121,7 @@ def test_cancel_before_the_registration(
         assert decode.cancel(D.format("r4"))[0].failed_recving == {D.format("r4")}
     decode.step_until(lambda _: prefill.id in decode.worker._remote_agents, "the handshake")
     decode.step_until(
-        lambda _: not decode.worker._penstock.cancels._withheld, "the registration is held back"
+        lambda _: not decode.worker._penstock.cancellations._withheld, "the registration is held back"
     )
     prefill.push(P.format("r4"))
     prefill.step()
@@ -132,11 +132,11 @@ def test_cancel_before_the_registration(
 
 
 def test_cancel_after_the_registration(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """Once the peer may write the blocks stay, which is told once, and once more when it has written."""
+    """After the registration the blocks stay pinned; an event is emitted then and at their release."""
     prefill, decode = pair
     decode.await_push(D.format("r5"), prefill)
     decode.step_until(
-        lambda _: D.format("r5") in decode.worker._penstock.cancels._registered, "the registration"
+        lambda _: D.format("r5") in decode.worker._penstock.cancellations._registered, "the registration"
     )
     for _ in range(2):
         assert not decode.cancel(D.format("r5"))[0].finished_recving
@@ -149,7 +149,7 @@ def test_cancel_after_the_registration(pair: tuple[Engine, Engine], recorder: Re
 
 
 def test_a_write_for_nobody(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A completed write that nobody waits for may have hit another request's blocks."""
+    """A completed write that no request waits for is a late write."""
     _, decode = pair
     decode.worker._pending_completion_notifs.put(b"gone:1")
     decode.step()

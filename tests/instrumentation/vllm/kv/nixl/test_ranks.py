@@ -1,4 +1,4 @@
-"""Two ranks of one engine: real workers, vLLM's aggregator and scheduler. A rank's failure frees nothing that its sibling uses."""
+"""Two ranks of one engine with real workers, vLLM's aggregator and scheduler: a rank's failure frees no block in use."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_one_fails_while_the_other_reads(
 def test_one_waits_for_its_handshake_while_the_other_reads(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An order to give up that one rank can carry out at once and the other cannot keeps the load open for all."""
+    """A cancellation that only one rank can apply at once keeps the load open for both."""
     prefill = make_engine("kv_producer")
     ranks = [make_engine("kv_consumer"), make_engine("kv_consumer")]
     connect(prefill, ranks[1])

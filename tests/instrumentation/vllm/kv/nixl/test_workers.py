@@ -183,7 +183,7 @@ def test_peer_with_another_engine_id(pair: tuple[Engine, Engine], recorder: Reco
 
 
 def test_silent_peer_and_its_victims(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """Of those who share a handshake with a dead port, who wanted that port failed by it; who did not is a victim."""
+    """Of requests that share a handshake with a closed port, one for another address fails as collateral."""
     prefill, decode = pair
     dead = free_port()
     decode.read("culprit", prefill, port=dead, engine_id="engine", local=(1,), remote=(1,))
@@ -211,7 +211,7 @@ def test_silent_peer_and_its_victims(pair: tuple[Engine, Engine], recorder: Reco
 
 
 def test_heartbeat_to_a_wrong_engine(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A heartbeat's handshake has no request: its failure is told without one, once."""
+    """A heartbeat's handshake has no request: its failure is emitted once, without one."""
     prefill, decode = pair
     decode.heartbeat("the-former-engine", prefill.port)
     # Each is told on the handshake's thread, one after the other.
@@ -266,7 +266,7 @@ def test_failing_reads(
 def test_refused_release(
     pair: tuple[Engine, Engine], recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a release is refused vLLM fails the transfer at every poll; it stays one failure and one refusal."""
+    """While a release is refused vLLM fails the transfer at every poll; one failure and one refusal are emitted."""
     prefill, decode = pair
     with monkeypatch.context() as broken:
         break_agent(broken, decode, "check_xfer_state", lambda *_: "ERR")
@@ -296,7 +296,7 @@ def test_notification(
 
 
 def test_clean_up_of_a_dead_request(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """The request that frees a failed one's blocks fails the same way, and tells the scheduler nothing."""
+    """The request that frees a failed one's blocks fails the same way, without a report to the scheduler."""
     prefill, decode = pair
     decode.read("clean-up", prefill, engine_id="the-former-engine", local=())
     reports = []
@@ -312,7 +312,7 @@ def test_clean_up_of_a_dead_request(pair: tuple[Engine, Engine], recorder: Recor
 
 
 def test_expired_lease_and_late_read(pair: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """Blocks nobody reads in time expire; whoever reads them afterwards may get another request's."""
+    """Blocks not read in time expire; a later read may get another request's KV."""
     prefill, decode = pair
     prefill.lease("prefill-of-late", seconds=-1.0)
     (expired,) = recorder.take("transfer_failure", "prefill-of-late")
@@ -327,8 +327,8 @@ def test_expired_lease_and_late_read(pair: tuple[Engine, Engine], recorder: Reco
     assert not recorder.take("transfer_failure", "late")
 
 
-def test_expired_lease_is_told_the_scheduler(pair: tuple[Engine, Engine]) -> None:
-    """The scheduler learns which of the blocks that are let go were not read."""
+def test_expired_lease_is_reported_to_the_scheduler(pair: tuple[Engine, Engine]) -> None:
+    """The scheduler learns which released blocks were not read."""
     prefill, _ = pair
     prefill.lease("unread", seconds=60.0)
     prefill.worker._reqs_to_send["unread"] = time.perf_counter() - 1.0
@@ -337,7 +337,7 @@ def test_expired_lease_is_told_the_scheduler(pair: tuple[Engine, Engine]) -> Non
 
 
 def test_invalid_peer(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """A peer that vLLM holds for invalid fails reads at once and without a word: we say it, and show the peer."""
+    """Reads from a peer that vLLM has marked invalid fail at once without a log line; a failure is emitted and the snapshot shows the peer."""
     prefill, decode = strangers
     connect(prefill, decode)
     decode.worker._invalid_remote_engines.add(prefill.id)
@@ -353,7 +353,7 @@ def test_invalid_peer(strangers: tuple[Engine, Engine], recorder: Recorder) -> N
 
 
 def test_paused(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
-    """While paused transfers go on and nothing is told; nothing of them is left over afterwards."""
+    """While paused transfers continue without events, and leave no state."""
     prefill, decode = strangers
     runtime.pause("test", paused=True)
     try:
@@ -371,7 +371,7 @@ def test_paused(strangers: tuple[Engine, Engine], recorder: Recorder) -> None:
 
 
 def test_many_requests_leave_nothing(pair: tuple[Engine, Engine]) -> None:
-    """What is remembered of a request goes with it."""
+    """The state of a finished request is removed."""
     prefill, decode = pair
     for index in range(10):
         prefill.lease(f"prefill-of-{index}")
@@ -380,6 +380,6 @@ def test_many_requests_leave_nothing(pair: tuple[Engine, Engine]) -> None:
         prefill.sent(f"prefill-of-{index}")
     for engine in (prefill, decode):
         observer = engine.worker._penstock
-        assert not observer._began
-        assert not observer._told
+        assert not observer._started_ns
+        assert not observer._emitted
         assert not observer.transfers.in_flight()

@@ -1,4 +1,4 @@
-"""Any connector, by vLLM's base interface; what some say beyond it."""
+"""Observes KV connectors through vLLM's base interface, with adapters for connectors that report more."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What some of vLLM's connectors say themselves, beyond the base interface: whom they save for, bytes, why a load failed.
+"""Adapters for connectors that report more than vLLM's base interface: saved requests, bytes, failure reasons.
 
-A connector that is not named here is told by the base interface alone: its loads, its sends, its failures. Pure; what does
-not look as expected is not told.
+A connector without an adapter is observed by the base interface alone: loads, sends, failures. Pure; metadata of an
+unexpected shape is skipped.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from penstock.instrumentation.vllm.naming import failure_modes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    SavesIn = Callable[[Any, Any, Any], Iterator[str]]
+    SaveFinder = Callable[[Any, Any, Any], Iterator[str]]
 
 T = TypeVar("T")
 
+JOBS_MAX: Final = 8_192
+"""Unfinished jobs that a JobTable keeps; the oldest is forgotten beyond that, and its transfer is not reported."""
+
 
 class Job(NamedTuple):
-    """A transfer that begins with a step, by the connector's own number; *request_id* is empty where it names none."""
+    """A transfer that starts with a step, identified by the connector's own number; *request_id* is empty if unknown."""
 
     number: int
     direction: int
     request_id: str = ""
 
 
-class Done(NamedTuple):
-    """A job that has ended, with what the connector knows about it; 0 is not known."""
+class FinishedJob(NamedTuple):
+    """A finished job. *bytes* and *duration_ns* are 0 where the connector does not report them."""
 
     number: int
     direction: int
@@ -38,24 +41,24 @@ class Done(NamedTuple):
 
 
 class JobAdapter(Protocol):
-    """How a connector names what it does beside the steps.
+    """Reads the asynchronous transfers of a connector from its metadata.
 
     Attributes:
-        place: where it saves to (``host``, ``disk``) if the connector itself does not say.
+        place: where it saves to (``host``, ``disk``), for connectors that do not report it.
 
     """
 
     place: str
 
-    def begun(self, metadata: Any) -> Iterator[Job]:
-        """Yield what begins with a step; *metadata* is the scheduler's."""
+    def started_jobs(self, metadata: Any) -> Iterator[Job]:
+        """Yield the jobs that start with a step; *metadata* is the scheduler's."""
 
-    def done(self, metadata: Any, directions: dict[int, int]) -> Iterator[Done]:
-        """Yield what has ended; *metadata* is the worker's, *directions* are those of the numbers that have begun."""
+    def finished_jobs(self, metadata: Any, directions: dict[int, int]) -> Iterator[FinishedJob]:
+        """Yield the finished jobs. *metadata* is the worker's; *directions* maps unfinished job numbers to directions."""
 
 
-def saves_of_example(connector: Any, metadata: Any, scheduled: Any) -> Iterator[str]:
-    """Yield the requests that vLLM's ExampleConnector saves with a step: its metadata has their slots, not their ids."""
+def example_connector_saves(connector: Any, metadata: Any, scheduled: Any) -> Iterator[str]:
+    """Yield the requests that vLLM's ExampleConnector saves with a step, matched by slots: its metadata has no ids."""
     size = connector._block_size
     stores = [each.slot_mapping for each in metadata.requests if each.is_store and len(each.slot_mapping)]
     for new in scheduled.scheduled_new_reqs if stores else ():
@@ -69,14 +72,14 @@ def saves_of_example(connector: Any, metadata: Any, scheduled: Any) -> Iterator[
                 break
 
 
-class OffloadingJobs:
-    """``OffloadingConnector``: numbered jobs with their request, and statistics of those that have ended."""
+class OffloadingJobAdapter:
+    """``OffloadingConnector``: numbered jobs with request ids, and statistics of finished ones."""
 
-    # What is saved goes to memory first, whatever tiers are behind it; of a load vLLM tells the tier.
+    # Saves go to host memory first, whatever tiers lie behind it; for loads vLLM reports the tier.
     place = "host"
 
-    def begun(self, metadata: Any) -> Iterator[Job]:
-        """Yield the jobs of a step."""
+    def started_jobs(self, metadata: Any) -> Iterator[Job]:
+        """Yield the loads and saves of a step."""
         for jobs, direction in (
             (metadata.load_jobs, c.DIRECTION_RECEIVE),
             (metadata.store_jobs, c.DIRECTION_SEND),
@@ -84,8 +87,8 @@ class OffloadingJobs:
             for number, job in jobs.items():
                 yield Job(number, direction, job.req_id)
 
-    def done(self, metadata: Any, directions: dict[int, int]) -> Iterator[Done]:
-        """Yield the jobs that have ended, with their bytes where there are as many sizes as jobs."""
+    def finished_jobs(self, metadata: Any, directions: dict[int, int]) -> Iterator[FinishedJob]:
+        """Yield the finished jobs, with their bytes where there are as many sizes as jobs."""
         numbers = [each for each in metadata.completed_jobs if each in directions]
         for direction, stats in (
             (c.DIRECTION_RECEIVE, metadata.transfer_stats.load),
@@ -93,32 +96,32 @@ class OffloadingJobs:
         ):
             ended = [each for each in numbers if directions[each] == direction]
             sizes = stats.sizes if len(stats.sizes) == len(ended) else [0] * len(ended)
-            # Of several only the sum of their times is known.
+            # vLLM reports only the sum of the durations.
             duration = int(stats.time * 1e9) if len(ended) == 1 else 0
             for number, size in zip(ended, sizes, strict=True):
-                yield Done(number, direction, int(size), duration)
+                yield FinishedJob(number, direction, int(size), duration)
 
 
-class EventJobs:
-    """``SimpleCPUOffloadConnector``: a step's saves are one event, without the requests they are for."""
+class SimpleOffloadJobAdapter:
+    """``SimpleCPUOffloadConnector``: the saves of a step are one event without request ids."""
 
     place = ""
 
-    def begun(self, metadata: Any) -> Iterator[Job]:
-        """Yield the step's save."""
+    def started_jobs(self, metadata: Any) -> Iterator[Job]:
+        """Yield the save of a step, if there is one."""
         if metadata.store_event >= 0:
             yield Job(metadata.store_event, c.DIRECTION_SEND)
 
-    def done(self, metadata: Any, directions: dict[int, int]) -> Iterator[Done]:
-        """Yield the saves that have ended."""
+    def finished_jobs(self, metadata: Any, directions: dict[int, int]) -> Iterator[FinishedJob]:
+        """Yield the finished saves."""
         for number in metadata.completed_store_events:
             if number in directions:
-                yield Done(number, c.DIRECTION_SEND)
+                yield FinishedJob(number, c.DIRECTION_SEND)
 
 
-# What MooncakeConnector's worker says when a load has failed, the peer's words included, in small letters. One text may be about
-# several requests that failed for different reasons: the first line here wins, and `incompatible`, for which a peer is
-# quarantined until it restarts, comes last.
+# Parts of the messages that MooncakeConnector's worker gives for failed loads, the peer's included, in lower case. One message
+# may cover several requests with different reasons: the first match wins, and `incompatible`, which quarantines a peer until it
+# restarts, comes last.
 _MOONCAKE: Final = (
     ("not found from bootstrap", c.FAILURE_MODE_HANDSHAKE, c.ERROR_TYPE_OTHER),
     ("transfer engine returned", c.FAILURE_MODE_TRANSFER, c.ERROR_TYPE_OTHER),
@@ -133,28 +136,53 @@ _MOONCAKE: Final = (
 )
 
 
-def failure_of_mooncake(reason: str, error: BaseException | None) -> failure_modes.Failure:
-    """Classify a failed load of ``MooncakeConnector`` by its worker's *reason*, and by the *error* that it handles, if it does."""
+def classify_mooncake_failure(reason: str, error: BaseException | None) -> failure_modes.Failure:
+    """Classify a failed load of ``MooncakeConnector`` by the worker's *reason* and by the *error* being handled, if any."""
     text = failure_modes.cut(reason)
     if error is not None:
-        told = failure_modes.classify("transfer_failed", error)
-        return replace(told, upstream_type="", error_text=text)
+        classified = failure_modes.classify("transfer_failed", error)
+        return replace(classified, upstream_type="", error_text=text)
     lowered = reason.lower()
     found = (kind for words, *kind in _MOONCAKE if words in lowered)
     mode, error_type = next(found, (c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER))
     return failure_modes.Failure(mode, error_type, error_text=text)
 
 
-SAVES: Final[dict[str, SavesIn]] = {"ExampleConnector": saves_of_example}
-"""By a connector's class: the requests that are saved with a step, of the connector, its metadata and the scheduler's output."""
+SAVE_FINDERS: Final[dict[str, SaveFinder]] = {"ExampleConnector": example_connector_saves}
+"""Connector class name -> function of the connector, its metadata and the SchedulerOutput that yields saved requests."""
 
-JOBS: Final[dict[str, type[JobAdapter]]] = {
-    "OffloadingConnector": OffloadingJobs,
-    "SimpleCPUOffloadConnector": EventJobs,
+JOB_ADAPTERS: Final[dict[str, type[JobAdapter]]] = {
+    "OffloadingConnector": OffloadingJobAdapter,
+    "SimpleCPUOffloadConnector": SimpleOffloadJobAdapter,
 }
-"""By a connector's class: how it names what it does beside the steps."""
+"""Connector class name -> adapter of its asynchronous transfers."""
 
 
-def named(table: dict[str, T], connector: Any) -> T | None:
-    """Return what *table* has for the class of *connector*, or for one that it derives from."""
+def adapter_for(table: dict[str, T], connector: Any) -> T | None:
+    """Return the entry of *table* for the class of *connector* or its nearest base class; None if there is none."""
     return next((table[kind.__name__] for kind in type(connector).__mro__ if kind.__name__ in table), None)
+
+
+class JobTable:
+    """The unfinished jobs of one connector, by its own numbers. Pure; one thread."""
+
+    def __init__(self, adapter: JobAdapter) -> None:
+        """Keep the jobs that *adapter* reads."""
+        self._adapter = adapter
+        self._open: dict[int, Job] = {}
+
+    def start(self, metadata: Any) -> None:
+        """Add the jobs that start with a step."""
+        for job in self._adapter.started_jobs(metadata):
+            if len(self._open) >= JOBS_MAX:
+                del self._open[next(iter(self._open))]
+            self._open[job.number] = job
+
+    def finish(self, metadata: Any) -> list[tuple[Job, FinishedJob]]:
+        """Remove and return the jobs that the worker's *metadata* reports as finished."""
+        return [
+            (self._open.pop(done.number), done)
+            for done in list(
+                self._adapter.finished_jobs(metadata, {n: job.direction for n, job in self._open.items()})
+            )
+        ]

@@ -1,4 +1,4 @@
-"""The hook that instruments a connector in a worker by the base interface; NIXL's workers have a deeper one."""
+"""Instruments connectors in workers through vLLM's base interface. NIXL workers have a hook of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class KvWorkerHook:
-    """What the mixin needs of the base class; nothing is patched but the connectors that vLLM has built."""
+    """Requires what the mixin extends in the base class; it patches connector objects only."""
 
     name = "kv_worker"
     component = c.COMPONENT_WORKER
@@ -47,34 +47,34 @@ class KvWorkerHook:
         """Do nothing: :class:`KvWorkers` instruments each connector."""
 
     def uninstall(self) -> None:
-        """Give the connectors that live their classes back."""
+        """Restore the classes of live connectors."""
         self.swaps.restore()
 
 
 class KvWorkers:
-    """Instruments the connectors in the workers of this process, where the hook fits."""
+    """Instruments the worker-side connectors of this process, if the hook's requirements are met."""
 
     def __init__(self) -> None:
         self._hook: KvWorkerHook | None = None
         self._mooncake = MooncakeWorkers()
 
     def instrument(self, config: Any, connector: Any) -> None:
-        """Put the mixin over a *connector* that has no children."""
+        """Put the mixin over *connector*, which has no child connectors."""
         self._hook = self._hook or KvWorkerHook()
         settings = runtime.settings
         if not registry.install(self._hook, settings.hooks_disabled if settings is not None else ()):
             return
-        kind = connector_adapters.named(connector_adapters.JOBS, connector)
-        jobs = kind() if kind is not None else None
+        adapter_class = connector_adapters.adapter_for(connector_adapters.JOB_ADAPTERS, connector)
+        adapter = adapter_class() if adapter_class is not None else None
         place = place_of([getattr(connector, "_cache_hit_source", None)])
-        if jobs is not None:
-            place = place or jobs.place
+        if adapter is not None:
+            place = place or adapter.place
         rank = config.parallel_config.rank
         observer = KvObserver(
             type(connector).__name__,
             rank,
             place=place,
-            jobs=jobs,
+            jobs=adapter,
             reasons=self._mooncake.instrument(connector, rank),
         )
         self._hook.swaps.swap(connector, KvWorkerMixin)

@@ -1,6 +1,6 @@
-"""What Penstock adds to the worker of vLLM's MooncakeConnector: why a load failed. All else is told by the base interface.
+"""Records why loads of vLLM's MooncakeConnector fail. The base interface reports everything else.
 
-It imports neither Mooncake nor its connector: vLLM has built the worker.
+Imports neither Mooncake nor its connector: the hook instruments workers that vLLM has built.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.hooks import Extension, Requirement, Swaps, registry
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base.connector_adapters import failure_of_mooncake
+from penstock.instrumentation.vllm.kv.base.connector_adapters import classify_mooncake_failure
 from penstock.instrumentation.vllm.messages import LoadFailureReasons
 
 if TYPE_CHECKING:
@@ -25,32 +25,32 @@ _FAILED = "_handle_failed_recv"
 
 
 class MooncakeWorkerMixin:
-    """Over a ``MooncakeConnectorWorker``; on the thread of its event loop."""
+    """Mixin over a ``MooncakeConnectorWorker``; runs on the thread of its event loop."""
 
     _penstock_reasons: LoadFailureReasons | None = None
 
     def _handle_failed_recv(self, pull_metas: Any, req_ids: Any, reason: str) -> Any:
-        """Note the reason, which vLLM only logs."""
-        host: Any = super()
+        """Record the reason, which vLLM only logs."""
+        upstream: Any = super()
         reasons = self._penstock_reasons
         if reasons is not None and runtime.active:
             with _GUARD:
-                failure = failure_of_mooncake(reason, sys.exc_info()[1])
+                failure = classify_mooncake_failure(reason, sys.exc_info()[1])
                 for each in req_ids:
                     meta = pull_metas.get(each)
                     if meta is not None and not meta.failed:
                         reasons.note(meta.d_req_id, failure)
-        return host._handle_failed_recv(pull_metas, req_ids, reason)
+        return upstream._handle_failed_recv(pull_metas, req_ids, reason)
 
 
 class MooncakeHook:
-    """What the mixin needs of the class of one worker; nothing is patched but the objects."""
+    """Requires what the mixin extends in the worker's class; it patches worker objects only."""
 
     name = "mooncake"
     component = c.COMPONENT_WORKER
 
     def __init__(self, worker: type) -> None:
-        """Look at the class of a worker."""
+        """Check *worker*, the class of a Mooncake worker."""
         self._worker = worker
         self.swaps = Swaps()
 
@@ -65,18 +65,18 @@ class MooncakeHook:
         """Do nothing: :class:`MooncakeWorkers` instruments each worker."""
 
     def uninstall(self) -> None:
-        """Give the workers that live their class back."""
+        """Restore the class of live workers."""
         self.swaps.restore()
 
 
 class MooncakeWorkers:
-    """Instruments every Mooncake worker of the process, where the hook fits."""
+    """Instruments every Mooncake worker of the process, if the hook's requirements are met."""
 
     def __init__(self) -> None:
         self._hook: MooncakeHook | None = None
 
     def instrument(self, connector: Any, rank: int) -> LoadFailureReasons | None:
-        """Put the mixin over the worker of *connector*; None if it is not Mooncake's or does not fit."""
+        """Put the mixin over the worker of *connector*; return None if it has none or the requirements are not met."""
         worker: Any = getattr(connector, "connector_worker", None)
         if not hasattr(worker, _FAILED):
             return None

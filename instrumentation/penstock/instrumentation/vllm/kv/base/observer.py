@@ -1,8 +1,8 @@
-"""What one connector in a worker does, by the base interface: what begins, how long it takes, what fails.
+"""Observes one connector in a worker through vLLM's base interface: start, duration and failure of transfers.
 
-It knows no connector: the loads come with the step (``kv_moves.py``), the rest is what vLLM's runner calls and gets back,
-and what a dialect makes of the connector's own metadata. What a step waits for is timed by that wait; the loads of one
-step share it, and so do its saves, because nothing tells them apart.
+Sources: the loads that the scheduler sends with a step, the calls of vLLM's model runner and their results, and what a
+``JobAdapter`` reads from the connector's metadata. The base interface does not tell synchronous loads of one step apart:
+all have the duration of the step's wait, and so have its saves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import LAST_WORDS_SECONDS, runtime
-from penstock.instrumentation.vllm.kv.base.kv_jobs import JobTable
+from penstock.instrumentation.vllm.kv.base.connector_adapters import JobTable
 from penstock.instrumentation.vllm.messages import (
     LOADS,
     LOADS_MAX,
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.kv.base.connector_adapters import JobAdapter
     from penstock.instrumentation.vllm.messages import KvLoad, LoadFailureReasons
 
-MOVES_MAX: Final = 4_096
-"""Moves that wait for the scheduler's next step."""
+TRANSFERS_MAX: Final = 4_096
+"""Finished transfers that wait for the scheduler's next step; more are dropped and counted."""
 
-WAITING_MAX: Final = 8_192
-"""Loads in flight whose beginning is remembered."""
+LOADS_IN_FLIGHT_MAX: Final = 8_192
+"""Asynchronous loads whose start time is kept; the oldest is forgotten beyond that."""
 
 
 class KvObserver:
-    """One connector in one worker; on the worker's thread.
+    """The transfers of one connector in one worker. Runs on the worker's thread.
 
     Attributes:
-        connector: its class.
+        connector: the name of its class.
 
     """
 
@@ -57,14 +57,14 @@ class KvObserver:
         jobs: JobAdapter | None = None,
         reasons: LoadFailureReasons | None = None,
     ) -> None:
-        """Observe the connector of that class on *rank*.
+        """Observe a connector.
 
         Args:
-            connector: the class.
-            rank: the worker's.
-            place: where it saves to, ``host`` or ``disk``; empty where it does not say.
-            jobs: how it names what it does beside the steps, if it does.
-            reasons: why its loads have failed, if it says so.
+            connector: the name of its class.
+            rank: the worker's rank in its engine.
+            place: where it saves to, ``host`` or ``disk``; empty if unknown.
+            jobs: reads its asynchronous transfers; None if it reports none.
+            reasons: the reasons of failed loads; None if it reports none.
 
         """
         self.connector = connector
@@ -78,105 +78,109 @@ class KvObserver:
         self._saves: tuple[str, ...] = ()
         self._save_start_ns = 0
         self._saved_ns = 0
-        self._waiting: dict[str, tuple[KvLoad, int]] = {}
-        self._began: list[tuple[str, int]] = []
-        self._moves: list[FinishedTransfer] = []
+        self._in_flight: dict[str, tuple[KvLoad, int]] = {}
+        self._started: list[tuple[str, int]] = []
+        self._finished: list[FinishedTransfer] = []
         self._broken: list[BrokenBlocks] = []
 
     # A step
 
-    def concerns(self, metadata: Any) -> bool:
-        """Tell whether there is anything in a step's *metadata* to take in."""
+    def has_work(self, metadata: Any) -> bool:
+        """Return whether a step's *metadata* may hold transfers."""
         return self._jobs is not None or hasattr(metadata, LOADS) or hasattr(metadata, SAVES)
 
-    def bound(self, metadata: Any) -> tuple[bool, bool]:
-        """Take in a step's *metadata*; tell whether the step waits for loads, and whether for saves."""
+    def on_metadata_bound(self, metadata: Any) -> tuple[bool, bool]:
+        """Read a step's *metadata*; return whether the step waits for loads, and whether it waits for saves."""
         self._loads, self._saves = loads_of(metadata), saves_of(metadata)
         if self._jobs is not None:
-            self._jobs.begin(metadata)
+            self._jobs.start(metadata)
         self._waited_ns = self._saved_ns = 0
         return any(not load.waits for load in self._loads), bool(self._saves)
 
-    def starts(self) -> None:
-        """Note that the loads of this step begin."""
+    def on_loads_started(self) -> None:
+        """Record the start time of this step's loads."""
         if not self._loads:
             return
         self._start_ns = time.time_ns()
         for load in self._loads:
             if load.waits:
-                if len(self._waiting) >= WAITING_MAX:
-                    del self._waiting[next(iter(self._waiting))]
-                self._waiting[load.request_id] = (load, self._start_ns)
-                self._began.append((load.request_id, self._start_ns))
+                if len(self._in_flight) >= LOADS_IN_FLIGHT_MAX:
+                    del self._in_flight[next(iter(self._in_flight))]
+                self._in_flight[load.request_id] = (load, self._start_ns)
+                self._started.append((load.request_id, self._start_ns))
 
-    def waited(self, duration_ns: int) -> None:
-        """Add to the time that this step waits for its loads."""
+    def add_load_wait(self, duration_ns: int) -> None:
+        """Add *duration_ns* to this step's wait for its loads."""
         self._waited_ns += duration_ns
 
-    def saved(self, start_ns: int, duration_ns: int) -> None:
-        """Add to the time that this step waits for its saves; *start_ns* is wall clock."""
+    def add_save_time(self, start_ns: int, duration_ns: int) -> None:
+        """Add *duration_ns* to this step's wait for its saves; *start_ns* is wall clock."""
         if not self._saved_ns:
             self._save_start_ns = start_ns
         self._saved_ns += duration_ns
 
-    def save_ended(self) -> None:
-        """Note that the saves of this step are done."""
+    def on_saves_finished(self) -> None:
+        """Queue the saves of this step as finished transfers."""
         saves, self._saves = self._saves, ()
         for request_id in saves:
-            self._move(self._sent(request_id, self._save_start_ns, self._saved_ns))
+            self._queue(self._sent(request_id, self._save_start_ns, self._saved_ns))
 
-    def finished(self, results: Any) -> None:
-        """Take in what vLLM's ``get_transfer_results`` answered in this step."""
+    def on_transfer_results(self, results: Any) -> None:
+        """Queue the finished transfers; *results* is what vLLM's ``get_transfer_results`` returned in this step."""
         loads, self._loads = self._loads, ()
         for load in loads:
             if not load.waits:
-                self._move(self._received(load, self._start_ns, self._waited_ns))
+                self._queue(self._received(load, self._start_ns, self._waited_ns))
         now = time.time_ns()
         failed: Collection[str] = results.failed_recving
         for request_id in results.finished_recving:
-            waiting = self._waiting.pop(request_id, None)
+            waiting = self._in_flight.pop(request_id, None)
             if waiting is not None:
                 load, start = waiting
-                self._move(self._received(load, start, now - start, failed=request_id in failed))
+                self._queue(self._received(load, start, now - start, failed=request_id in failed))
         for request_id in results.finished_sending:
-            # Since when it was being sent nobody says: it may have waited for its reader.
-            self._move(self._sent(request_id, now, 0))
+            # The start of a send is unknown: it may have waited for its reader.
+            self._queue(self._sent(request_id, now, 0))
 
-    def broken(self, blocks: Iterable[int]) -> None:
-        """Take in the blocks that the connector says were not loaded."""
+    def on_load_errors(self, blocks: Iterable[int]) -> None:
+        """Queue the blocks that the connector reports as not loaded."""
         self._broken.append(BrokenBlocks(self.connector, self._rank, frozenset(blocks)))
 
-    def raised(self, error: Exception, direction: int) -> None:
-        """Tell of an exception that leaves the connector, at once: the engine may not come to another step."""
+    def on_exception(self, error: Exception, direction: int) -> None:
+        """Emit an exception that leaves the connector, and flush: the engine may not reach another step."""
         now = time.time_ns()
         if direction == c.DIRECTION_RECEIVE:
-            # Those in flight go down with the engine; which of them it was that failed nobody says.
-            begun = {load.request_id: (load, self._start_ns) for load in self._loads} | self._waiting
-            self._loads, self._waiting = (), {}
-            moves = [
+            # All loads in flight end with the engine; the exception does not say which of them failed.
+            begun = {load.request_id: (load, self._start_ns) for load in self._loads} | self._in_flight
+            self._loads, self._in_flight = (), {}
+            transfers = [
                 self._received(load, start, now - start, failed=True)
                 for load, start in islice(begun.values(), LOADS_MAX)
             ]
         else:
             saves, self._saves = self._saves, ()
             start = self._save_start_ns or now
-            moves = [self._sent(each, start, now - start, failed=True) for each in saves]
+            transfers = [self._sent(each, start, now - start, failed=True) for each in saves]
         fields = failure_modes.of_store(error, c.FAILURE_MODE_EXCEPTION).fields() | {
             "channel": c.CHANNEL_KV,
             "connector": self.connector,
             "direction": direction,
         }
-        for move in moves:
-            peer = peer_at(move.place, None)
-            emit(move, peer.address, peer.engine_id)
-            told = {"peer": peer.fields(), "start_time_unix_nano": move.start_ns, "attempt": int(move.loads)}
-            self._emit(fields | told, move.request_id)
-        if not moves:
-            self._emit(fields | {"peer": peer_at(self._place, None).fields()}, "")
-        # vLLM kills all processes of an engine that raises, within milliseconds.
+        for transfer in transfers:
+            peer = peer_at(transfer.place, None)
+            emit_transfer(transfer, peer.address, peer.engine_id)
+            details = {
+                "peer": peer.fields(),
+                "start_time_unix_nano": transfer.start_ns,
+                "attempt": int(transfer.loads),
+            }
+            self._emit_failure(fields | details, transfer.request_id)
+        if not transfers:
+            self._emit_failure(fields | {"peer": peer_at(self._place, None).fields()}, "")
+        # vLLM kills all processes of an engine within milliseconds of an exception.
         runtime.flush(LAST_WORDS_SECONDS)
 
-    def _emit(self, fields: dict[str, Any], request_id: str) -> None:
+    def _emit_failure(self, fields: dict[str, Any], request_id: str) -> None:
         if runtime.active:
             runtime.emit_event(
                 "transfer_failure",
@@ -216,73 +220,73 @@ class KvObserver:
             place=self._place,
         )
 
-    def _move(self, move: FinishedTransfer) -> None:
-        """Keep a move that has ended until the scheduler's next step."""
-        if len(self._moves) >= MOVES_MAX:
+    def _queue(self, transfer: FinishedTransfer) -> None:
+        """Keep a finished transfer until the scheduler's next step."""
+        if len(self._finished) >= TRANSFERS_MAX:
             runtime.emitter.drops.add("queue_full", "transfer")
             return
-        self._moves.append(move)
+        self._finished.append(transfer)
 
     # To the scheduler
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to report."""
-        return bool(self._moves or self._began or self._broken or self._reasons)
+        """Whether there is anything to report to the scheduler."""
+        return bool(self._finished or self._started or self._broken or self._reasons)
 
     def report(self, inner: Any) -> Any:
-        """Return what goes to the scheduler with this step; *inner* is the connector's own metadata.
+        """Return the worker metadata of this step for the scheduler; *inner* is the connector's own.
 
-        A connector's own is always wrapped, because the ranks' are combined and must be of one kind.
+        *inner* is always wrapped: vLLM aggregates the metadata of all ranks, which must have one type.
         """
         if inner is None and not self.has_news:
             return None
         if inner is not None and self._jobs is not None:
-            self._take_jobs(self._jobs, inner)
+            self._add_finished_jobs(self._jobs, inner)
         report = WorkerReport(
-            began=tuple(self._began),
+            began=tuple(self._started),
             inner=inner,
-            moves=tuple(self._moves),
+            moves=tuple(self._finished),
             broken=tuple(self._broken),
             reasons=self._reasons.drain() if self._reasons is not None else (),
         )
-        self._began, self._moves, self._broken = [], [], []
+        self._started, self._finished, self._broken = [], [], []
         return report
 
-    def _take_jobs(self, jobs: JobTable, inner: Any) -> None:
-        """Add the saves that have ended, and to the loads that have ended their bytes."""
+    def _add_finished_jobs(self, jobs: JobTable, inner: Any) -> None:
+        """Queue the finished saves; set the bytes of the finished loads."""
         now, sizes = time.time_ns(), dict[str, int]()
-        for job, done in jobs.end(inner):
+        for job, done in jobs.finish(inner):
             if job.direction == c.DIRECTION_SEND:
                 start = now - done.duration_ns
-                self._move(self._sent(job.request_id, start, done.duration_ns, size=done.bytes))
+                self._queue(self._sent(job.request_id, start, done.duration_ns, size=done.bytes))
             else:
                 sizes[job.request_id] = sizes.get(job.request_id, 0) + done.bytes
         if sizes:
-            self._moves = [
-                move._replace(bytes=sizes[move.request_id])
-                if move.loads and move.request_id in sizes
-                else move
-                for move in self._moves
+            self._finished = [
+                transfer._replace(bytes=sizes[transfer.request_id])
+                if transfer.loads and transfer.request_id in sizes
+                else transfer
+                for transfer in self._finished
             ]
 
 
-def emit(move: FinishedTransfer, peer: str, peer_engine_id: str) -> None:
-    """Emit a move as a transfer of the worker that made it."""
+def emit_transfer(transfer: FinishedTransfer, peer: str, peer_engine_id: str) -> None:
+    """Emit a finished transfer for the worker that made it; *peer* is ``host:port`` or a place."""
     if runtime.active:
         runtime.emit_transfer(
-            move.end_ns,
-            move.duration_ns,
-            move.bytes,
+            transfer.end_ns,
+            transfer.duration_ns,
+            transfer.bytes,
             0,
             0,
             c.CHANNEL_KV,
-            move.direction,
-            c.TRANSFER_RESULT_ERROR if move.failed else c.TRANSFER_RESULT_OK,
+            transfer.direction,
+            c.TRANSFER_RESULT_ERROR if transfer.failed else c.TRANSFER_RESULT_OK,
             c.COMPONENT_WORKER,
-            move.rank,
-            move.connector,
+            transfer.rank,
+            transfer.connector,
             peer,
             peer_engine_id,
-            move.request_id,
+            transfer.request_id,
         )

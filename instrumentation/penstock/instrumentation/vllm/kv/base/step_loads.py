@@ -1,4 +1,4 @@
-"""What one connector is to load and save in the step that the scheduler is putting together. On the scheduler's thread."""
+"""The loads and saves of one connector in the step being scheduled. Runs on the scheduler's thread."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from penstock.instrumentation.vllm.messages import LOADS, LOADS_MAX, SAVES, KvLo
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_ASKED_MAX: Final = 1_024
-"""Requests whose last answer is remembered until they get their blocks."""
+_MATCHES_MAX: Final = 1_024
+"""Matched requests that are kept until they get their blocks; the oldest is forgotten beyond that."""
 
 
 class KvStepLoads:
-    """The loads and saves of one connector; those of a MultiConnector are its children's."""
+    """The loads and saves of one connector; a MultiConnector's belong to its children."""
 
     def __init__(self, connector: Any) -> None:
-        """Collect for *connector*."""
+        """Collect the loads and saves of *connector*."""
         self._place = place_of([getattr(connector, "_cache_hit_source", None)])
-        self._saves = connector_adapters.named(connector_adapters.SAVES, connector)
+        self._find_saves = connector_adapters.adapter_for(connector_adapters.SAVE_FINDERS, connector)
         self._waits: dict[str, bool] = {}
-        self._begun: dict[str, KvLoad] = {}
+        self._loads: dict[str, KvLoad] = {}
 
-    def found(self, request_id: str, *, waits: bool) -> None:
-        """Note that the connector has something for a request, and whether the request is to wait for it."""
-        if request_id not in self._waits and len(self._waits) >= _ASKED_MAX:
+    def on_match(self, request_id: str, *, waits: bool) -> None:
+        """Record that the connector has KV for a request; *waits*: the request waits for the load (asynchronous)."""
+        if request_id not in self._waits and len(self._waits) >= _MATCHES_MAX:
             del self._waits[next(iter(self._waits))]
         self._waits[request_id] = waits
 
-    def begins(self, request_id: str, tokens: int) -> None:
-        """Note that a request got its blocks, to load *tokens* into them."""
+    def on_load_allocated(self, request_id: str, tokens: int) -> None:
+        """Record that a request got blocks for a load of *tokens*."""
         waits = self._waits.pop(request_id, False)
-        if len(self._begun) < LOADS_MAX:
-            self._begun[request_id] = KvLoad(request_id, tokens, waits, self._place)
+        if len(self._loads) < LOADS_MAX:
+            self._loads[request_id] = KvLoad(request_id, tokens, waits, self._place)
 
-    def comes_from(self, request_id: str, sources: Iterable[Any]) -> None:
-        """Note where the connector says that a load which has just begun comes from."""
-        load = self._begun.get(request_id)
+    def set_source(self, request_id: str, sources: Iterable[Any]) -> None:
+        """Set the place of a load from the connector's *sources* (vLLM's ``CacheHitSource``)."""
+        load = self._loads.get(request_id)
         if load is not None:
-            self._begun[request_id] = load._replace(place=place_of(sources))
+            self._loads[request_id] = load._replace(place=place_of(sources))
 
-    def left(self, request_id: str) -> None:
-        """Forget a request that has finished; what has begun for it goes to the workers all the same."""
+    def on_finished(self, request_id: str) -> None:
+        """Forget a finished request; its allocated loads still go to the workers."""
         self._waits.pop(request_id, None)
 
     def attach(self, connector: Any, metadata: Any, scheduled: Any) -> None:
-        """Put the loads and saves on the step's *metadata*, if there are any; *scheduled* is the SchedulerOutput."""
-        if self._begun:
-            loads, self._begun = tuple(self._begun.values()), {}
+        """Attach the loads and saves to the step's *metadata*, if there are any; *scheduled* is the SchedulerOutput."""
+        if self._loads:
+            loads, self._loads = tuple(self._loads.values()), {}
             setattr(metadata, LOADS, loads)
-        if self._saves is not None:
-            saves = tuple(islice(self._saves(connector, metadata, scheduled), LOADS_MAX))
+        if self._find_saves is not None:
+            saves = tuple(islice(self._find_saves(connector, metadata, scheduled), LOADS_MAX))
             if saves:
                 setattr(metadata, SAVES, saves)

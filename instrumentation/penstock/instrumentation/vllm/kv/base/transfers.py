@@ -1,7 +1,7 @@
-"""What became of the loads and saves of connectors that are only known by their base interface: transfers and failures.
+"""Transfers and failures of connectors observed through vLLM's base interface, from the workers' reports.
 
-The workers say when each ended and which blocks were not loaded (``kv_observer.py``); whose blocks those are only the
-scheduler knows, at this step. On the scheduler's thread.
+A worker reports finished transfers and the ids of blocks that were not loaded; only the scheduler knows, in the same step,
+to which requests those blocks belong. Runs on the scheduler's thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.base import observer as kv_observer
+from penstock.instrumentation.vllm.kv.base.observer import emit_transfer
 from penstock.instrumentation.vllm.messages import LoadFailure, LoadReason, peer_at
 from penstock.instrumentation.vllm.recovery import rewind
 
@@ -22,88 +22,94 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.requests import SchedulerObserver
 
 _NO_REASON: Final = LoadReason("", 0, c.FAILURE_MODE_LOAD, c.ERROR_TYPE_OTHER)
-"""Of a connector that only says which blocks are missing."""
+"""The reason of a connector that reports missing blocks only."""
 
 
 @dataclass(slots=True)
-class _Open:
-    """A load that has begun: *tokens* behind *local* ones; *spoiled* are the ranks that did not load all blocks, *reasons* why."""
+class _OpenLoad:
+    """An unfinished load of *tokens* after *local* ones; *failed_ranks* did not load all blocks, *reasons* by rank."""
 
     local: int
     tokens: int
-    spoiled: set[int] = field(default_factory=set)
+    failed_ranks: set[int] = field(default_factory=set)
     reasons: dict[int, LoadReason] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
-    """How many blocks a connector did not load; 0 is not known."""
+class _MissingBlocks:
+    """The number of blocks that a connector did not load; 0 is unknown."""
 
     connector: str
     blocks: int = 0
 
 
 class KvTransfers:
-    """The loads and saves of one scheduler, as its workers report them."""
+    """The loads and saves of one scheduler, as reported by its workers."""
 
     def __init__(self, scheduler: Any, observer: SchedulerObserver) -> None:
-        """Tell of those of *scheduler*; *observer* knows its requests."""
+        """Observe *scheduler*; *observer* has the records of its requests."""
         self._scheduler = scheduler
         self._observer = observer
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenLoad] = {}
 
-    def begins(self, request_id: str, local_tokens: int, tokens: int) -> None:
-        """Note that a request loads *tokens* behind *local_tokens*."""
-        self._open[request_id] = _Open(local_tokens, tokens)
+    def on_load_started(self, request_id: str, local_tokens: int, tokens: int) -> None:
+        """Record that a request loads *tokens* after *local_tokens*."""
+        self._open[request_id] = _OpenLoad(local_tokens, tokens)
 
-    def ended(self, request_id: str) -> None:
-        """Forget a load that has ended on all ranks, or whose request has left."""
+    def on_load_finished(self, request_id: str) -> None:
+        """Forget a load that is finished on all ranks, or whose request is finished."""
         self._open.pop(request_id, None)
 
-    def reported(self, reports: Iterable[WorkerReport]) -> list[LoadFailure]:
-        """Emit what the workers say has ended or failed in this step; return the loads that failed."""
+    def on_reports(self, reports: Iterable[WorkerReport]) -> list[LoadFailure]:
+        """Emit the transfers and failures that the workers report for this step; return the failed loads."""
         failed: list[LoadFailure] = []
         loaded: list[str] = []
         for report in reports:
             for reason in report.reasons:
                 if reason.request_id in self._open:
                     self._open[reason.request_id].reasons[reason.rank] = reason
-            broken: dict[tuple[str, int], _Broken] = {}
+            broken: dict[tuple[str, int], _MissingBlocks] = {}
             for each in report.broken:
-                self._claim(each, broken)
-            for move in report.moves:
-                failed.extend(self._move(move, broken.pop((move.request_id, move.rank), None)))
-                if move.loads and not move.waits:
-                    loaded.append(move.request_id)
-            # Blocks may fail steps before their load has ended.
+                self._assign_blocks(each, broken)
+            for transfer in report.moves:
+                failed.extend(
+                    self._on_transfer(transfer, broken.pop((transfer.request_id, transfer.rank), None))
+                )
+                if transfer.loads and not transfer.waits:
+                    loaded.append(transfer.request_id)
+            # Blocks may fail steps before their load is finished.
             for (request_id, rank), blocks in broken.items():
                 failed.extend(self._failed(request_id, rank, blocks))
         for request_id in loaded:
-            self.ended(request_id)
+            self.on_load_finished(request_id)
         return failed
 
-    def _move(self, move: FinishedTransfer, broken: _Broken | None) -> Iterator[LoadFailure]:
-        record = self._observer.record(move.request_id)
-        load = self._open.get(move.request_id) if move.loads else None
-        spoiled = load is not None and move.rank in load.spoiled
-        peer = peer_at(move.place, record.peer if record is not None and move.loads else None)
-        told = move._replace(failed=move.failed or spoiled)
-        kv_observer.emit(told, peer.address, peer.engine_id)
+    def _on_transfer(
+        self, transfer: FinishedTransfer, broken: _MissingBlocks | None
+    ) -> Iterator[LoadFailure]:
+        record = self._observer.record(transfer.request_id)
+        load = self._open.get(transfer.request_id) if transfer.loads else None
+        failed_here = load is not None and transfer.rank in load.failed_ranks
+        peer = peer_at(transfer.place, record.peer if record is not None and transfer.loads else None)
+        result = transfer._replace(failed=transfer.failed or failed_here)
+        emit_transfer(result, peer.address, peer.engine_id)
         if record is not None:
-            record.connector = move.connector
+            record.connector = transfer.connector
         if broken is not None:
-            yield from self._failed(move.request_id, move.rank, broken, move)
-        elif move.failed:
-            yield from self._failed(move.request_id, move.rank, _Broken(move.connector), move)
+            yield from self._failed(transfer.request_id, transfer.rank, broken, transfer)
+        elif transfer.failed:
+            yield from self._failed(
+                transfer.request_id, transfer.rank, _MissingBlocks(transfer.connector), transfer
+            )
 
     def _failed(
-        self, request_id: str, rank: int, broken: _Broken, move: FinishedTransfer | None = None
+        self, request_id: str, rank: int, broken: _MissingBlocks, transfer: FinishedTransfer | None = None
     ) -> Iterator[LoadFailure]:
-        """Emit a load that failed on a rank; *move* if it has ended there."""
+        """Emit and yield a load that failed on a rank; *transfer* is None while it is unfinished there."""
         record = self._observer.record(request_id)
         load = self._open.get(request_id)
         reason = load.reasons.get(rank, _NO_REASON) if load is not None else _NO_REASON
-        place = move.place if move is not None else ""
+        place = transfer.place if transfer is not None else ""
         peer = peer_at(place, record.peer if record is not None else None)
         if record is not None:
             record.connector = broken.connector
@@ -116,7 +122,7 @@ class KvTransfers:
             "error_class": reason.error_class,
             "error_text": reason.error_text,
             "peer": peer.fields(),
-            "start_time_unix_nano": move.start_ns if move is not None else 0,
+            "start_time_unix_nano": transfer.start_ns if transfer is not None else 0,
             "remote_request_id": record.remote_request_id if record is not None and not place else "",
             "attempt": record.present_attempt if record is not None else int(bool(request_id)),
         }
@@ -133,9 +139,9 @@ class KvTransfers:
         if request_id:
             yield LoadFailure(request_id, reason.mode, reason.error_type, peer, rank)
 
-    def _claim(self, broken: BrokenBlocks, claims: dict[tuple[str, int], _Broken]) -> None:
-        """Add to *claims* how many of the blocks each load has to do without, under "" those that belong to none."""
-        left = set(broken.blocks)
+    def _assign_blocks(self, broken: BrokenBlocks, missing: dict[tuple[str, int], _MissingBlocks]) -> None:
+        """Add to *missing* the number of *broken* blocks of each load; those of no load go under the empty id."""
+        unassigned = set(broken.blocks)
         sizes = rewind.block_sizes(self._scheduler)
         for request_id, load in self._open.items():
             if request_id not in self._scheduler.requests:
@@ -146,9 +152,9 @@ class KvTransfers:
                 end = -(-(load.local + load.tokens) // size)
                 own |= broken.blocks.intersection(blocks[load.local // size : end])
             if own:
-                load.spoiled.add(broken.rank)
-                claims[request_id, broken.rank] = _Broken(broken.connector, len(own))
-                left -= own
-        if left:
-            # Their request has left.
-            claims["", broken.rank] = _Broken(broken.connector, len(left))
+                load.failed_ranks.add(broken.rank)
+                missing[request_id, broken.rank] = _MissingBlocks(broken.connector, len(own))
+                unassigned -= own
+        if unassigned:
+            # Their request is finished.
+            missing["", broken.rank] = _MissingBlocks(broken.connector, len(unassigned))

@@ -1,4 +1,4 @@
-"""What Penstock adds to a connector in a worker that is only known by its base interface."""
+"""The mixin over a connector in a worker, through vLLM's base interface."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 _GUARD = guard("kv_worker")
 
-# What vLLM calls for each layer; timed only in steps that wait for a load or a save.
+# Called for each layer; timed only in steps that wait for a load or a save.
 _WAIT: Final = "wait_for_layer_load"
 _SAVE: Final = "save_kv_layer"
 
 
 class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the layouts must agree for a swap)
-    """Over a connector in a worker. What vLLM calls for each layer is left alone in steps that wait for nothing."""
+    """Over a connector in a worker. Methods called for each layer are wrapped only in steps that load or save."""
 
     _penstock_observer: KvObserver | None = None
     _penstock_busy: bool = False
@@ -29,121 +29,121 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
     _penstock_saves: bool = False
 
     def bind_connector_metadata(self, connector_metadata: Any) -> Any:
-        """Note what this step loads and saves."""
-        host: Any = super()
-        result = host.bind_connector_metadata(connector_metadata)
+        """Record the loads and saves of this step."""
+        upstream: Any = super()
+        result = upstream.bind_connector_metadata(connector_metadata)
         observer = self._penstock_observer
         if self._penstock_busy:
-            self._penstock_rest()
-        if observer is not None and runtime.active and observer.concerns(connector_metadata):
+            self._penstock_unwrap()
+        if observer is not None and runtime.active and observer.has_work(connector_metadata):
             with _GUARD:
                 self._penstock_busy = True
-                self._penstock_waits, self._penstock_saves = observer.bound(connector_metadata)
+                self._penstock_waits, self._penstock_saves = observer.on_metadata_bound(connector_metadata)
                 if self._penstock_waits:
-                    self._penstock_time(_WAIT, c.DIRECTION_RECEIVE)
+                    self._penstock_wrap(_WAIT, c.DIRECTION_RECEIVE)
                 if self._penstock_saves:
-                    self._penstock_time(_SAVE, c.DIRECTION_SEND)
+                    self._penstock_wrap(_SAVE, c.DIRECTION_SEND)
         return result
 
-    def _penstock_time(self, name: str, direction: int) -> None:
-        """Time a method of this object until the step ends, in front of the class's own."""
+    def _penstock_wrap(self, name: str, direction: int) -> None:
+        """Shadow a method of the class with a timed one until the step ends."""
         method = getattr(self, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            return self._penstock_timed(direction, method, *args, **kwargs)
+            return self._penstock_call_timed(direction, method, *args, **kwargs)
 
         self.__dict__[name] = timed
 
-    def _penstock_rest(self) -> None:
-        """Leave the layers' methods alone again."""
+    def _penstock_unwrap(self) -> None:
+        """Remove the timed methods."""
         self._penstock_busy = self._penstock_waits = self._penstock_saves = False
         self.__dict__.pop(_WAIT, None)
         self.__dict__.pop(_SAVE, None)
 
-    def _penstock_timed(self, direction: int, method: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the connector's own *method* and tell how long the step waited for it, or what it raised."""
+    def _penstock_call_timed(self, direction: int, method: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the connector's *method*; record its duration, or report its exception."""
         wall, start = time.time_ns(), time.perf_counter_ns()
         try:
             result = method(*args, **kwargs)
         except Exception as error:
-            self._penstock_raised(error, direction)
+            self._penstock_on_exception(error, direction)
             raise
         observer = self._penstock_observer
         if observer is not None:
             with _GUARD:
                 duration = time.perf_counter_ns() - start
                 if direction == c.DIRECTION_RECEIVE:
-                    observer.waited(duration)
+                    observer.add_load_wait(duration)
                 else:
-                    observer.saved(wall, duration)
+                    observer.add_save_time(wall, duration)
         return result
 
-    def _penstock_raised(self, error: Exception, direction: int) -> None:
+    def _penstock_on_exception(self, error: Exception, direction: int) -> None:
         observer = self._penstock_observer
         if observer is not None and runtime.active:
             with _GUARD:
-                observer.raised(error, direction)
+                observer.on_exception(error, direction)
 
     def start_load_kv(self, *args: Any, **kwargs: Any) -> Any:
-        """Note what begins; time what the step waits for."""
-        host: Any = super()
+        """Record the start of the loads; time the call if the step waits for them."""
+        upstream: Any = super()
         observer = self._penstock_observer
         if self._penstock_busy and observer is not None:
             with _GUARD:
-                observer.starts()
+                observer.on_loads_started()
         if self._penstock_waits:
-            return self._penstock_timed(c.DIRECTION_RECEIVE, host.start_load_kv, *args, **kwargs)
+            return self._penstock_call_timed(c.DIRECTION_RECEIVE, upstream.start_load_kv, *args, **kwargs)
         try:
-            return host.start_load_kv(*args, **kwargs)
+            return upstream.start_load_kv(*args, **kwargs)
         except Exception as error:
-            self._penstock_raised(error, c.DIRECTION_RECEIVE)
+            self._penstock_on_exception(error, c.DIRECTION_RECEIVE)
             raise
 
     def wait_for_save(self) -> Any:
-        """Note that the saves of this step are done."""
-        host: Any = super()
+        """Record that the saves of this step are finished."""
+        upstream: Any = super()
         if not self._penstock_saves:
             try:
-                return host.wait_for_save()
+                return upstream.wait_for_save()
             except Exception as error:
-                self._penstock_raised(error, c.DIRECTION_SEND)
+                self._penstock_on_exception(error, c.DIRECTION_SEND)
                 raise
-        result = self._penstock_timed(c.DIRECTION_SEND, host.wait_for_save)
+        result = self._penstock_call_timed(c.DIRECTION_SEND, upstream.wait_for_save)
         observer = self._penstock_observer
         if observer is not None:
             with _GUARD:
-                observer.save_ended()
+                observer.on_saves_finished()
         return result
 
     def get_transfer_results(self, *args: Any, **kwargs: Any) -> Any:
-        """Note which loads and sends have ended."""
-        host: Any = super()
+        """Record the finished loads and sends."""
+        upstream: Any = super()
         try:
-            results = host.get_transfer_results(*args, **kwargs)
+            results = upstream.get_transfer_results(*args, **kwargs)
         except Exception as error:
-            self._penstock_raised(error, c.DIRECTION_RECEIVE)
+            self._penstock_on_exception(error, c.DIRECTION_RECEIVE)
             raise
         observer = self._penstock_observer
         ended = results.finished_recving or results.finished_sending
         if (self._penstock_busy or ended) and observer is not None and runtime.active:
             with _GUARD:
-                observer.finished(results)
+                observer.on_transfer_results(results)
         return results
 
     def get_block_ids_with_load_errors(self) -> Any:
-        """Note which blocks were not loaded."""
-        host: Any = super()
-        blocks = host.get_block_ids_with_load_errors()
+        """Record the blocks that were not loaded."""
+        upstream: Any = super()
+        blocks = upstream.get_block_ids_with_load_errors()
         observer = self._penstock_observer
         if blocks and observer is not None and runtime.active:
             with _GUARD:
-                observer.broken(blocks)
+                observer.on_load_errors(blocks)
         return blocks
 
     def build_connector_worker_meta(self) -> Any:
-        """Send our report with the connector's own metadata in it."""
-        host: Any = super()
-        metadata = host.build_connector_worker_meta()
+        """Return Penstock's report, which wraps the connector's own metadata."""
+        upstream: Any = super()
+        metadata = upstream.build_connector_worker_meta()
         observer = self._penstock_observer
         if observer is not None and (metadata is not None or observer.has_news):
             with _GUARD:
@@ -152,7 +152,7 @@ class KvWorkerMixin(ABC):  # noqa: B024  (like the connectors' own base: the lay
 
     def clear_connector_metadata(self) -> Any:
         """End the step."""
-        host: Any = super()
+        upstream: Any = super()
         if self._penstock_busy:
-            self._penstock_rest()
-        return host.clear_connector_metadata()
+            self._penstock_unwrap()
+        return upstream.clear_connector_metadata()

@@ -1,4 +1,4 @@
-"""NIXL workers, to the bottom of each transfer."""
+"""Observes and controls vLLM's NIXL workers: handshakes, transfers, leases, cancellations."""
 
 from __future__ import annotations
 

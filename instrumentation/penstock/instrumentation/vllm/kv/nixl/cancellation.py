@@ -1,13 +1,13 @@
-"""Cancelling loads that the scheduler has given up, where no transfer can write to their blocks afterwards.
+"""Cancels loads that exceeded their deadline, if no transfer can write to their blocks afterwards.
 
-Blocks may be reused once vLLM reports a request as received or failed. So it depends on how far a load has come:
+vLLM may reuse blocks once it reports a request as received or failed. The result depends on the progress of the load:
 
-- it waits for a handshake (pull): its ``ReqMeta`` is made one without blocks before the request is failed. When the
-  handshake ends vLLM reads nothing by it, and only tells the peer to let its blocks go;
-- it waits for a handshake (push): its registration is held back, so the peer never learns of the blocks;
-- its transfers are posted, or the peer has been told where to write: nothing can be taken back, and the blocks stay pinned
-  until NIXL says that the transfer has ended. Releasing the handle is no way out: NIXL releases that of a read in progress
-  at once, and the peer's late answer is still written to the blocks (docs/upstream.md).
+- Pull, handshake pending: its ``ReqMeta`` is replaced by one without blocks, then the request is failed. When the handshake
+  ends, vLLM reads nothing and only notifies the peer, which releases its blocks.
+- Push, handshake pending: its registration is withheld, so the peer never learns the blocks.
+- Transfers posted, or the registration sent: the load cannot be cancelled, and its blocks stay pinned until NIXL reports the
+  end of the transfer. Releasing the handle does not help: NIXL releases the handle of a read in progress at once, and the
+  peer's late data is still written to the blocks (docs/upstream.md).
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ import threading
 from enum import Enum
 from typing import Any, Final
 
-_MARK: Final = "penstock_cancelled"
+_CANCELLED: Final = "penstock_cancelled"
 
 
 class CancelResult(Enum):
-    """What became of the wish to cancel a load."""
+    """The result of cancelling a load."""
 
-    FAILED = "no transfer of it has begun or can begin"
-    PINNED = "a transfer may write to its blocks at any time"
-    SETTLED = "it is done, failed or not known here"
+    FAILED = "cancelled: no transfer has started or can start"
+    PINNED = "a transfer may still write to its blocks"
+    SETTLED = "already finished, failed or unknown"
 
 
 def is_cancelled(meta: Any) -> bool:
-    """Tell whether a ``ReqMeta`` is what is left of a load that was cancelled while it waited for its handshake."""
-    return getattr(meta, _MARK, False)
+    """Return whether a ``ReqMeta`` belongs to a load that was cancelled while its handshake was pending."""
+    return getattr(meta, _CANCELLED, False)
 
 
 class Cancellations:
-    """What may be cancelled in one worker; for the worker's thread, the registrations for the writer's too."""
+    """Cancels loads of one worker. Worker's thread; in push mode, registrations are also used by the writer's thread."""
 
     def __init__(self, *, push: bool) -> None:
-        """*push*: the peers write, and this side only tells them where."""
+        """*push*: peers write to this worker's blocks, at addresses that it registers with them."""
         self._push = push
         self._lock = threading.Lock()
         self._registered: set[str] = set()
         self._withheld: set[str] = set()
 
     def cancel(self, worker: Any, request_id: str) -> CancelResult:
-        """Give up the load of a request; a request that :attr:`CancelResult.FAILED` is in vLLM's queue of failed ones."""
+        """Cancel the load of a request; one that is :attr:`CancelResult.FAILED` goes to vLLM's queue of failed requests."""
         meta = worker._recving_metadata.get(request_id)
         if meta is None or not meta.awaiting_kvs or request_id in worker._recv_failures:
             return CancelResult.SETTLED
         if request_id in worker._recving_transfers:
-            # In push mode an entry says that the peer has written all.
+            # In push mode an entry means that the peer has written all blocks.
             return CancelResult.SETTLED if self._push else CancelResult.PINNED
         if self._push:
             with self._lock:
@@ -60,18 +60,18 @@ class Cancellations:
             worker._recving_metadata[request_id] = dataclasses.replace(meta)
             meta.local_block_ids = meta.local_physical_block_ids = ()
             meta.awaiting_kvs = False
-            setattr(meta, _MARK, True)
+            setattr(meta, _CANCELLED, True)
         worker._failed_recv_reqs.put(request_id)
         return CancelResult.FAILED
 
-    def end(self, request_id: str) -> None:
-        """Forget a request that is done."""
+    def forget(self, request_id: str) -> None:
+        """Forget a finished request."""
         if self._push:
             with self._lock:
                 self._registered.discard(request_id)
 
-    def may_register(self, request_id: str) -> bool:
-        """Tell whether the peer may be told where to write; from then on the load cannot be cancelled."""
+    def try_register(self, request_id: str) -> bool:
+        """Return whether the registration may be sent; if so, the load can no longer be cancelled."""
         with self._lock:
             if request_id in self._withheld:
                 self._withheld.discard(request_id)
@@ -79,8 +79,8 @@ class Cancellations:
             self._registered.add(request_id)
             return True
 
-    def withheld(self, request_id: str) -> bool:
-        """Tell, once, whether a handshake that failed was awaited by a load that had been cancelled."""
+    def pop_withheld(self, request_id: str) -> bool:
+        """Return, once, whether the failed handshake of a request belongs to a cancelled load."""
         with self._lock:
             if request_id not in self._withheld:
                 return False

@@ -1,8 +1,8 @@
 """The factors of a NIXL compatibility hash: an engine's own, and those in which a peer differs.
 
-vLLM shows only a hash, which it computes from a dozen factors. What a process does not know of them has few possible values:
-so the hash is computed again with other values, one factor or two at a time, until it is the one that is shown. A match is a
-proof; where there is none (another model, a vLLM that hashes other factors) nothing is said.
+vLLM exposes only a hash of a dozen factors. The factors that a process does not know have few possible values, so the hash is
+recomputed with one or two factors changed until it matches. A match is proof; without one (another model, a vLLM that hashes
+other factors) the result is empty.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _CONNECTORS: Final = 4
 _VALUE_MAX: Final = 200
 
 
-def differing(
+def differing_factors(
     factors: Mapping[str, Any],
     alternatives: Mapping[str, Sequence[Any]],
     remote_hash: str,
     hash_of: Callable[[dict[str, Any]], str],
 ) -> tuple[str, ...]:
-    """Return the names of the one or two factors that differ; empty if no combination gives *remote_hash*.
+    """Return the names of the one or two factors that differ; empty if no combination matches *remote_hash*.
 
     Pure; computes at most some thousand hashes. A pair with a version factor is tried only with the other one,
     because two releases differ in both.
@@ -47,46 +47,46 @@ def _choices(alternatives: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, .
             yield pair
 
 
-def explain(worker: Any, remote_hash: str) -> tuple[str, ...]:
-    """Return the names of the factors in which a peer with *remote_hash* differs from *worker*, empty if not known."""
+def explain_mismatch(worker: Any, remote_hash: str) -> tuple[str, ...]:
+    """Return the names of the factors in which a peer with *remote_hash* differs from *worker*, empty if unknown."""
     from vllm.config.utils import hash_factors
 
     config = worker.vllm_config
     factors: dict[str, Any] | None = {
-        **_of_config(config),
+        **_config_factors(config),
         "attn_backend_name": worker.backend_name,
         "transfer_mode": worker._TRANSFER_MODE,
     }
     if hash_factors(factors) != worker.compat_hash:
-        factors = _matching(config, worker.compat_hash)
+        factors = _prove_factors(config, worker.compat_hash)
     if factors is None:
         return ()
-    return differing(factors, _alternatives(factors), remote_hash, hash_factors)
+    return differing_factors(factors, _alternatives(factors), remote_hash, hash_factors)
 
 
 def own_factors(vllm_config: Any, shown_hash: str) -> dict[str, str]:
-    """Return the factors of the hash that an engine's workers show, as texts; empty if they cannot be proved.
+    """Return the factors of the hash that an engine's workers expose, as text; empty if they cannot be proved.
 
     Computes at most some thousand hashes (tens of milliseconds): once, when an engine starts.
     """
-    factors = _matching(vllm_config, shown_hash) or {}
+    factors = _prove_factors(vllm_config, shown_hash) or {}
     return {name: _text(value) for name, value in factors.items()}
 
 
 def _text(value: Any) -> str:
-    """Return *value* as the wire takes it: a path may hold bytes that are no UTF-8."""
+    """Return *value* as valid UTF-8, truncated: a path may hold other bytes."""
     return str(value).encode("utf-8", "replace").decode()[:_VALUE_MAX]
 
 
-def _matching(vllm_config: Any, shown_hash: str) -> dict[str, Any] | None:
-    """Return the factors that give *shown_hash*; None if this vLLM hashes others than those known here.
+def _prove_factors(vllm_config: Any, shown_hash: str) -> dict[str, Any] | None:
+    """Return the factors that match *shown_hash*; None if this vLLM hashes factors unknown here.
 
     The scheduler's process knows neither the workers' attention backends nor the direction of the transfers.
     """
     from vllm.config.utils import hash_factors
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    known = _of_config(vllm_config)
+    known = _config_factors(vllm_config)
     names = sorted(each.name for each in AttentionBackendEnum)
     for backend in (*names, *map(",".join, itertools.combinations(names, 2))):
         for mode in _TRANSFER_MODES:
@@ -96,8 +96,8 @@ def _matching(vllm_config: Any, shown_hash: str) -> dict[str, Any] | None:
     return None
 
 
-def _of_config(config: Any) -> dict[str, Any]:
-    """Return what vLLM's ``compute_nixl_compatibility_hash`` takes from the configuration."""
+def _config_factors(config: Any) -> dict[str, Any]:
+    """Return the factors that vLLM's ``compute_nixl_compatibility_hash`` reads from the configuration."""
     from vllm import __version__
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl import metadata
 
@@ -117,7 +117,7 @@ def _of_config(config: Any) -> dict[str, Any]:
 
 
 def _alternatives(factors: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the other values that each factor may have; a factor without a list of them is left out."""
+    """Return the other possible values of each factor; factors with an open set of values are omitted."""
     from typing import get_args
 
     from vllm.config.cache import CacheDType
@@ -130,14 +130,14 @@ def _alternatives(factors: Mapping[str, Any]) -> dict[str, list[Any]]:
         "cache_dtype": list(get_args(CacheDType)),
         "is_hma_enabled": [True, False],
         "attn_backend_name": [each.name for each in AttentionBackendEnum],
-        "vllm_version": versions_near(str(factors["vllm_version"])),
+        "vllm_version": nearby_versions(str(factors["vllm_version"])),
         "nixl_connector_version": list(range(max(1, connector - _CONNECTORS), connector + _CONNECTORS + 1)),
     }
     return {name: [each for each in values if each != factors[name]] for name, values in known.items()}
 
 
-def versions_near(version: str) -> list[str]:
-    """Return the releases around *version* (``0.32.0``): some minor versions to either side, with their patches."""
+def nearby_versions(version: str) -> list[str]:
+    """Return the releases around *version* (``0.32.0``): six minor versions to either side, four patches each."""
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if match is None:
         return []

@@ -1,6 +1,6 @@
-"""Whose doing it is that a NIXL load failed: its own peer's, or that of a peer whose handshake was in the way.
+"""Attributes a failed NIXL load to its own peer, or to a peer whose handshake blocked it.
 
-vLLM runs the handshakes of a worker on one thread, one after the other, and requests for one engine id share one. Pure.
+vLLM runs all handshakes of a worker on one thread in sequence, and requests for one engine id share a handshake. Pure.
 """
 
 from __future__ import annotations
@@ -20,99 +20,102 @@ if TYPE_CHECKING:
 
 _SECOND: Final = 1_000_000_000
 
-_NAMED: Final = 3
-"""Peers that a sentence names."""
+_NAMED_MAX: Final = 3
+"""Peers that an error text names; the rest are counted."""
 
-# What a peer does that is gone or silent. Any other answer to a shared handshake may be due to the engine id that a request
-# asked for: the peer is well.
-_DEAD: Final = frozenset({c.ERROR_TYPE_REFUSED, c.ERROR_TYPE_TIMEOUT})
+# Errors of a peer that is down or silent. Any other error of a shared handshake may be caused by the engine id that a request
+# asked for, with the peer healthy.
+_UNREACHABLE: Final = frozenset({c.ERROR_TYPE_REFUSED, c.ERROR_TYPE_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeTurn:
-    """One handshake's time on the thread; *bad*: it failed, or is still running."""
+    """One handshake's time on the handshake thread; *failed*: it failed or is still running."""
 
     peer: Peer
     handshake_id: int
     initiator: str
     start_ns: int
     end_ns: int
-    bad: bool
+    failed: bool
     rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BlockingPeer:
-    """For how long the handshakes with one peer were in the way; *longest* is the one that was for the longest."""
+    """How long the handshakes with one peer blocked a request; *longest* is the turn that blocked it longest."""
 
-    held_ns: int
+    blocked_ns: int
     longest: HandshakeTurn
 
 
-def in_the_way(
+def blocking_peers(
     turns: Iterable[HandshakeTurn], address: str, since_ns: int, until_ns: int
 ) -> tuple[BlockingPeer, ...]:
-    """Return who kept a request for *address* waiting between two times, the longest first."""
+    """Return the peers whose handshakes blocked a request for *address* between two times, the longest first."""
     found: defaultdict[str, list[tuple[int, HandshakeTurn]]] = defaultdict(list)
     for turn in turns:
-        held_ns = min(turn.end_ns, until_ns) - max(turn.start_ns, since_ns)
-        if held_ns > 0 and turn.peer.address != address:
-            found[turn.peer.address].append((held_ns, turn))
-    holds = (
-        BlockingPeer(sum(held for held, _ in each), max(each, key=lambda pair: pair[0])[1])
+        blocked_ns = min(turn.end_ns, until_ns) - max(turn.start_ns, since_ns)
+        if blocked_ns > 0 and turn.peer.address != address:
+            found[turn.peer.address].append((blocked_ns, turn))
+    blockers = (
+        BlockingPeer(sum(blocked for blocked, _ in each), max(each, key=lambda pair: pair[0])[1])
         for each in found.values()
     )
-    return tuple(sorted(holds, key=lambda hold: -hold.held_ns))
+    return tuple(sorted(blockers, key=lambda blocker: -blocker.blocked_ns))
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeWait:
-    """How a request that waited for a handshake has spent the time until it was given up, or until its transfer began.
+    """The wait of a request for its handshake, until its load was cancelled or its transfer started.
 
     Attributes:
-        asked: the handshake with its own peer has begun.
-        holds: the other peers whose handshakes were in the way, the longest first.
+        started: the handshake with its own peer has started.
+        blockers: the other peers whose handshakes blocked it, the longest first.
 
     """
 
     since_ns: int
     until_ns: int
-    asked: bool
-    holds: tuple[BlockingPeer, ...]
+    started: bool
+    blockers: tuple[BlockingPeer, ...]
 
     @property
-    def held_ns(self) -> int:
-        """How long others were in the way."""
-        return sum(hold.held_ns for hold in self.holds)
+    def blocked_ns(self) -> int:
+        """Nanoseconds in which handshakes with other peers blocked it."""
+        return sum(blocker.blocked_ns for blocker in self.blockers)
 
     @property
-    def blames_others(self) -> bool:
-        """Whether it says nothing about the request's own peer, which was not asked at all or had less than half of the time."""
-        return not self.asked or (bool(self.holds) and 2 * self.held_ns > self.until_ns - self.since_ns)
+    def is_collateral(self) -> bool:
+        """Whether other peers account for the wait: its own handshake never started, or had less than half of the time."""
+        return not self.started or (
+            bool(self.blockers) and 2 * self.blocked_ns > self.until_ns - self.since_ns
+        )
 
     @property
     def text(self) -> str:
-        """What happened, in words."""
+        """The error text."""
         words = f"the load waited {_seconds(self.until_ns - self.since_ns)} to start"
-        if self.holds:
-            named = [
-                f"{hold.longest.peer.address} ({_seconds(hold.held_ns)})" for hold in self.holds[:_NAMED]
+        if self.blockers:
+            peers = [
+                f"{blocker.longest.peer.address} ({_seconds(blocker.blocked_ns)})"
+                for blocker in self.blockers[:_NAMED_MAX]
             ]
-            if len(self.holds) > _NAMED:
-                named.append(f"{len(self.holds) - _NAMED} more")
-            words += f", while vLLM, which does one handshake at a time, was busy with {', '.join(named)}"
-        return words if self.asked else f"{words}; its own handshake never began"
+            if len(self.blockers) > _NAMED_MAX:
+                peers.append(f"{len(self.blockers) - _NAMED_MAX} more")
+            words += f", while vLLM, which does one handshake at a time, was busy with {', '.join(peers)}"
+        return words if self.started else f"{words}; its own handshake never began"
 
 
 @dataclass(frozen=True, slots=True)
 class FailureAttribution:
-    """Whose doing a ``collateral`` failure is.
+    """The cause of a ``collateral`` failure.
 
     Attributes:
-        request_id: the request that asked for the handshake; empty for a heartbeat, and where it is not known.
-        handshake_id: of the handshake, 0 where it is not known.
-        culprit: the peer of the handshake, None where it is not known.
-        rehearsal: a drill made it fail.
+        request_id: the request that asked for the handshake; empty for a heartbeat or if unknown.
+        handshake_id: of the handshake; 0 if unknown.
+        culprit: the peer of the handshake; None if unknown.
+        rehearsal: a fault drill caused it.
 
     """
 
@@ -132,21 +135,21 @@ class FailureAttribution:
         return fields
 
 
-def of_wait(waited: HandshakeWait) -> FailureAttribution:
-    """Blame the peer that was in the way for the longest; it is to be counted unless its handshakes ended well: it is slow."""
-    if not waited.holds:
+def attribute_wait(waited: HandshakeWait) -> FailureAttribution:
+    """Attribute a wait to the peer that blocked it longest; it counts as a failure of that peer if its handshake failed."""
+    if not waited.blockers:
         return FailureAttribution()
-    turn = waited.holds[0].longest
+    turn = waited.blockers[0].longest
     culprit = Culprit(turn.peer)
-    if turn.bad:
+    if turn.failed:
         culprit = Culprit(turn.peer, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
     return FailureAttribution(turn.initiator, turn.handshake_id, culprit, turn.rehearsal)
 
 
-def of_shared(handshake: Handshake, failure: Failure) -> FailureAttribution:
-    """Blame the peer of a handshake that has failed, which was not the one that the request wanted to reach."""
+def attribute_shared(handshake: Handshake, failure: Failure) -> FailureAttribution:
+    """Attribute the failure of a shared handshake to its peer, which is not the request's own."""
     culprit = Culprit(handshake.peer)
-    if failure.error_type in _DEAD:
+    if failure.error_type in _UNREACHABLE:
         culprit = Culprit(handshake.peer, failure.mode, failure.error_type)
     return FailureAttribution(handshake.initiator, handshake.id, culprit, handshake.rehearsal)
 

@@ -1,7 +1,7 @@
-"""What one NIXL worker tells about failures: each attempt's once, with its peer, its size and its cause.
+"""Failures of one NIXL worker: emits each attempt's failure once, with its peer, size and cause.
 
-vLLM calls from several threads: polling and posting on the worker's own, handshakes on theirs, in push mode writes on a
-third. What they share here are deques, and dicts whose single operations are atomic.
+vLLM calls from several threads: the worker's (polling, posting), the handshakes' and, in push mode, the writer's. Shared
+state is held in deques and in dicts, whose single operations are atomic.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.nixl import failure_attribution, nixl_sizes
+from penstock.instrumentation.vllm.kv.nixl import failure_attribution
 from penstock.instrumentation.vllm.kv.nixl.cancellation import Cancellations
 from penstock.instrumentation.vllm.kv.nixl.fault_injection import FaultInjection
 from penstock.instrumentation.vllm.kv.nixl.handshake_table import HandshakeTable
-from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, CallContext, PlannedTransfer
-from penstock.instrumentation.vllm.kv.nixl.transfer_table import TransferTable
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import (
+    NO_PLAN,
+    CallContext,
+    PlannedTransfer,
+    TransferTable,
+    bytes_of_blocks,
+)
 from penstock.instrumentation.vllm.messages import LoadFailure
 from penstock.instrumentation.vllm.naming import Peer, peers
 
@@ -30,13 +35,13 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.naming import Failure
 
 PENDING: Final = 1_024
-"""Reports that wait for the scheduler's next step; an idle engine has none to take them."""
+"""Reports that wait for the scheduler's next step; an idle engine has no steps."""
 
 REMEMBERED: Final = 8_192
-"""Requests whose first transfer or failure is remembered until they are done."""
+"""Requests whose first transfer or failure is kept until they are finished."""
 
-# vLLM tells these for each handle, and again at every poll as long as the handle is not released.
-_ONCE: Final = frozenset(
+# vLLM logs these for each handle, and again at every poll until the handle is released.
+_REPEATED: Final = frozenset(
     {
         c.FAILURE_MODE_SETUP,
         c.FAILURE_MODE_TRANSFER,
@@ -46,7 +51,7 @@ _ONCE: Final = frozenset(
     }
 )
 
-# A request goes on without these: its KV has arrived or is somebody else's.
+# These do not fail a request: its KV has arrived or belongs to another request.
 _HARMLESS: Final = frozenset({c.FAILURE_MODE_NOTIFICATION, c.FAILURE_MODE_RELEASE})
 
 _LOAD: Final = "load"
@@ -57,35 +62,35 @@ class NixlFailureObserver:
     """The failures of one NIXL worker.
 
     Attributes:
-        name: of its part of the snapshot.
+        name: of its contribution to the snapshot.
         connector: the connector's name in vLLM's configuration.
         rank: of the worker in its engine.
-        push: the peers write; else this worker reads.
-        here: what vLLM is doing on the calling thread.
-        faults: drills.
-        cancels: loads that the scheduler has given up.
+        push: peers write; else this worker reads.
+        context: what vLLM is doing on the calling thread.
+        faults: fault drills.
+        cancellations: loads that the scheduler has cancelled.
 
     """
 
     def __init__(self, worker: Any, *, name: str) -> None:
-        """Observe *worker*, which vLLM has built."""
+        """Observe *worker*, a NIXL worker built by vLLM."""
         self.name = name
         self.connector = str(worker.kv_transfer_config.kv_connector)
         self.rank: int = worker.vllm_config.parallel_config.rank
         self.push = getattr(worker, "_TRANSFER_MODE", "pull") == "push"
-        self.here = CallContext()
+        self.context = CallContext()
         self.handshakes = HandshakeTable()
         self.transfers = TransferTable()
         self.faults = FaultInjection()
-        self.cancels = Cancellations(push=self.push)
+        self.cancellations = Cancellations(push=self.push)
         self._worker = weakref.ref(worker)
-        self._told: dict[str, dict[str, object]] = {}
-        self._began: dict[str, int] = {}
+        self._emitted: dict[str, dict[str, object]] = {}
+        self._started_ns: dict[str, int] = {}
         self._pinned: dict[str, dict[str, Any]] = {}
         self._rehearsed: dict[str, None] = {}
         self._failures: deque[LoadFailure] = deque(maxlen=PENDING)
 
-    def failed(
+    def on_failure(
         self,
         failure: Failure,
         request_id: str,
@@ -95,33 +100,33 @@ class NixlFailureObserver:
         context: Mapping[str, Any] | None = None,
         waited: HandshakeWait | None = None,
     ) -> None:
-        """Emit one failure: of a load the first only, whatever follows from it; of others once where vLLM repeats it.
+        """Emit a failure; of a load the first only, of other transfers once if vLLM repeats it.
 
         Args:
-            failure: what it was.
-            request_id: vLLM's internal id; empty where it concerns none.
+            failure: its classification.
+            request_id: vLLM's internal id; empty if it concerns no request.
             meta: vLLM's ReqMeta of the load.
-            direction: ``DIRECTION_*``; 0 for that of this worker's transfers.
-            context: what else vLLM knew, by its names.
-            waited: how the load that is given up has spent the wait for its start.
+            direction: ``DIRECTION_*``; 0 for the direction of this worker's transfers.
+            context: the keyword arguments of vLLM's failure log.
+            waited: the wait of a cancelled load for its start.
 
         """
         awaited = meta is not None and meta.awaiting_kvs
         ends_load = awaited and failure.mode not in _HARMLESS
         if awaited:
             direction = c.DIRECTION_RECEIVE
-        if request_id and (ends_load or failure.mode in _ONCE):
+        if request_id and (ends_load or failure.mode in _REPEATED):
             kind = _LOAD if ends_load or failure.mode != c.FAILURE_MODE_RELEASE else _RELEASE
-            if not self._first(request_id, kind):
+            if not self._is_first(request_id, kind):
                 return
-        context, plan = context or {}, self._plan_of(request_id)
+        context, plan = context or {}, self._current_plan(request_id)
         peer, shared = self._peer_and_handshake(failure, meta, context, plan)
-        blame = _blame(failure, request_id, peer, shared, waited)
-        rehearsal = failure.rehearsal or any(each and each.rehearsal for each in (shared, blame))
+        attribution = _attribute(failure, request_id, peer, shared, waited)
+        rehearsal = failure.rehearsal or any(each and each.rehearsal for each in (shared, attribution))
         if rehearsal and request_id:
-            self.rehearse(request_id)
-        mode = failure.mode if blame is None else c.FAILURE_MODE_COLLATERAL
-        fields = failure.fields() | self._extent(meta, plan)
+            self.mark_rehearsal(request_id)
+        mode = failure.mode if attribution is None else c.FAILURE_MODE_COLLATERAL
+        fields = failure.fields() | self._affected(meta, plan)
         fields |= {
             "channel": c.CHANNEL_KV,
             "connector": self.connector,
@@ -130,25 +135,25 @@ class NixlFailureObserver:
             "peer": peer.fields(_rank(context.get("remote_rank", plan.rank))),
             "attempt": 1 if awaited else 0,
             "handshake_id": shared.id if shared is not None else 0,
-            "start_time_unix_nano": self._since(request_id, shared, waited),
+            "start_time_unix_nano": self._start_ns(request_id, shared, waited),
         }
-        if blame is not None:
-            fields |= blame.fields()
+        if attribution is not None:
+            fields |= attribution.fields()
         self.emit("transfer_failure", fields, request_id, rehearsal=rehearsal)
         if ends_load:
-            culprit = None if blame is None else blame.culprit
+            culprit = None if attribution is None else attribution.culprit
             rehearsed = self._is_rehearsed(request_id)
-            self._tell_scheduler(
+            self._report_to_scheduler(
                 LoadFailure(request_id, mode, failure.error_type, peer, self.rank, rehearsed, culprit)
             )
 
-    def _since(self, request_id: str, shared: Handshake | None, waited: HandshakeWait | None) -> int:
-        """Return when what has failed began; 0 if that is not known."""
+    def _start_ns(self, request_id: str, shared: Handshake | None, waited: HandshakeWait | None) -> int:
+        """Return the start of the failed operation, wall clock in nanoseconds; 0 if unknown."""
         if shared is not None:
             return shared.queued_ns
-        return self._began.get(request_id, 0) if waited is None else waited.since_ns
+        return self._started_ns.get(request_id, 0) if waited is None else waited.since_ns
 
-    def _tell_scheduler(self, failure: LoadFailure) -> None:
+    def _report_to_scheduler(self, failure: LoadFailure) -> None:
         if len(self._failures) == PENDING:
             runtime.emitter.drops.add("queue_full", "load_failure")
         self._failures.append(failure)
@@ -160,14 +165,14 @@ class NixlFailureObserver:
         peer = peer if peer != Peer() else plan.peer
         if failure.mode != c.FAILURE_MODE_HANDSHAKE:
             return peer, None
-        ending = self.here.handshake
+        ending = self.context.handshake
         if ending is not None and (peer == Peer() or ending.peer.engine_id == peer.engine_id):
-            # vLLM is telling those who waited for it; a push names neither peer nor engine.
+            # vLLM is failing the requests that waited for it; a push names neither peer nor engine.
             return (ending.peer if peer == Peer() else peer), ending
         return peer, self.handshakes.last(peer.engine_id)
 
     def peer_of(self, meta: Any, context: Mapping[str, Any]) -> Peer:
-        """Return the peer that a load or vLLM's context names; its address as the last handshake knew it."""
+        """Return the peer named by a load or by vLLM's *context*, with the address of its last handshake."""
         remote = getattr(meta, "remote", None)
         engine_id = peers.identifier(context.get("dst_engine_id") or context.get("remote_engine_id"))
         if remote is not None:
@@ -179,51 +184,51 @@ class NixlFailureObserver:
         return last.peer if last is not None else Peer(engine_id=engine_id)
 
     def peer_of_agent(self, agent_name: str) -> Peer:
-        """Return the peer that a NIXL agent of vLLM's tables belongs to."""
+        """Return the peer of a NIXL agent, by vLLM's tables."""
         worker = self._worker()
         for engine_id, agents in worker._remote_agents.copy().items() if worker is not None else ():
             if agent_name in agents.values():
                 return self.peer_of(None, {"remote_engine_id": engine_id})
         return Peer()
 
-    def at_hand(self, handle: Any) -> None:
-        """Note that the handle which vLLM has just asked about is in trouble: what it tells next is about that."""
+    def set_current(self, handle: Any) -> None:
+        """Make the transfer of *handle* the current one of this thread: vLLM reports its failure next."""
         posted = self.transfers.get(handle)
-        self.here.transfer = posted.plan if posted is not None else NO_PLAN
+        self.context.transfer = posted.plan if posted is not None else NO_PLAN
 
-    def _plan_of(self, request_id: str) -> PlannedTransfer:
-        """Return the transfer at hand on this thread, if it is the request's."""
-        plan = self.here.transfer
+    def _current_plan(self, request_id: str) -> PlannedTransfer:
+        """Return the current transfer of this thread, if it is the request's."""
+        plan = self.context.transfer
         return plan if plan.request_id == request_id else NO_PLAN
 
-    def _extent(self, meta: Any, plan: PlannedTransfer) -> dict[str, Any]:
-        """Return blocks and bytes that are affected: those of the load, or of the transfer at hand."""
+    def _affected(self, meta: Any, plan: PlannedTransfer) -> dict[str, Any]:
+        """Return the fields of the affected blocks and bytes: of the load, or of the current transfer."""
         if meta is None:
             return {"blocks": plan.blocks, "bytes": plan.size} if plan.blocks else {}
         fields: dict[str, Any] = {"blocks": sum(len(group) for group in meta.local_block_ids)}
-        size = nixl_sizes.bytes_of(self._worker(), meta.local_physical_block_ids)
+        size = bytes_of_blocks(self._worker(), meta.local_physical_block_ids)
         if size is not None:
             fields["bytes"] = size
         remote = meta.remote
         fields["remote_request_id"] = peers.identifier(remote.request_id) if remote is not None else ""
         return fields
 
-    def _first(self, request_id: str, kind: str) -> bool:
-        """Tell whether *kind* is told of a request for the first time; threads may race for it."""
-        told = self._told.get(request_id)
-        if told is None:
-            bound(self._told)
-            told = self._told.setdefault(request_id, {})
-        mine = object()
-        return told.setdefault(kind, mine) is mine
+    def _is_first(self, request_id: str, kind: str) -> bool:
+        """Return whether *kind* of a request's failures was not emitted before. Thread-safe: one caller wins."""
+        emitted = self._emitted.get(request_id)
+        if emitted is None:
+            make_room(self._emitted)
+            emitted = self._emitted.setdefault(request_id, {})
+        marker = object()
+        return emitted.setdefault(kind, marker) is marker
 
-    # Blocks that stay
+    # Pinned blocks
 
-    def pinned(self, request_id: str, meta: Any) -> bool:
-        """Tell, once, that the blocks of a load that was given up stay, because the peer may still write to them."""
+    def on_blocks_pinned(self, request_id: str, meta: Any) -> bool:
+        """Emit, once, that the blocks of a cancelled load stay pinned: the peer may still write to them."""
         if request_id in self._pinned:
             return False
-        bound(self._pinned)
+        make_room(self._pinned)
         fields = {
             "channel": c.CHANNEL_KV,
             "peer": self.peer_of(meta, {}).fields(),
@@ -236,16 +241,16 @@ class NixlFailureObserver:
 
     # Rehearsals
 
-    def rehearse(self, request_id: str) -> None:
-        """Note that a drill has hit a request: what follows for it is a rehearsal too."""
-        bound(self._rehearsed)
+    def mark_rehearsal(self, request_id: str) -> None:
+        """Mark a request as hit by a drill: its later events are rehearsals too."""
+        make_room(self._rehearsed)
         self._rehearsed[request_id] = None
 
     def _is_rehearsed(self, request_id: str) -> bool:
         return request_id in self._rehearsed
 
     def emit(self, kind: str, fields: dict[str, Any], request_id: str, *, rehearsal: bool = False) -> None:
-        """Emit an event of this worker; the events of a request that a drill has hit are rehearsals."""
+        """Emit an event of this worker; events of a request hit by a drill are rehearsals."""
         if runtime.active:
             runtime.emit_event(
                 kind,
@@ -257,35 +262,35 @@ class NixlFailureObserver:
             )
 
     def forget(self, request_id: str) -> None:
-        """Forget a request that is done; tell that its blocks are let go if they were pinned."""
+        """Forget a finished request; emit the release of its blocks if they were pinned."""
         fields = self._pinned.pop(request_id, None)
         if fields is not None:
             self.emit("blocks_pinned", fields | {"released": True}, request_id)
-        self.cancels.end(request_id)
-        self.handshakes.done(request_id)
-        self._told.pop(request_id, None)
+        self.cancellations.forget(request_id)
+        self.handshakes.forget(request_id)
+        self._emitted.pop(request_id, None)
         self._rehearsed.pop(request_id, None)
 
 
-def _blame(
+def _attribute(
     failure: Failure, request_id: str, peer: Peer, shared: Handshake | None, waited: HandshakeWait | None
 ) -> FailureAttribution | None:
-    """Return whose doing a failure is if it is not that of its own *peer*."""
-    if waited is not None and waited.blames_others:
-        return failure_attribution.of_wait(waited)
-    if shared is not None and shared.caused(request_id, peer.address):
-        return failure_attribution.of_shared(shared, failure)
+    """Return the attribution of a failure that its own *peer* did not cause; None for others."""
+    if waited is not None and waited.is_collateral:
+        return failure_attribution.attribute_wait(waited)
+    if shared is not None and shared.is_collateral_for(request_id, peer.address):
+        return failure_attribution.attribute_shared(shared, failure)
     return None
 
 
 def _rank(value: Any) -> int | None:
-    """Return a remote rank: vLLM gives a tensor-parallel rank or a pair of pipeline and tensor-parallel rank."""
+    """Return the tensor-parallel rank; vLLM passes it alone or paired with the pipeline-parallel rank."""
     if isinstance(value, tuple):
         value = value[-1]
     return value if isinstance(value, int) else None
 
 
-def bound(table: dict[Any, Any]) -> None:
-    """Make room in *table*: its oldest entry goes when it is full."""
+def make_room(table: dict[Any, Any]) -> None:
+    """Remove the oldest entry of *table* if it is full."""
     if len(table) >= REMEMBERED:
         table.pop(next(iter(table)), None)

@@ -1,7 +1,7 @@
-"""Fault drills at NIXL's boundary: the faults are made below vLLM, so that vLLM's own failure path runs.
+"""Injects fault drills at NIXL's interface, below vLLM, so that vLLM's own failure path runs.
 
-Which attempt is hit is chosen by ``drills.py``; here the attempt's hit is kept and played. Without a drill this is one
-look at an empty tuple.
+``resilience.Drills`` chooses the attempts; this module keeps the hit transfers and changes their states. Without a drill the
+cost is one attribute test.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.resilience import SLOW, Drill, Drills
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.nixl.transfer_table import CAPACITY, address
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import HANDLES_MAX, handle_key
 from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# The first that hits is played: a transfer can fail in one way only.
+# In order; a transfer fails by the first mode that hits.
 _OF_A_TRANSFER: Final = (c.FAILURE_MODE_TRANSFER, c.FAILURE_MODE_EXCEPTION, SLOW)
 
 
 class RehearsedFaultError(RuntimeError):
-    """What NIXL raises in a rehearsal."""
+    """The exception that a drill injects."""
 
     def __init__(self, drill: Drill) -> None:
         super().__init__(f"rehearsal: fault drill {drill.id}")
@@ -33,8 +33,8 @@ class RehearsedFaultError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A transfer that was hit; until *until_ns* (monotonic) it looks as if it went on."""
+class _Hit:
+    """A transfer that a drill has hit; it appears in progress until *until_ns* (monotonic)."""
 
     drill: Drill
     until_ns: int
@@ -43,25 +43,25 @@ class _Held:
 class FaultInjection:
     """The drills of one worker and the transfers that they hit.
 
-    Drills are replaced by the worker's thread; any thread may ask, on which handshakes, transfers and notifications run.
+    ``replace`` runs on the worker's thread; the other methods on any thread.
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """Start with none; *clock* is monotonic nanoseconds."""
+        """Start without drills; *clock* returns monotonic nanoseconds."""
         settings = runtime.settings
         self._clock = clock
         self._drills = Drills(allowed=settings is not None and settings.allow_faults, clock=clock)
-        self._held: dict[int, _Held] = {}
+        self._hits: dict[int, _Hit] = {}
         self._stopped = threading.Event()
         self.armed = False
 
     @property
-    def playing(self) -> bool:
-        """Whether a transfer in flight is hit."""
-        return bool(self._held)
+    def has_hits(self) -> bool:
+        """Whether a drill has hit a transfer in flight."""
+        return bool(self._hits)
 
     def replace(self, drills: Iterable[Drill]) -> None:
-        """Put the full state of the drills in the place of the present one.
+        """Replace all drills.
 
         Raises:
             DrillRefusedError: see :meth:`Drills.replace`.
@@ -71,11 +71,11 @@ class FaultInjection:
         self.armed = bool(self._drills.active)
 
     def stop(self) -> None:
-        """Let nobody wait any longer."""
+        """End all delays at once."""
         self._stopped.set()
 
     def hit(self, mode: int, peer: str) -> Drill | None:
-        """Return the drill that hits this attempt at *mode* with *peer* (``host:port``), if one does."""
+        """Return the drill that hits this attempt at *mode* with *peer* (``host:port``); None if none does."""
         if not self.armed or not runtime.active:
             return None
         if not self._drills.active:
@@ -83,8 +83,8 @@ class FaultInjection:
             return None
         return self._drills.hit(c.CHANNEL_KV, mode, peer)
 
-    def strike(self, drill: Drill) -> None:
-        """Fail on the calling thread, after the delay of the drill or at :meth:`stop`.
+    def fail_after_delay(self, drill: Drill) -> None:
+        """Block for the delay of the drill, or until :meth:`stop`, then raise.
 
         Raises:
             RehearsedFaultError: always.
@@ -93,35 +93,35 @@ class FaultInjection:
         self._stopped.wait(drill.delay_ns / 1e9)
         raise RehearsedFaultError(drill)
 
-    def posted(self, handle: Any, peer: str) -> Drill | None:
-        """Choose whether the transfer that is posted is hit; returns the drill that hits it."""
+    def on_posted(self, handle: Any, peer: str) -> Drill | None:
+        """Return the drill that hits the posted transfer, and keep the hit; None if none does."""
         for mode in _OF_A_TRANSFER:
             drill = self.hit(mode, peer)
             if drill is not None:
-                if len(self._held) >= CAPACITY:
-                    self._held.pop(next(iter(self._held)), None)
-                self._held[address(handle)] = _Held(drill, self._clock() + drill.delay_ns)
+                if len(self._hits) >= HANDLES_MAX:
+                    self._hits.pop(next(iter(self._hits)), None)
+                self._hits[handle_key(handle)] = _Hit(drill, self._clock() + drill.delay_ns)
                 return drill
         return None
 
-    def released(self, handle: Any) -> None:
-        """Forget a handle that is let go."""
-        self._held.pop(address(handle), None)
+    def on_released(self, handle: Any) -> None:
+        """Forget a released handle."""
+        self._hits.pop(handle_key(handle), None)
 
-    def judge(self, handle: Any, state: str) -> str:
-        """Return the state that vLLM is to see of a transfer whose state is *state*: a real error stays one.
+    def apply(self, handle: Any, state: str) -> str:
+        """Return the state that vLLM sees of a transfer in *state*; real errors are not changed.
 
-        A transfer fails only after it has really ended: vLLM frees the blocks of one that failed.
+        An injected failure appears only after the transfer is complete: vLLM frees the blocks of failed ones.
 
         Raises:
-            RehearsedFaultError: the drill is about an exception.
+            RehearsedFaultError: the drill injects an exception.
 
         """
-        held = self._held.get(address(handle))
-        if held is None or state != "DONE" or not runtime.active:
+        hit = self._hits.get(handle_key(handle))
+        if hit is None or state != "DONE" or not runtime.active:
             return state
-        if self._clock() < held.until_ns:
+        if self._clock() < hit.until_ns:
             return "PROC"
-        if held.drill.mode == c.FAILURE_MODE_EXCEPTION:
-            raise RehearsedFaultError(held.drill)
-        return "ERR" if held.drill.mode == c.FAILURE_MODE_TRANSFER else state
+        if hit.drill.mode == c.FAILURE_MODE_EXCEPTION:
+            raise RehearsedFaultError(hit.drill)
+        return "ERR" if hit.drill.mode == c.FAILURE_MODE_TRANSFER else state

@@ -1,4 +1,4 @@
-"""The mixin over a NIXL worker's handshakes: who asks for one, how it goes, what its failure means."""
+"""The mixin over a NIXL worker's handshakes: who asks for one, its duration and result, the cause of its failure."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class NixlHandshakeMixin:
         if observer is not None and future is not None and runtime.active:
             with _GUARD:
                 peer = peers.named(host, port, engine_id)
-                new = observer.handshakes.join(peer, observer.here.waiter, future, queued_ns)
+                new = observer.handshakes.join(peer, observer.context.waiter, future, queued_ns)
                 if new is not None:
 
                     def ended(done: Any) -> None:
                         with _GUARD:
-                            # vLLM forgets it now; it would hold the exception, and with it whole frames.
+                            # vLLM drops the future now; kept, it would hold the exception and its frames.
                             new.future = None
-                            run = observer.handshakes.run_of(peer.engine_id)
-                            observer.handshake_ended(new, run, done.exception())
+                            run = observer.handshakes.pop_run(peer.engine_id)
+                            observer.on_handshake_finished(new, run, done.exception())
 
                     future.add_done_callback(ended)
         return future
@@ -62,56 +62,56 @@ class NixlHandshakeMixin:
             engine_id = peers.identifier(expected_engine_id)
             drill = observer.faults.hit(c.FAILURE_MODE_HANDSHAKE, peers.address(host, port))
             if runtime.active:
-                observer.handshakes.begins(engine_id, start_ns, rehearsal=drill is not None)
+                observer.handshakes.on_started(engine_id, start_ns, rehearsal=drill is not None)
         try:
             if drill is not None:
-                observer.faults.strike(drill)
+                observer.faults.fail_after_delay(drill)
             result = upstream._nixl_handshake(host, port, remote_tp_size, expected_engine_id, *args, **kwargs)
             failed = False
         except Exception as error:
             if runtime.active and drill is None:
                 with _GUARD:
-                    self._penstock_look_into(error, host, port)
+                    self._penstock_annotate(error, host, port)
             raise
         finally:
             with _GUARD:
                 offset_ns = clock_offset_ns(result, time.monotonic_ns() - began)
                 run = HandshakeRun(start_ns, time.time_ns(), offset_ns, drill is not None, failed)
-                observer.handshakes.ran(engine_id, run if runtime.active else None)
+                observer.handshakes.on_finished(engine_id, run if runtime.active else None)
         return result
 
-    def _penstock_look_into(self, error: Exception, host: str, port: int) -> None:
-        """Find out what a failed handshake does not say: a closed port, the factors that do not fit."""
+    def _penstock_annotate(self, error: Exception, host: str, port: int) -> None:
+        """Add to *error* what a failed handshake does not report: a closed port, the mismatched factors."""
         if failure_modes.is_silence(error):
-            if port_probe.refuses(host, port):
+            if port_probe.connection_refused(host, port):
                 failure_modes.annotate(error, failure_modes.ExceptionNote(refused=True))
             return
         hashes = failure_modes.hashes_in(str(error))
         if hashes is not None:
-            factors = compatibility.explain(self, hashes[1])
+            factors = compatibility.explain_mismatch(self, hashes[1])
             failure_modes.annotate(error, failure_modes.ExceptionNote(factors=factors))
 
     def _background_nixl_handshake(self, req_id: str, *args: Any, **kwargs: Any) -> Any:
-        return self._penstock_for(req_id, "_background_nixl_handshake", req_id, *args, **kwargs)
+        return self._penstock_as_waiter(req_id, "_background_nixl_handshake", req_id, *args, **kwargs)
 
-    def _penstock_for(self, request_id: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's *method*; a handshake that it asks for is asked for by *request_id*."""
+    def _penstock_as_waiter(self, request_id: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call vLLM's *method*; *request_id* is the initiator of handshakes that it starts."""
         upstream: Any = super()
         observer = self._penstock
         if observer is None:
             return getattr(upstream, method)(*args, **kwargs)
-        observer.here.waiter = request_id
+        observer.context.waiter = request_id
         try:
             return getattr(upstream, method)(*args, **kwargs)
         finally:
-            observer.here.waiter = ""
+            observer.context.waiter = ""
 
 
 def clock_offset_ns(result: Any, took_ns: int) -> int | None:
-    """Return the offset of the peer's monotonic clock that vLLM's handshake gives beside its agents, None where there is none.
+    """Return the offset of the peer's monotonic clock from vLLM's handshake *result*; None if there is none.
 
-    vLLM takes the peer's answer for made in the middle of the round trip, so it is wrong by half of that at most. The whole
-    handshake took *took_ns*: an offset of less than half of it is not told from 0, which it is on one machine.
+    vLLM assumes that the peer answers in the middle of the round trip, so the error is at most half of it. An offset below
+    half of *took_ns*, the duration of the handshake, is indistinguishable from 0 and returned as 0.
     """
     offset = result[1] if isinstance(result, tuple) and len(result) > 1 else None
     if not isinstance(offset, float):

@@ -1,4 +1,4 @@
-"""The hook that instruments NIXL's workers. It imports neither NIXL nor its connector: vLLM has built the worker."""
+"""Instruments NIXL workers and their agents, as vLLM has built them. Imports neither NIXL nor its connector."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from penstock.instrumentation.hooks import Need
 
 
-# What the snapshot reads, on another thread; what else is read may be missing (NixlWorkerMixin).
+# Read by the snapshot on another thread. Other state may be missing (NixlWorkerMixin).
 _STATE = ("_remote_agents", "_engine_last_active", "_invalid_remote_engines")
 
 
 class NixlHook:
-    """What the mixins need of the classes of one worker and its NIXL agent; nothing is patched but the objects."""
+    """Requires what the mixins extend in the classes of a worker and its NIXL agent; it patches objects only."""
 
     name = "nixl"
     component = c.COMPONENT_WORKER
 
     def __init__(self, worker: type, agent: type) -> None:
-        """Look at the classes of a worker, pull or push, and of the NIXL agent that it holds."""
+        """Check the classes of a worker, pull or push, and of its NIXL agent."""
         self._worker = worker
         self._agent = agent
         self.swaps = Swaps()
@@ -62,19 +62,19 @@ class NixlHook:
         """Do nothing: :class:`NixlWorkers` instruments each worker."""
 
     def uninstall(self) -> None:
-        """Give the workers that live and their agents their classes back."""
+        """Restore the classes of live workers and their agents."""
         self.swaps.restore()
 
 
 class NixlWorkers:
-    """Instruments every NIXL worker of the process, where the hook fits."""
+    """Instruments every NIXL worker of the process, if the hook's requirements are met."""
 
     def __init__(self) -> None:
         self._hook: NixlHook | None = None
         self._numbers = itertools.count()
 
     def instrument(self, connector: Any) -> NixlObserver | None:
-        """Put the mixins over the worker of *connector* and its agent; None if it is not NIXL's or does not fit."""
+        """Put the mixins over the worker of *connector* and its agent; None if it has none or the requirements are not met."""
         worker: Any = getattr(connector, "connector_worker", None)
         if not hasattr(worker, "nixl_wrapper"):
             return None
@@ -88,6 +88,6 @@ class NixlWorkers:
         worker._penstock = observer
         worker.nixl_wrapper._penstock = observer
         if not observer.push:
-            worker.nixl_wrapper._penstock_notified = worker._penstock_notifications
+            worker.nixl_wrapper._penstock_on_notifications = worker._penstock_report_late_reads
         runtime.snapshots.add(observer.name, NixlSnapshot(observer, worker).fill)
         return observer

@@ -1,4 +1,4 @@
-"""Whether a peer that did not answer a handshake refuses connections: to ZeroMQ a closed port is mere silence."""
+"""Tests whether a peer that did not answer a handshake refuses connections, which ZeroMQ does not report."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import threading
 from typing import Final
 
 DEADLINE: Final = 0.2
-"""Seconds that one attempt may take, the look-up of the name included."""
+"""Seconds for one attempt, name resolution included."""
 
 _running = threading.BoundedSemaphore(1)
 
 
-def refuses(host: str, port: int, deadline: float = DEADLINE) -> bool:
-    """Tell whether *host* refuses a connection to *port*; False where it takes it, is silent or cannot be asked in time.
+def connection_refused(host: str, port: int, deadline: float = DEADLINE) -> bool:
+    """Return whether *host* refuses a connection to *port*; False if it accepts, is silent or exceeds *deadline* (seconds).
 
-    A look-up of a name cannot be given a deadline, so the attempt has a thread of its own; while one hangs in a
-    look-up no other is made.
+    Name resolution has no deadline, so the attempt runs on a daemon thread of its own; while one hangs, further calls
+    return False at once.
     """
     if not _running.acquire(blocking=False):
         return False

@@ -1,4 +1,4 @@
-"""A NIXL worker's part of the snapshot: what is in flight, and how it stands with each peer."""
+"""A NIXL worker's contribution to the snapshot: transfers in flight and the status of each peer."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 _SECOND = 1_000_000_000
 
-PEERS = 512
-"""Peers that are told, the last used first; those of earlier lives, and what clients made up, are not for ever."""
+PEERS_MAX = 512
+"""Peers in a snapshot, the last used first: restarted peers and names made up by clients would accumulate."""
 
-FORGOTTEN = 3_600 * _SECOND
-"""Since the last handshake of a peer that vLLM has let go; it is no gauge any more."""
+EXPIRY_NS = 3_600 * _SECOND
+"""Nanoseconds since the last handshake after which a peer that vLLM has dropped is omitted."""
 
 
 class NixlSnapshot:
-    """Reads a worker from the exporter's thread: it copies vLLM's tables whole before it looks into them."""
+    """Reads a worker on the exporter's thread; copies vLLM's tables in one operation before reading them."""
 
     def __init__(self, observer: NixlObserver, worker: Any) -> None:
-        """Read *worker* as long as vLLM keeps it."""
+        """Read *worker* while vLLM keeps it alive."""
         self._observer = observer
         self._worker = weakref.ref(worker)
 
     def fill(self, snapshot: Snapshot) -> None:
-        """Add to *snapshot*."""
+        """Add this worker to *snapshot*."""
         observer = self._observer
         for peer, count, oldest in observer.transfers.in_flight():
             snapshot.in_flight.add(
@@ -44,15 +44,15 @@ class NixlSnapshot:
             )
         worker = self._worker()
         if worker is not None:
-            self._peers(snapshot, worker)
+            self._fill_peers(snapshot, worker)
 
-    def _peers(self, snapshot: Snapshot, worker: Any) -> None:
+    def _fill_peers(self, snapshot: Snapshot, worker: Any) -> None:
         connected = worker._remote_agents.copy()
         last_active = worker._engine_last_active.copy()
         invalid = worker._invalid_remote_engines.copy()
         wall_minus_monotonic = time.time() - time.perf_counter()
-        old = time.time_ns() - FORGOTTEN
-        for handshake in reversed(self._observer.handshakes.recent(PEERS)):
+        old = time.time_ns() - EXPIRY_NS
+        for handshake in reversed(self._observer.handshakes.recent(PEERS_MAX)):
             peer = handshake.peer
             if (
                 handshake.queued_ns < old

@@ -1,21 +1,42 @@
-"""Transfers that NIXL has begun and not ended, by handle."""
+"""Transfers of a NIXL worker: planned on a thread, posted, and in flight by handle; their size in bytes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from penstock.instrumentation.vllm.kv.nixl.nixl_context import PlannedTransfer
-    from penstock.instrumentation.vllm.naming import Peer
+from penstock.instrumentation.vllm.naming import Peer
 
-CAPACITY: Final = 65_536
-"""Handles remembered; more than any engine has in flight, so that only handles nobody releases are forgotten."""
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
+
+HANDLES_MAX: Final = 65_536
+"""Handles kept; more than an engine has in flight, so that only leaked handles are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """A transfer that vLLM is about to prepare and post.
+
+    *rank* is the peer's; *blocks* are logical blocks of this rank, *size* their bytes (None if unknown).
+    """
+
+    request_id: str = ""
+    peer: Peer = field(default_factory=Peer)
+    rank: int | None = None
+    blocks: int = 0
+    size: int | None = None
+
+
+NO_PLAN: Final = PlannedTransfer()
 
 
 @dataclass(frozen=True, slots=True)
 class PostedTransfer:
-    """One transfer: what was planned, and since when it runs (wall clock in nanoseconds)."""
+    """One posted transfer; *start_ns* is wall clock in nanoseconds."""
 
     plan: PlannedTransfer
     direction: int
@@ -23,30 +44,30 @@ class PostedTransfer:
 
 
 class TransferTable:
-    """The handles in flight. Any thread may begin and end one; a handle's address is used again at once after that.
+    """The handles in flight, by address. Thread-safe.
 
-    A handle is known by its address and not held: whoever drops it last releases it.
+    The table holds no reference: the last reference to a handle releases it, and its address may be reused at once.
     """
 
     def __init__(self) -> None:
         self._open: dict[int, PostedTransfer] = {}
 
-    def begin(self, handle: Any, posted: PostedTransfer) -> None:
-        """Note that a transfer is posted."""
-        if len(self._open) >= CAPACITY:
+    def add(self, handle: Any, posted: PostedTransfer) -> None:
+        """Add a posted transfer."""
+        if len(self._open) >= HANDLES_MAX:
             self._open.pop(next(iter(self._open)), None)
-        self._open[address(handle)] = posted
+        self._open[handle_key(handle)] = posted
 
     def get(self, handle: Any) -> PostedTransfer | None:
-        """Return a transfer that was begun and has not ended."""
-        return self._open.get(address(handle))
+        """Return the transfer of a handle in flight; None for others."""
+        return self._open.get(handle_key(handle))
 
-    def end(self, handle: Any) -> PostedTransfer | None:
-        """Forget a transfer and return it; None if it was not begun or has ended."""
-        return self._open.pop(address(handle), None)
+    def pop(self, handle: Any) -> PostedTransfer | None:
+        """Remove and return the transfer of a handle in flight; None for others."""
+        return self._open.pop(handle_key(handle), None)
 
     def in_flight(self) -> list[tuple[Peer, int, int]]:
-        """Return (peer, how many, oldest start) of what is in flight now."""
+        """Return (peer, number of transfers, oldest start) for each peer with transfers in flight."""
         groups: dict[Peer, tuple[int, int]] = {}
         for posted in self._open.copy().values():
             count, oldest = groups.get(posted.plan.peer, (0, posted.start_ns))
@@ -54,6 +75,48 @@ class TransferTable:
         return [(peer, count, oldest) for peer, (count, oldest) in groups.items()]
 
 
-def address(handle: Any) -> int:
-    """Return what a handle is known by."""
+def handle_key(handle: Any) -> int:
+    """Return the key of a handle: itself if it is an address, else its identity."""
     return handle if isinstance(handle, int) else id(handle)
+
+
+class CallContext(threading.local):
+    """What vLLM is doing on the calling thread; NIXL's own calls do not name the request.
+
+    Attributes:
+        waiter: the request for which it asks for a handshake.
+        transfer: the transfer that it prepares and posts, or polls.
+        reading: the request that it starts to read for, with its ReqMeta.
+        handshake: the finished handshake whose waiting requests it is notifying.
+
+    """
+
+    waiter: str = ""
+    transfer: PlannedTransfer = NO_PLAN
+    reading: tuple[str, Any] = ("", None)
+    handshake: Handshake | None = None
+
+
+def bytes_of_blocks(worker: Any, groups: Sequence[Sequence[int]]) -> int | None:
+    """Return the bytes of *groups* of blocks on this rank; None if their sizes differ or are unknown.
+
+    Args:
+        worker: vLLM's NIXL worker, after it has registered its caches.
+        groups: ids of kernel blocks, one list for each KV cache group.
+
+    """
+    lengths: list[int] = getattr(worker, "block_len_per_layer", None) or []
+    if not lengths or getattr(worker, "_has_mamba", False):
+        return None
+    counts = [len(group) for group in groups]
+    group_of: Sequence[int] = getattr(worker, "region_group_ids", None) or ()
+    if len(counts) <= 1 or len(group_of) != len(lengths):
+        # One group, or regions that all groups share.
+        return sum(counts) * sum(lengths)
+    if max(group_of) >= len(counts):
+        return None
+    # A negative group marks a region that several groups share.
+    return sum(
+        length * (counts[group] if group >= 0 else sum(counts))
+        for group, length in zip(group_of, lengths, strict=True)
+    )

@@ -1,4 +1,4 @@
-"""NIXL: the mixin over the connector's worker. nixl_hook.py puts it there; the agent's is in nixl_agent.py."""
+"""The mixin over a NIXL connector's worker."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.core import guard
 from penstock.instrumentation.runtime import runtime
-from penstock.instrumentation.vllm.kv.nixl import nixl_sizes
 from penstock.instrumentation.vllm.kv.nixl.cancellation import is_cancelled
-from penstock.instrumentation.vllm.kv.nixl.nixl_context import NO_PLAN, PlannedTransfer
-from penstock.instrumentation.vllm.kv.nixl.nixl_push import NixlPushMixin
+from penstock.instrumentation.vllm.kv.nixl.push_mixin import NixlPushMixin
+from penstock.instrumentation.vllm.kv.nixl.transfer_table import NO_PLAN, PlannedTransfer, bytes_of_blocks
 from penstock.instrumentation.vllm.naming import failure_modes
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 _GUARD = guard("nixl")
 
 _INVALID_PEER = (
-    "vLLM holds this peer for invalid since its local NIXL metadata was lost, and does not read from it"
+    "vLLM has marked this peer invalid since its local NIXL metadata was lost, and does not read from it"
 )
 _TURN2_EXPIRED = "the blocks of the earlier turn have expired at the peer; vLLM declines the read"
 
@@ -30,7 +29,7 @@ class NixlWorkerMixin(NixlPushMixin):
     """Over the connector's worker, pull or push. Each method has the signature of the one it extends."""
 
     def start_load_kv(self, metadata: Any) -> None:
-        """Carry out what the scheduler orders with this step, before vLLM starts what has become ready."""
+        """Apply the scheduler's drills, telemetry settings and cancellations of this step before vLLM starts loads."""
         upstream: Any = super()
         observer = self._penstock
         if observer is not None:
@@ -43,27 +42,27 @@ class NixlWorkerMixin(NixlPushMixin):
                     observer.log_limit.interval = telemetry.failure_log_interval
                 cancel = getattr(metadata, "penstock_cancel", None)
                 if cancel and runtime.active:
-                    observer.cancel(self, cancel)
+                    observer.cancel_overdue(self, cancel)
         upstream.start_load_kv(metadata)
 
     def _read_blocks(self, *args: Any, **kwargs: Any) -> Any:
-        return self._penstock_posting("_read_blocks", *args, **kwargs)
+        return self._penstock_with_plan("_read_blocks", *args, **kwargs)
 
     def _xfer_blocks(self, *args: Any, **kwargs: Any) -> Any:
-        return self._penstock_posting("_xfer_blocks", *args, **kwargs)
+        return self._penstock_with_plan("_xfer_blocks", *args, **kwargs)
 
-    def _penstock_posting(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's *method*; a transfer that it posts is the one that its arguments describe."""
+    def _penstock_with_plan(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call vLLM's *method* with the transfer that its arguments describe as the current one."""
         upstream: Any = super()
         observer = self._penstock
         if observer is None:
             return getattr(upstream, method)(*args, **kwargs)
         with _GUARD:
-            observer.here.transfer = self._penstock_plan(observer, kwargs)
+            observer.context.transfer = self._penstock_plan(observer, kwargs)
         try:
             return getattr(upstream, method)(*args, **kwargs)
         finally:
-            observer.here.transfer = NO_PLAN
+            observer.context.transfer = NO_PLAN
 
     def _penstock_plan(self, observer: NixlObserver, described: dict[str, Any]) -> PlannedTransfer:
         request_id = str(described.get("request_id", ""))
@@ -76,7 +75,7 @@ class NixlWorkerMixin(NixlPushMixin):
             observer.peer_of(self._penstock_meta(request_id), context),
             getattr(spec, "remote_rank", None),
             sum(len(group) for group in groups) // per_block,
-            nixl_sizes.bytes_of(self, groups),
+            bytes_of_blocks(self, groups),
         )
 
     def _read_blocks_for_req(self, req_id: str, meta: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,24 +83,24 @@ class NixlWorkerMixin(NixlPushMixin):
         observer = self._penstock
         if observer is None or not runtime.active or is_cancelled(meta):
             return upstream._read_blocks_for_req(req_id, meta, *args, **kwargs)
-        observer.here.reading = (req_id, meta)
+        observer.context.reading = (req_id, meta)
         with _GUARD:
-            self._penstock_invalid_peer(observer, req_id, meta)
+            self._penstock_report_invalid_peer(observer, req_id, meta)
         try:
             return upstream._read_blocks_for_req(req_id, meta, *args, **kwargs)
         except Exception as error:
-            # Nothing catches it: the worker ends by it, and this says why.
+            # vLLM does not catch it, and the worker dies: report the reason.
             with _GUARD:
-                observer.failed(failure_modes.classify("read_setup_failed", error), req_id, meta=meta)
+                observer.on_failure(failure_modes.classify("read_setup_failed", error), req_id, meta=meta)
             raise
 
-    def _penstock_invalid_peer(self, observer: NixlObserver, req_id: str, meta: Any) -> None:
-        """Report a read that vLLM is about to give up without a word, because it holds the peer for invalid."""
+    def _penstock_report_invalid_peer(self, observer: NixlObserver, req_id: str, meta: Any) -> None:
+        """Report a read that vLLM is about to fail without logging it, because the peer is marked invalid."""
         if meta.remote.engine_id in self._penstock_state("_invalid_remote_engines"):
             failure = failure_modes.Failure(
                 c.FAILURE_MODE_SETUP, c.ERROR_TYPE_REMOTE_RESET, "invalid_remote_engine", "", _INVALID_PEER
             )
-            observer.failed(failure, req_id, meta=meta)
+            observer.on_failure(failure, req_id, meta=meta)
 
     def _is_turn2_read_expired(self, meta: Any, *args: Any, **kwargs: Any) -> Any:
         upstream: Any = super()
@@ -109,11 +108,11 @@ class NixlWorkerMixin(NixlPushMixin):
         observer = self._penstock
         if expired and observer is not None and runtime.active:
             with _GUARD:
-                request_id, reading = observer.here.reading
+                request_id, reading = observer.context.reading
                 failure = failure_modes.Failure(
                     c.FAILURE_MODE_EXPIRED, c.ERROR_TYPE_EVICTED, "turn2_read_expired", "", _TURN2_EXPIRED
                 )
-                observer.failed(failure, request_id if reading is meta else "", meta=meta)
+                observer.on_failure(failure, request_id if reading is meta else "", meta=meta)
         return expired
 
     def _log_failure(
@@ -127,38 +126,38 @@ class NixlWorkerMixin(NixlPushMixin):
     ) -> None:
         upstream: Any = super()
         observer = self._penstock
-        line = self._penstock_line(failure_type, req_id, msg, meta, extra_context)
+        line = self._penstock_log_line(failure_type, req_id, msg, meta, extra_context)
         if line is not None:
             upstream._log_failure(failure_type, req_id, line, error, meta, **extra_context)
-        # One without a request is a handshake's, which is told when it ends (_ensure_handshake).
+        # Without a request it is a handshake's, which is emitted at its end (_ensure_handshake).
         if observer is None or req_id is None or not runtime.active:
             return
         with _GUARD:
             meta = meta if meta is not None else self._penstock_meta(req_id)
-            if is_cancelled(meta) or observer.cancels.withheld(req_id):
-                return  # told when it was cancelled
+            if is_cancelled(meta) or observer.cancellations.pop_withheld(req_id):
+                return  # emitted when it was cancelled
             state = extra_context.get("xfer_state")
             text = f"NIXL reports the transfer in state {state}" if state is not None else msg
             failure = failure_modes.classify(failure_type, error, text)
             direction = c.DIRECTION_RECEIVE if failure_type.startswith("push_reg") else 0
-            observer.failed(failure, req_id, meta=meta, direction=direction, context=extra_context)
+            observer.on_failure(failure, req_id, meta=meta, direction=direction, context=extra_context)
             if failure.mode == c.FAILURE_MODE_RELEASE and meta is not None:
-                observer.pinned(req_id, meta)
+                observer.on_blocks_pinned(req_id, meta)
 
-    def _penstock_line(
+    def _penstock_log_line(
         self, failure_type: str, req_id: str | None, msg: str, meta: Any, context: dict[str, Any]
     ) -> str | None:
-        """Return the words of vLLM's line about a failure, or None where the policy leaves the line out."""
+        """Return the message of vLLM's log line about a failure, or None if the policy suppresses the line."""
         observer = self._penstock
         if observer is None or not runtime.active:
             return msg
         with _GUARD:
             meta = meta if meta is not None else self._penstock_meta(req_id)
-            left_out = observer.lines_left_out(failure_type, meta, context)
-            if left_out is None:
+            suppressed = observer.count_suppressed(failure_type, meta, context)
+            if suppressed is None:
                 return None
-            if left_out:
-                return f"{msg} ({left_out} more like it since the last line)".lstrip()
+            if suppressed:
+                return f"{msg} ({suppressed} similar messages suppressed)".lstrip()
         return msg
 
     def _reap_expired_send_leases(self, done_sending: set[str]) -> None:
@@ -169,40 +168,40 @@ class NixlWorkerMixin(NixlPushMixin):
         if observer is None or before is None or len(done_sending) == len(before):
             return
         with _GUARD:
-            observer.leases_expired(sorted(done_sending - before))
+            observer.on_leases_expired(sorted(done_sending - before))
 
     def get_transfer_results(self) -> Any:
-        """Note which requests are done."""
+        """Forget the finished requests."""
         upstream: Any = super()
         observer = self._penstock
         results = upstream.get_transfer_results()
         if observer is None:
             return results
         with _GUARD:
-            observer.here.transfer = NO_PLAN
+            observer.context.transfer = NO_PLAN
             if results.finished_recving or results.finished_sending:
-                observer.done(results.finished_recving | results.finished_sending)
+                observer.on_finished(results.finished_recving | results.finished_sending)
         return results
 
     def _get_new_notifs(self) -> Any:
-        """Look at what a push worker's writer has forwarded, before vLLM does."""
+        """Inspect what a push worker's writer has forwarded, before vLLM does."""
         upstream: Any = super()
         observer = self._penstock
         if observer is not None and observer.push and runtime.active:
             with _GUARD:
-                self._penstock_late_writes(observer, list(self._penstock_forwarded()))
+                self._penstock_report_late_writes(observer, list(self._penstock_forwarded_messages()))
         return upstream._get_new_notifs()
 
-    def _penstock_forwarded(self) -> Iterable[bytes]:
+    def _penstock_forwarded_messages(self) -> Iterable[bytes]:
         forwarded = getattr(self, "_pending_completion_notifs", None)
         if forwarded is None or forwarded.empty():
             return ()
         with forwarded.mutex:
             return tuple(forwarded.queue)
 
-    def _penstock_late_writes(self, observer: NixlObserver, messages: Iterable[bytes]) -> None:
-        for request_id in self._penstock_strangers(messages, "_recving_metadata"):
-            observer.written_late(request_id)
+    def _penstock_report_late_writes(self, observer: NixlObserver, messages: Iterable[bytes]) -> None:
+        for request_id in self._penstock_unknown_requests(messages, "_recving_metadata"):
+            observer.on_late_write(request_id)
 
     def shutdown(self) -> None:
         """Stop contributing to the snapshot."""
@@ -213,23 +212,23 @@ class NixlWorkerMixin(NixlPushMixin):
         upstream.shutdown()
 
     def _penstock_state(self, name: str) -> Any:
-        """Return a container of vLLM's worker, empty where this version has none of that name."""
+        """Return a container of vLLM's worker; empty if this version has none of that name."""
         return getattr(self, name, None) or ()
 
     def _penstock_meta(self, request_id: str | None) -> Any:
         """Return vLLM's ReqMeta of a request that is being received."""
         return (getattr(self, "_recving_metadata", None) or {}).get(request_id)
 
-    def _penstock_notifications(self, notifications: dict[str, list[bytes]]) -> None:
-        """Report reads of blocks that were let go before: vLLM knows neither a lease nor a batch of that request."""
+    def _penstock_report_late_reads(self, notifications: dict[str, list[bytes]]) -> None:
+        """Report reads of released blocks: vLLM knows neither a lease nor a batch of their request."""
         observer = self._penstock
         if observer is not None:
             messages = (message for messages in notifications.values() for message in messages)
-            for request_id in self._penstock_strangers(messages):
-                observer.read_late(request_id)
+            for request_id in self._penstock_unknown_requests(messages):
+                observer.on_late_read(request_id)
 
-    def _penstock_strangers(self, messages: Iterable[bytes], *tables: str) -> Iterable[str]:
-        """Yield the requests that notifications name and vLLM does not know."""
+    def _penstock_unknown_requests(self, messages: Iterable[bytes], *tables: str) -> Iterable[str]:
+        """Yield the requests that notifications name but vLLM does not know."""
         known = [self._penstock_state(name) for name in ("_reqs_to_send", "_reqs_to_process", *tables)]
         for message in messages:
             if message.startswith(b"HB:"):

@@ -1,0 +1,41 @@
+"""Totals of an engine's counters over peers and reasons. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.admin.support.messages import clamp_unsigned
+from penstock.agent.metrics import catalogue as c
+from penstock.proto.v1 import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.agent.metrics import EngineRows, Metric
+
+# The metrics that :func:`engine_counters` reads.
+ENGINE_METRICS = frozenset(
+    {c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFER_FAILURES, c.RECOMPUTED_TOKENS, c.LOAD_OUTCOMES}
+)
+
+
+def engine_counters(engine: EngineRows) -> admin.EngineCounters:
+    """Return the totals of one engine's series."""
+
+    def total(metric: Metric, takes: Callable[[dict[str, str]], bool] = lambda _: True) -> int:
+        return clamp_unsigned(
+            sum(
+                row.total
+                for row in engine.rows.get(metric, ())
+                if takes(dict(zip(metric.labels, row.labels, strict=True)))
+            )
+        )
+
+    return admin.EngineCounters(
+        transfers_ok=total(c.TRANSFERS, lambda labels: labels["result"] == "ok"),
+        transfers_failed=total(c.TRANSFERS, lambda labels: labels["result"] != "ok"),
+        bytes=total(c.TRANSFER_SIZE),
+        failures=total(c.TRANSFER_FAILURES),
+        recomputed_tokens=total(c.RECOMPUTED_TOKENS),
+        requests_failed=total(c.LOAD_OUTCOMES, lambda labels: labels["outcome"] == "failed"),
+    )

@@ -1,0 +1,87 @@
+"""Describes the action on a failed load: what was done, who decided it and what it cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.agent.traces.spans import attributes
+from penstock.proto.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from penstock.proto.v1.events_pb2 import LoadOutcome
+
+HASH_LENGTH = 12
+"""Characters of a hash that are shown."""
+_DECIDERS: dict[int, str] = {
+    common_pb2.DECIDED_BY_QUARANTINE: "the peer's quarantine",
+    common_pb2.DECIDED_BY_BUDGET: "the recompute budget",
+    common_pb2.DECIDED_BY_DEADLINE: "the deadline",
+}
+
+
+def describe_action(outcome: LoadOutcome) -> str:
+    """Return what was done, by whom and why: ``400 tokens were computed again, 12 were kept, decided by policy …``."""
+    match outcome.outcome:
+        case common_pb2.OUTCOME_RECOMPUTED:
+            done = _recomputed(outcome)
+        case common_pb2.OUTCOME_FAILED:
+            done = f"the request was failed, {_saved(outcome)}"
+        case common_pb2.OUTCOME_ABORTED:
+            done = "the request was aborted"
+        case common_pb2.OUTCOME_RETRIED:
+            done = "the load was tried again"
+        case other:
+            done = f"the outcome was {attributes.enum_word(common_pb2.Outcome, other) or 'not reported'}"
+    reason = f" ({outcome.reason.rstrip('.')})" if outcome.reason else ""
+    return f"{done}, {_decided(outcome)}{reason}{_observed(outcome)}"
+
+
+def _recomputed(outcome: LoadOutcome) -> str:
+    tokens = f"{outcome.tokens_recomputed:,} tokens were computed again, {outcome.tokens_kept:,} were kept"
+    if outcome.channel != common_pb2.CHANNEL_EC:
+        return tokens
+    items = f"{_items(outcome)} encoded here"
+    # A load that failed before anything was computed costs the encoding only.
+    return f"{items}, {tokens}" if outcome.tokens_recomputed else items
+
+
+def _saved(outcome: LoadOutcome) -> str:
+    tokens = f"{outcome.tokens_recomputed:,} tokens not recomputed"
+    if outcome.channel != common_pb2.CHANNEL_EC or not outcome.items_recomputed:
+        return tokens
+    items = f"{outcome.items_recomputed:,} item{_plural(outcome.items_recomputed)} not encoded"
+    return f"{items} and {tokens}" if outcome.tokens_recomputed else items
+
+
+def _items(outcome: LoadOutcome) -> str:
+    count = outcome.items_recomputed
+    return f"{count:,} item{_plural(count)} {'was' if count == 1 else 'were'}"
+
+
+def _plural(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _observed(outcome: LoadOutcome) -> str:
+    """Return what a policy in mode observe would have done; empty without one."""
+    if not outcome.observed_outcome:
+        return ""
+    reason = f" ({outcome.observed_reason.rstrip('.')})" if outcome.observed_reason else ""
+    return f"; under the observed policy it would be {attributes.enum_word(common_pb2.Outcome, outcome.observed_outcome)}{reason}"
+
+
+def _decided(outcome: LoadOutcome) -> str:
+    policy = f"policy {outcome.policy_hash[:HASH_LENGTH]}" if outcome.policy_hash else "no policy"
+    match outcome.decided_by:
+        case common_pb2.DECIDED_BY_VLLM:
+            whose = "the connector's" if outcome.channel == common_pb2.CHANNEL_EC else "vLLM's"
+            return f"decided by {whose} own configuration under {policy}"
+        case common_pb2.DECIDED_BY_POLICY:
+            return f"decided by {policy}"
+        case other:
+            who = (
+                _DECIDERS.get(other)
+                or attributes.enum_word(common_pb2.DecidedBy, other)
+                or "an unknown party"
+            )
+            return f"decided by {who} under {policy}"

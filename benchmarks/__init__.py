@@ -1,0 +1,1 @@
+"""Benchmarks of Penstock beside their peers: python -m benchmarks."""

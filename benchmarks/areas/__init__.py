@@ -1,0 +1,1 @@
+"""One area a module, each with measure(run) -> Section."""

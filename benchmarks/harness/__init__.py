@@ -1,0 +1,1 @@
+"""Interleaved measurement, result rows, and the document made of them."""

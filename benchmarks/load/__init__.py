@@ -1,0 +1,1 @@
+"""Load generators, simulated and real engines, and the peers that are compared."""

@@ -1,0 +1,39 @@
+"""What connectors cannot do of what a policy asks."""
+
+from __future__ import annotations
+
+import pytest
+from penstock.agent.admin.support.policy_impact import connector_shortfalls
+from penstock.proto.v1.snapshot_pb2 import EngineFacts
+
+FAILS = "it fails and is not recomputed"
+LASTS = "they cannot be given up"
+EVERYTHING = ["kvLoadFailure.action", "deferral.maxTransferWait", "deferral.maxStartWait"]
+
+
+@pytest.mark.parametrize(
+    ("connector", "role", "action", "said"),
+    [
+        ("NixlConnector", "kv_both", "recompute", []),
+        ("NixlPushConnector", "kv_producer", "auto", []),
+        ("MooncakeConnector", "kv_consumer", "recompute", [LASTS]),
+        ("MooncakeConnector", "kv_both", "recompute", [LASTS]),
+        ("LMCacheMPConnector", "kv_both", "recompute", [FAILS, LASTS]),
+        ("LMCacheMPConnector", "kv_both", "auto", [FAILS, LASTS]),
+        ("LMCacheMPConnector", "kv_both", "fail", [LASTS]),
+        ("LMCacheMPConnector", "kv_consumer", "recompute", [LASTS]),
+        ("MultiConnector", "kv_consumer", "recompute", [FAILS, LASTS]),
+        ("", "", "recompute", []),
+    ],
+)
+def test_shortfalls(connector: str, role: str, action: str, said: list[str]) -> None:
+    """Whoever saves may not recompute what has run; only NIXL's loads can be given up."""
+    found = list(connector_shortfalls(EVERYTHING, action, EngineFacts(kv_connector=connector, kv_role=role)))
+    assert len(found) == len(said)
+    assert all(words in sentence for words, sentence in zip(said, found, strict=True))
+
+
+def test_a_policy_that_asks_for_none_of_it() -> None:
+    """Only what the policy itself sets is spoken of, not what others give."""
+    facts = EngineFacts(kv_connector="LMCacheMPConnector", kv_role="kv_both")
+    assert list(connector_shortfalls(["deferral.onTimeout"], "recompute", facts)) == []
