@@ -53,7 +53,7 @@ def test_patch_of_somebody_else_over_ours() -> None:
     """What somebody else has put over ours stays."""
     patch, theirs, original = Patch(), lambda _: "theirs", vars(Patched)["plain"]
     patch.set(Patched, "plain", lambda _: "ours")
-    Patched.plain = theirs  # type: ignore[method-assign, assignment]
+    Patched.plain = theirs  # type: ignore[method-assign]
     patch.undo()
     assert Patched().plain() == "theirs"
     Patched.plain = original  # type: ignore[method-assign]

@@ -34,7 +34,7 @@ def test_the_hook() -> None:
         ec_connector="ToyLoader", ec_role="ec_consumer", ec_connector_module_path="tests.support.ec.fake_ec"
     )
     config = SimpleNamespace(ec_transfer_config=transfer)
-    connector = ECConnectorFactory.create_connector(config, ECConnectorRole.SCHEDULER)
+    connector: Any = ECConnectorFactory.create_connector(config, ECConnectorRole.SCHEDULER)
     assert type(connector) is not ToyLoader
     assert (type(connector).__name__, isinstance(connector, ToyLoader)) == ("ToyLoader", True)
     assert isinstance(connector, EcLoader)
