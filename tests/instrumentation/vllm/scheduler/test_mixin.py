@@ -404,12 +404,13 @@ def test_errors_of_ours_are_contained(make_scheduler: MakeScheduler, monkeypatch
         def __getattr__(self, name: str) -> Any:
             return (lambda _: False) if name == "is_deferred" else broken
 
-    session = scheduler._penstock
-    session.observer = session.loads = session.media = session._waiting = Broken()
-    parked = park(scheduler)
-    fail_load(scheduler, parked)
-    while parked.request_id in scheduler.requests:
-        step(scheduler)
+    with monkeypatch.context() as patch:
+        for part in ("observer", "loads", "media", "_waiting"):
+            patch.setattr(scheduler._penstock, part, Broken())
+        parked = park(scheduler)
+        fail_load(scheduler, parked)
+        while parked.request_id in scheduler.requests:
+            step(scheduler)
     assert parked.status.name == "FINISHED_LENGTH_CAPPED"
     assert guard.counts.drain()
 
