@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.runtime import runtime
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,7 +40,7 @@ def model_name(config: Any) -> str:
 
 def worker_process(config: Any) -> str:
     """Return the name of the process that a worker runs in: the engine's own under the ``uni`` executor."""
-    return "engine-core" if config.parallel_config.distributed_executor_backend == "uni" else "worker"
+    return ENGINE_CORE if config.parallel_config.distributed_executor_backend == "uni" else "worker"
 
 
 def identify_worker(config: Any) -> None:

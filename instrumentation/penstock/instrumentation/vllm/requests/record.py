@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.naming import peers
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from penstock.instrumentation.vllm.messages import LoadFailure
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 # The front end appends eight hexadecimal digits to the id that it makes from X-Request-Id.
 _SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
-
-_SECOND: Final = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -147,7 +146,7 @@ def capture(request: Any) -> RequestRecord:
         remote_request_id=peers.identifier(params.get("remote_request_id")),
         traceparent=headers.get("traceparent", ""),
         tracestate=headers.get("tracestate", ""),
-        arrival_ns=int(request.arrival_time * _SECOND),
+        arrival_ns=int(request.arrival_time * NANOS),
     )
 
 

@@ -18,6 +18,7 @@ from penstock.instrumentation.vllm.naming import engine_identity
 from penstock.instrumentation.vllm.recovery import WorkerEncoderInputs
 from penstock.instrumentation.vllm.requests import SchedulerObserver
 from penstock.instrumentation.vllm.scheduler.engine_facts import engine_facts
+from penstock.proto.names import ENGINE_CORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -73,7 +74,7 @@ class SchedulerSession:
     def start(self) -> SchedulerSession:
         """Identify the process, subscribe to the policy, contribute to the snapshot; returns itself."""
         runtime.identify(
-            process="engine-core",
+            process=ENGINE_CORE,
             key=engine_identity.engine_index(self._config),
             role=engine_identity.guess_role(self._config),
             model=self._facts["model"],
