@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.agent.journal.compression import CHECKED, PLAIN, ZLIB, ZSTD, pack, unpack, zstd
+from penstock.agent.journal.compression import CHECKED, PLAIN, ZLIB, ZSTD, pack, unpack
+
+if sys.version_info < (3, 14):
+    from backports import zstd
+else:
+    from compression import zstd
 
 BODIES = st.binary(max_size=5_000) | st.binary(min_size=1, max_size=40).map(lambda part: part * 100)
 

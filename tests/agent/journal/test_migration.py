@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from penstock.agent.journal import schema
+from penstock.agent.journal.connection import connect
 from penstock.agent.journal.journal import Journal
 from penstock.agent.model import EngineKey, Source
 from penstock.agent.policy.store import database as policies
@@ -34,7 +35,7 @@ def passed():
     if left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return 0
-database = schema.connect(path)
+database = connect(path)
 database.set_progress_handler(passed, 50)
 schema.migrate(database)
 """
@@ -44,7 +45,7 @@ def old_database(directory: Path) -> Path:
     """Write a journal of the first schema with many batches."""
     directory.mkdir()
     path = directory / "journal.db"
-    database = schema.connect(path)
+    database = connect(path)
     schema.migrate(database, schema.MIGRATIONS[:1])
     batches = [Batch(epoch=7, seq=seq, events=[deferral_start("r")]) for seq in range(1, BATCHES + 1)]
     database.execute("BEGIN")
@@ -100,7 +101,7 @@ async def test_killed_in_the_middle_of_an_upgrade(tmp_path):
 
 def test_an_upgrade_sorts_beside_the_database(tmp_path):
     """The root of a container may be read-only, and have no /tmp."""
-    database = schema.connect(tmp_path / "journal.db")
+    database = connect(tmp_path / "journal.db")
     schema.migrate(database, schema.MIGRATIONS[:3])
     database.execute("BEGIN")
     database.executemany(

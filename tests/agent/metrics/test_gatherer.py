@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.batch.samples import TransferSample, transfer_samples
 from penstock.agent.metrics.agent_metrics import BUILD, AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.catalogue import METRICS
@@ -151,7 +151,8 @@ def golden_exposition() -> Gatherer:
     fold, exemplars = Aggregator(), Exemplars()
     for origin, batch in LOG:
         fold.apply(origin, BatchColumns(batch))
-        for entry in (*batch.events, *transfer_samples(batch)):
+        entries: list[events.Event | TransferSample] = [*batch.events, *transfer_samples(batch)]
+        for entry in entries:
             exemplars.note(origin, entry, TRACE, SPAN)
     files = FileStatus(error="a.yaml:1: no", applied=2, refused=1, last_success=TIME / SECOND - 60)
     agent = AgentMetrics(
