@@ -35,7 +35,7 @@ def passed():
     if left <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return 0
-database = connect(path)
+database = schema.connect(path)
 database.set_progress_handler(passed, 50)
 schema.migrate(database)
 """
