@@ -14,12 +14,12 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from penstock.agent.admin.calls import events, requests
 from penstock.agent.admin.calls.engines import list_engines
 from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.peers import COUNTED, last_failures, peer_summaries
+from penstock.agent.admin.support.peers import PEER_METRICS, last_failures, peer_summaries
 from penstock.agent.admin.support.targets import selection_of
 from penstock.agent.ctl.commands import describe, get_requests
-from penstock.agent.ctl.diagnosis.agent_checks import examine
+from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.render import output, rows
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.ctl.render.text import printable
 from penstock.agent.ctl.top.view import AgentState as TopSample
@@ -79,7 +79,7 @@ class Answers:
         outcomes: tuple[Any, ...] = (0, *islice(Outcome.values(), 1, 2))
         for outcome in outcomes:
             asked = admin.ListRequestsRequest(outcome=outcome)
-            known = requests._known(reader, asked, everything, 0, 100)
+            known = requests._logged_requests(reader, asked, everything, 0, 100)
             shown(known, get_requests.rows(known.requests, now))
         names = dict.fromkeys(event.request_id for event in batch.events)
         for name in islice(filter(None, names), _REQUESTS):
@@ -109,7 +109,9 @@ class Answers:
         )
         engines = finished(list_engines(context, admin.ListEnginesRequest()))  # type: ignore[arg-type]
         peers = admin.ListPeersResponse(
-            peers=peer_summaries(fold.engines(COUNTED), registry.engines(), last_failures(self._reader), {})
+            peers=peer_summaries(
+                fold.engines(PEER_METRICS), registry.engines(), last_failures(self._reader), {}
+            )
         )
         deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100)
         shown(engines, rows.engines(engines.engines, self._now))
@@ -117,7 +119,7 @@ class Answers:
         shown(deferred, get_requests.rows(deferred.requests, self._now))
         status = admin.AgentStatus()
         status.now.FromNanoseconds(int(self._now * 1e9))
-        examine(status, engines.engines, self._now)
+        check_agent(status, engines.engines, self._now)
         for engine in engines.engines:
             list(describe.description(engine, admin.EffectivePolicy(), list(peers.peers), self._now))
         history = History()
@@ -140,7 +142,7 @@ _NOTHING = (_Nothing,)
 def shown(message: Message, table: rows.Table | None = None) -> dict[str, Any]:
     """Put *message* on the wire and show it as a table and as JSON; YAML is of the same document, and slow."""
     again = type(message).FromString(message.SerializeToString())
-    document = plain(again)
+    document = as_json_values(again)
     text = output.dump(document, "json")
     json.loads(text, parse_constant=no_json)
     text.encode()

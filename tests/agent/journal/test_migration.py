@@ -129,7 +129,7 @@ def test_a_start_that_is_killed_while_it_creates(tmp_path, module):
     """A first start that ends in the middle leaves nothing that the second one stumbles over."""
     opened = {
         schema: f"from penstock.agent.journal.schema import open_database as o; o(Path({str(tmp_path)!r}), '', 1 << 30)",
-        policies: f"from penstock.agent.policy import PolicyDatabase; PolicyDatabase.open(Path({str(tmp_path)!r}))",
+        policies: f"from penstock.agent.policy.store.database import PolicyDatabase; PolicyDatabase.open(Path({str(tmp_path)!r}))",
     }[module]
     code = (
         "import os, signal, sqlite3; from pathlib import Path\n"

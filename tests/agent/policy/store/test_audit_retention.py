@@ -78,16 +78,14 @@ async def test_a_rollback_to_what_went(tmp_path):
     await change(store, 1, 1, "other")
     with pytest.raises(
         NotFoundError,
-        match=r"does not hold its generation 3 of policy 'p'; its entries to number \d+ were deleted",
+        match=r"does not have its generation 3 of policy 'p'; its entries to number \d+ were deleted",
     ):
         await store.rollback("p", to_generation=3, author="me")
     assert (await store.rollback("p", to_generation=39, author="me")).generation == 41
     await change(store, 2, 42, "other")
     # Not one entry about it is left.
     assert await store.changes("p", 10) == []
-    with pytest.raises(
-        NotFoundError, match="does not hold a generation before the present one of policy 'p'"
-    ):
+    with pytest.raises(NotFoundError, match="does not have a previous generation of policy 'p'"):
         await store.rollback("p", author="me")
     assert (await store.rollback("p", to_generation=41, author="me")).result == "unchanged"
     assert (await store.apply(manifest("p", priority=7), author="me")).generation == 42

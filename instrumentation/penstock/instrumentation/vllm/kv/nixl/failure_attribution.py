@@ -15,8 +15,7 @@ from penstock.instrumentation.vllm.messages import Culprit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.instrumentation.vllm.kv.nixl.handshake_table import Handshake
-    from penstock.instrumentation.vllm.naming import Failure, Peer
+    from penstock.instrumentation.vllm.naming import Peer
 
 _SECOND: Final = 1_000_000_000
 
@@ -25,7 +24,7 @@ _NAMED_MAX: Final = 3
 
 # Errors of a peer that is down or silent. Any other error of a shared handshake may be caused by the engine id that a request
 # asked for, with the peer healthy.
-_UNREACHABLE: Final = frozenset({c.ERROR_TYPE_REFUSED, c.ERROR_TYPE_TIMEOUT})
+UNREACHABLE: Final = frozenset({c.ERROR_TYPE_REFUSED, c.ERROR_TYPE_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +143,6 @@ def attribute_wait(waited: HandshakeWait) -> FailureAttribution:
     if turn.failed:
         culprit = Culprit(turn.peer, c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
     return FailureAttribution(turn.initiator, turn.handshake_id, culprit, turn.rehearsal)
-
-
-def attribute_shared(handshake: Handshake, failure: Failure) -> FailureAttribution:
-    """Attribute the failure of a shared handshake to its peer, which is not the request's own."""
-    culprit = Culprit(handshake.peer)
-    if failure.error_type in _UNREACHABLE:
-        culprit = Culprit(handshake.peer, failure.mode, failure.error_type)
-    return FailureAttribution(handshake.initiator, handshake.id, culprit, handshake.rehearsal)
 
 
 def _seconds(nanoseconds: int) -> str:
