@@ -10,7 +10,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.batch.samples import transfer_samples
+from penstock.agent.batch.rows import transfer_rows
 from penstock.agent.metrics.agent_metrics import AgentMetrics
 from penstock.agent.metrics.aggregator import Aggregator
 from penstock.agent.metrics.exemplars import Exemplars
@@ -31,7 +31,7 @@ from tests.support.prometheus.server import running_prometheus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.agent.batch.samples import TransferSample
+    from penstock.agent.batch.rows import TransferSample
     from penstock.proto.v1.events_pb2 import Event
 
 RULES = [
@@ -65,7 +65,7 @@ class Busy:
         failure = transfer_failure("r", mode=common.FAILURE_MODE_LATE_READ, time_ns=now)
         self._fold.apply(source(), BatchColumns(batch))
         self._fold.apply(source(), BatchColumns(Batch(events=[failure])))
-        entries: tuple[Event | TransferSample, ...] = (failure, *transfer_samples(batch))
+        entries: tuple[Event | TransferSample, ...] = (failure, *transfer_rows(batch))
         for entry in entries:
             self._exemplars.note(source(), entry, TRACE, SPAN)
         body, content_type = self._exposition.render(accept)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
-from penstock.agent.ingest.message_limits import check_batch, parse
+from penstock.agent.ingest.message_limits import check_batch, parse_message
 from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, TEXT_MAX
 from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX, enforce_limits
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -66,4 +66,4 @@ def test_bounded_snapshot_is_taken(peers: int, deferred: int, in_flight: int, na
     assert left + lost == peers + deferred + in_flight
     body = Batch(epoch=1, snapshot=snapshot).SerializeToString()
     assert snapshot.ByteSize() <= BATCH_BYTES
-    check_batch(BatchColumns(parse(body), body), body)
+    check_batch(BatchColumns(parse_message(body), body), body)

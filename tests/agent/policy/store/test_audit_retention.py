@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -121,27 +120,4 @@ async def test_what_is_left_is_append_only(tmp_path):
         ):
             connection.execute(statement)
     assert await store.changes("", 100) == before
-    database.close()
-
-
-async def test_a_log_of_an_earlier_version(tmp_path):
-    """It is measured and trimmed at the next change; nothing else is lost."""
-    database, store = opened(tmp_path, AuditLimit())
-    await change(store, 1, 50)
-    database.close()
-    old = sqlite3.connect(tmp_path / "policy.db")
-    old.executescript(
-        "DROP TRIGGER audit_grows; DROP TRIGGER audit_shrinks; DROP TRIGGER audit_is_trimmed_onwards;"
-        " DROP TRIGGER audit_is_not_erased; DROP TABLE audit_extent;"
-        " CREATE TRIGGER audit_is_not_erased BEFORE DELETE ON audit"
-        " BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;"
-        " PRAGMA user_version = 1;"
-    )
-    old.close()
-    database, store = opened(tmp_path)
-    assert len(await store.changes("", 100)) == 50
-    assert store.policies()[0].generation == 50
-    await change(store, 51, 51)
-    assert len(await store.changes("", 100)) <= LIMIT.entries
-    assert database.recovered == ""
     database.close()

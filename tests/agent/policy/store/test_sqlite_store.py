@@ -200,16 +200,18 @@ async def test_subscribers_hear_of_every_change(store: PolicyStore) -> None:
 
 
 def test_a_database_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """Of a newer version, or in no directory."""
+    """Of another version, or in no directory."""
     with pytest.raises(StateError, match=r"policy\.db cannot be used"):
         PolicyDatabase.open(tmp_path / "absent")
-    newer = tmp_path / "newer"
-    newer.mkdir()
-    connection = sqlite3.connect(newer / FILE_NAME)
+    other = tmp_path / "other"
+    other.mkdir()
+    connection = sqlite3.connect(other / FILE_NAME)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StateError, match=r"has version 99, this agent supports 2; run a newer agent"):
-        PolicyDatabase.open(newer)
+    with pytest.raises(
+        StateError, match=r"has version 99 and this agent reads version 1 only; move the state"
+    ):
+        PolicyDatabase.open(other)
 
 
 def test_a_stored_policy_that_is_no_longer_valid_stops_the_start(database: PolicyDatabase) -> None:

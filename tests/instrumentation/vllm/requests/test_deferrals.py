@@ -72,8 +72,8 @@ def test_transfer_start(began: list[int], expected: int) -> None:
     deferrals = Deferrals()
     deferrals.begin(OpenDeferral("a", c.DEFERRAL_REASON_REMOTE_KV, 1, Peer("p:1")))
     for each in began:
-        deferrals.transfer_began("a", each)
-    deferrals.transfer_began("nobody", 3)
+        deferrals.on_transfer_began("a", each)
+    deferrals.on_transfer_began("nobody", 3)
     ended = deferrals.end("a", c.DEFERRAL_REASON_REMOTE_KV)
     assert ended is not None
     fields = ended.end_fields(c.DEFERRAL_ENDING_READY)

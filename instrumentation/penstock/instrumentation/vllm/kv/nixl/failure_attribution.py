@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.vllm.messages import Culprit
+from penstock.proto.names import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.instrumentation.vllm.naming import Peer
 
-_SECOND: Final = 1_000_000_000
 
 _NAMED_MAX: Final = 3
 """Peers that an error text names; the rest are counted."""
@@ -146,4 +146,4 @@ def attribute_wait(waited: HandshakeWait) -> FailureAttribution:
 
 
 def _seconds(nanoseconds: int) -> str:
-    return f"{nanoseconds / _SECOND:.1f} s"
+    return f"{nanoseconds / NANOS:.1f} s"
