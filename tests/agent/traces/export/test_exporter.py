@@ -85,7 +85,7 @@ async def test_exemplars_are_told_of_what_was_delivered(book, backend):
 
 async def test_each_call_to_the_backend_is_measured(book, backend):
     """Also those that fail."""
-    seconds = []
+    seconds: list[float] = []
     backend.stop()
     await book.append(prefill_story())
     async with exporting(book, backend.endpoint, observe=seconds.append):
