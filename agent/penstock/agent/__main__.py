@@ -5,6 +5,7 @@ Only the standard library is imported here.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -24,6 +25,8 @@ def agentctl() -> NoReturn:
 
 def _run(program: str, module: str) -> NoReturn:
     """Run the ``main`` of *module*; a package that is not installed is one sentence, whenever it is missed."""
+    # gRPC reads it when it is imported; its errors are sentences of ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import_module(module).main()
     except ModuleNotFoundError as error:

@@ -126,9 +126,7 @@ async def test_large_batches_go_a_few_at_a_time(tmp_path, source, monkeypatch):
 
 async def test_what_the_metrics_have_not_counted_stays(journal, log):
     """Then the log is full, says so and asks for a save; with that it goes on."""
-    with pytest.raises(
-        FullError, match=r"its limit is reached, see --state-limit\); retry later"
-    ) as caught:
+    with pytest.raises(FullError, match=r"its limit is reached, see --state-limit\); retry later") as caught:
         await log.add(400, folded=False)
     assert "journal cannot be written" in str(caught.value)
     async with asyncio.timeout(60):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.errors import AccessError, ContractError
-from penstock.agent.server import LOCAL, Role, abort_with, decode_request
+from penstock.agent.server import LOCAL, Role
+from penstock.agent.server.request_decoding import decode_request
+from penstock.agent.server.status_codes import abort_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

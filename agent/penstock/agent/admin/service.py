@@ -21,7 +21,8 @@ from penstock.agent.admin.calls import (
     status,
 )
 from penstock.agent.errors import ImpossibleError, PenstockError
-from penstock.agent.server import MAX_SEND_BYTES, abort_with
+from penstock.agent.server.grpc_server import MAX_SEND_BYTES
+from penstock.agent.server.status_codes import abort_with
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import admin_pb2_grpc
 

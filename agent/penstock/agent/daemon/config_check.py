@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.agent.errors import ConfigError, FilesError
 from penstock.agent.policy.files import read_files, scan_directory
 from penstock.agent.policy.files.parse import parse_files as check_files
-from penstock.agent.server import Certificates, UnixAddress
+from penstock.agent.server import UnixAddress
+from penstock.agent.server.tls import Certificates
 from penstock.agent.state import find_foreign_link, is_writable_by_others
 from penstock.agent.traces.export.otlp_client import OtlpClient
 

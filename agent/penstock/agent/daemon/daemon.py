@@ -24,10 +24,14 @@ from penstock.agent.errors import StateError
 from penstock.agent.ingest import Admission, ContractViolations, IngestService, LossDetector, SourceAdmission
 from penstock.agent.metrics import AgentMetrics, AggregatorCheckpoint, Exemplars, Gatherer
 from penstock.agent.policy.distribution import PolicyFeed, PolicyFeedService, SampleRatios
-from penstock.agent.server import Certificates, GrpcServer, HttpServer, TcpAddress, raise_file_limit
+from penstock.agent.server import TcpAddress
+from penstock.agent.server.grpc_server import GrpcServer, raise_file_limit
+from penstock.agent.server.http_server import HttpServer
+from penstock.agent.server.tls import Certificates
 from penstock.agent.sources import EngineOwners, Registry
 from penstock.agent.state import StateDirectory
-from penstock.agent.traces.export import ExportStatus, TraceExporter, probe_endpoint
+from penstock.agent.traces.export import ExportStatus, probe_endpoint
+from penstock.agent.traces.export.exporter import TraceExporter
 from penstock.proto import __version__
 from penstock.proto.v1 import admin_pb2_grpc
 

@@ -79,8 +79,6 @@ def _run(context: click.Context, /, **flags: Any) -> None:
         context.obj = flags
         return
     config = _resolve(flags)
-    # gRPC's C core writes its own lines to standard error, between ours; the variable turns them on.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # The daemon's imports take most of a second; --version and a wrong flag need none of them.
     from penstock.agent.daemon.logs import configure_logging  # noqa: PLC0415
     from penstock.agent.daemon.run import run  # noqa: PLC0415
@@ -113,7 +111,6 @@ def _check(context: click.Context, /, **flags: Any) -> int:
 
 @click.pass_context
 def _backup(context: click.Context, /, path: str, **flags: Any) -> None:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from penstock.agent.daemon.backup_command import request_backup  # noqa: PLC0415
 
     config = _merged(context, flags)
@@ -132,7 +129,7 @@ async def _wait_idle(reason: str, http: TcpAddress | None) -> None:
     """Wait for SIGTERM or SIGINT; health and metrics answer 503 with *reason*, if the port is free."""
     # As the daemon's: --version and a wrong flag need none of them.
     import structlog  # noqa: PLC0415
-    from penstock.agent.server import HttpServer  # noqa: PLC0415
+    from penstock.agent.server.http_server import HttpServer  # noqa: PLC0415
 
     log = structlog.get_logger(__name__)
     stop = asyncio.Event()

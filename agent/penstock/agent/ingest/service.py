@@ -17,7 +17,7 @@ from penstock.agent.ingest.source_admission import SourceAdmission
 from penstock.agent.ingest.stream import Ending, SourceStream
 from penstock.agent.journal import journal_errors
 from penstock.agent.model import EngineKey, Source
-from penstock.agent.server import abort_with
+from penstock.agent.server.status_codes import abort_with
 from penstock.proto.v1.ingest_pb2 import DESCRIPTOR, Ack
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from penstock.agent.errors import AccessError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 # What begins an author's name that the agent vouches for.
 TLS_PREFIX = "tls:"
@@ -104,3 +105,18 @@ def parse_allow_list(text: str) -> AllowList:
             raise ValueError(f"expected each name once, and {name!r} is there twice")
         roles[name] = Role[word.upper()]
     return AllowList(roles)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminTls:
+    """The values of ``--admin-tls-*`` and ``--admin-allow``.
+
+    Attributes:
+        client_ca: certificates of who may sign clients' certificates.
+
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path
+    allow: AllowList

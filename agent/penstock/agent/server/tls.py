@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
@@ -11,26 +10,9 @@ import structlog
 from penstock.agent.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from penstock.agent.server.callers import AllowList
+    from penstock.agent.server.callers import AdminTls
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AdminTls:
-    """The values of ``--admin-tls-*`` and ``--admin-allow``.
-
-    Attributes:
-        client_ca: certificates of who may sign clients' certificates.
-
-    """
-
-    cert: Path
-    key: Path
-    client_ca: Path
-    allow: AllowList
 
 
 class Certificates:

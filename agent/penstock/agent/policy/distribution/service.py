@@ -13,7 +13,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from penstock.agent.aio import TokenBucket
 from penstock.agent.errors import ContractError, HeldError, PenstockError
-from penstock.agent.server import abort_with
+from penstock.agent.server.status_codes import abort_with
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
 if TYPE_CHECKING:

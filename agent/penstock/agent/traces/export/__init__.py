@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from penstock.agent.traces.export.backend_probe import probe_endpoint
-from penstock.agent.traces.export.exporter import TraceExporter
 from penstock.agent.traces.export.otlp_config import ExportSettings
 from penstock.agent.traces.export.status import ExportStatus
 
 __all__ = [
     "ExportSettings",
     "ExportStatus",
-    "TraceExporter",
     "probe_endpoint",
 ]
