@@ -119,7 +119,7 @@ class SimulatedEngine:
         settings = Settings(endpoint="unix:///nowhere", labels=dict(self.target.labels))
         self.runtime = Runtime()
         # Without a configuration nothing is sent, and no exporter starts; the client has the settings that it needs.
-        self.runtime.emit_event = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
+        self.runtime.emit_event = lambda *_args, **_kwargs: None
         self.runtime.identify(process="engine-core", key=self.key.engine, model="tiny", vllm_version="0")
         self.client = PolicyClient(
             self.runtime, settings, self.fields, self.clock, lambda *_: self._world.dial(self)
