@@ -2,13 +2,13 @@
 SHELL := /bin/bash
 VENV := $(or $(PENSTOCK_VENV),.venv)
 PYTHON_IN_VENV := $(VENV)/bin/python
-PYTEST := $(PYTHON_IN_VENV) -m pytest $(ARGS)
+PYTEST := $(PYTHON_IN_VENV) -m pytest
 # Tests at a time; those of engines come last, one after the other.
 TOGETHER := -n $(or $(JOBS),2)
 COMPAT := $(or $(PENSTOCK_VENV_COMPAT),.venv-compat)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean setup-compat test-compat test-compat-engine setup-connectors test-connectors
+.PHONY: help setup demo demo-ec demo-eplb test test-fast test-engine test-long test-repeat properties chaos fuzz bench bench-quick profile lint format types proto check-proto check schema prometheus clean setup-compat test-compat test-compat-engine setup-connectors test-connectors
 
 help: ## Show what there is.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,29 +31,33 @@ demo-ec: setup ## Agent, a real encoder and a real language model; transfers tha
 demo-eplb: setup ## Two processes move expert weights through vLLM's balancer; what Penstock says of it.
 	@$(PYTHON_IN_VENV) -m demo.eplb
 
-test: setup prometheus ## The whole test suite (ARGS="-k name" for a part, JOBS=0 one after the other).
-	@$(PYTEST) $(TOGETHER)
+test: setup prometheus ## The test suite (ARGS="tests/agent/journal" or ARGS="-k name" for a part, JOBS=0 one after the other).
+	@$(PYTEST) $(TOGETHER) -m "not long" $(ARGS)
 
 test-fast: setup prometheus ## The same without engines.
-	@$(PYTEST) $(TOGETHER) -m "not engine"
+	@$(PYTEST) $(TOGETHER) -m "not long and not engine" $(ARGS)
 
-test-engine: setup ## Only the tests that start vLLM.
-	@$(PYTEST) -m engine
+test-engine: setup ## The same, only the tests that start vLLM.
+	@$(PYTEST) -m "engine and not long" $(ARGS)
 
-test-compat: setup-compat ## The hooks on vLLM 0.33, without engines.
+test-long: setup prometheus ## The exhaustive variants that `make test` leaves out, engines included, and all examples of properties.
+	@$(PYTEST) $(TOGETHER) -m "long or hypothesis" --hypothesis-profile=long $(ARGS)
+
+test-repeat: setup prometheus ## `make test` N=10 times beside a busy loop; ends at the first failure.
+	@scripts/test-repeat.sh $(or $(N),10) Xcompat: setup-compat ## The hooks on vLLM 0.33, without engines.
 	@$(COMPAT)/bin/python -m pytest $(TOGETHER) $(ARGS) tests/instrumentation/vllm
 
 test-compat-engine: setup-compat ## Engines of vLLM 0.33 on the kernels of 0.32 (ARGS="-k name" for a part; an hour in all).
 	@$(COMPAT)/bin/python -m pytest $(ARGS) tests/e2e
 
 test-connectors: setup-connectors ## Mooncake over TCP, its store, and LMCache on the CPU; skipped in the others without setup-connectors.
-	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py
+	@$(PYTEST) tests/e2e/test_connector_mooncake.py tests/e2e/test_connector_mooncake_store.py tests/e2e/test_connector_lmcache.py $(ARGS)
 
 properties: setup ## What `make test` tries on the same examples each time (Hypothesis), on fresh ones, and more of them.
-	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh
+	@$(PYTEST) $(TOGETHER) -m hypothesis --hypothesis-profile=fresh $(ARGS)
 
 chaos: setup ## The fault suite at full length, 500 damaged states, and 200 random kills under traffic (KILLS=n, SEED=n repeats a run).
-	@FAULTS=long $(PYTEST) tests/faults tests/agent/traces/test_numbers.py
+	@FAULTS=long $(PYTEST) tests/faults tests/agent/traces/test_numbers.py $(ARGS)
 	@$(PYTHON_IN_VENV) -m tests.faults.damage --cases 500 $(if $(SEED),--seed $(SEED))
 	@$(PYTHON_IN_VENV) -m tests.faults.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 

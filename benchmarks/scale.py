@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from penstock.agent.journal.schema import FILE
-from penstock.instrumentation.telemetry.batcher import SOON
+from penstock.instrumentation.telemetry.batcher import URGENT_DELAY
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1.common_pb2 import ROLE_DECODE
 from penstock.proto.v1.ingest_pb2 import Ack, Batch, Hello
@@ -150,7 +150,7 @@ class Sender:
     async def trickle(self, per_second: float, until: float) -> int:
         """Emit events at a steady rate, sent as the exporter does; returns how many were acknowledged."""
         sent, snapshot_at = 0, time.monotonic() + random.random()
-        await asyncio.sleep(random.random() * SOON)
+        await asyncio.sleep(random.random() * URGENT_DELAY)
         start = time.monotonic()
         while (now := time.monotonic()) < until:
             if now >= snapshot_at:
@@ -160,7 +160,7 @@ class Sender:
             if due:
                 await self._publish(Batch(events=[self._event() for _ in range(due)]))
                 sent += due
-            await asyncio.sleep(max(SOON, 1 / per_second if not due else 0))
+            await asyncio.sleep(max(URGENT_DELAY, 1 / per_second if not due else 0))
         return sent
 
     async def flood(self, until: float, mix: str = "samples") -> int:

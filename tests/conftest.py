@@ -1,23 +1,36 @@
-"""How the suite is shared out when several tests run at a time (``pytest -n``, xdist): by file, and all engines to one worker."""
+"""How the suite is shared out when several tests run at a time (``pytest -n``, xdist): by file, and all engines to one worker.
+
+A failing test's report ends with the files to look at.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import where_to_look
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 # The same examples in every run: who changes one thing does not land on a rare example of another (fresh ones: ``make
 # properties``). How fast they are is for benchmarks to say.
 settings.register_profile(
-    "fixed", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=50,
 )
+settings.register_profile("long", settings.get_profile("fixed"), max_examples=100)
 settings.register_profile("fresh", settings.get_profile("fixed"), derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
@@ -28,6 +41,8 @@ _ENGINES = "tests/e2e/"
 _LONG = "tests/faults/"
 _FAREWELL_SECONDS = 60
 
+_BEGUN = pytest.StashKey[float]()
+
 _workers: list[Any] = []
 """Of the process that shares the tests out; empty in a worker, and where there are none."""
 
@@ -35,6 +50,9 @@ _workers: list[Any] = []
 def pytest_configure() -> None:
     """Let a run that is told to end stop its engines and agents first, as after Ctrl-C."""
     signal.signal(signal.SIGTERM, _end)
+    # A shell lets what it starts in the background ignore SIGINT, and all that this starts would inherit it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end(number: int, _frame: object) -> None:
@@ -84,3 +102,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Callable[..., None])
 
     config.option.loadscopereorder = False
     return Scheduler(config, log)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note when a test began: what was written before is not about it."""
+    item.stash[_BEGUN] = time.time()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let the report of a failing test end with the files to look at; logs are copied, as they go with their servers."""
+    report = yield
+    if report.failed:
+        with contextlib.suppress(OSError, ValueError):
+            report.sections.append(("Where to look", _where_to_look(item)))
+    return report
+
+
+def _where_to_look(item: pytest.Item) -> str:
+    path, line, _ = item.location
+    about = where_to_look.places(item.path)
+    lines = [f"test     {path}:{(line or 0) + 1}", *(f"about    {place}" for place in about)]
+    factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]
+    logs = where_to_look.logs(item.stash.get(_BEGUN, 0.0), factory.getbasetemp())
+    if logs:
+        kept = where_to_look.keep(item.nodeid, logs)
+        lines += [f"log      {each.relative_to(Path.cwd())}" for each in sorted(kept.iterdir())]
+    return "\n".join(lines)

@@ -114,15 +114,17 @@ OPEN = frozenset(
 # OpenTelemetry's SDK. It is imported by its module, never by a face.
 DOORS = frozenset(
     {
-        "penstock.agent.ctl.render.output", "penstock.agent.ctl.top.command", "penstock.agent.parsing.yaml_documents",
+        "penstock.agent.ctl.render.events", "penstock.agent.ctl.render.field_diff", "penstock.agent.ctl.render.json_values",
+        "penstock.agent.ctl.render.order_rows", "penstock.agent.ctl.render.output", "penstock.agent.ctl.render.rows",
+        "penstock.agent.ctl.render.span_tree", "penstock.agent.ctl.top.command", "penstock.agent.parsing.yaml_documents",
         "penstock.agent.policy.files.file_source", "penstock.agent.policy.files.parse", "penstock.agent.server.certificates",
         "penstock.agent.traces.export.otlp_client", "penstock.agent.traces.spans.sdk_spans",
         "penstock.instrumentation.policy.client", "penstock.instrumentation.telemetry.exporter",
         "penstock.instrumentation.transport.grpc_stream", "penstock.instrumentation.transport.hello",
         "penstock.instrumentation.vllm.zmq_ec.consumer.scheduler", "penstock.instrumentation.vllm.zmq_ec.consumer.worker",
         "penstock.instrumentation.vllm.zmq_ec.memory.host_memory", "penstock.instrumentation.vllm.zmq_ec.memory.shared_region",
-        "penstock.instrumentation.vllm.zmq_ec.producer.worker", "penstock.instrumentation.vllm.zmq_ec.wire.keepalive",
-        "penstock.instrumentation.vllm.zmq_ec.wire.message_bound",
+        "penstock.instrumentation.vllm.zmq_ec.producer.worker", "penstock.instrumentation.vllm.zmq_ec.wire.curve",
+        "penstock.instrumentation.vllm.zmq_ec.wire.keepalive", "penstock.instrumentation.vllm.zmq_ec.wire.monitor",
     }
 )  # fmt: skip
 

@@ -199,13 +199,13 @@ def _unit() -> int:
 def _ways() -> Iterator[tuple[Way, Way]]:
     from penstock.instrumentation.core.settings import Settings
     from penstock.instrumentation.runtime import Runtime
-    from penstock.instrumentation.telemetry.batcher import ROUND
+    from penstock.instrumentation.telemetry.batcher import ROUTINE_DELAY
 
     with running_agent(["--log-level=warning"]) as agent, running_peer() as peer:
         runtime = Runtime()
         runtime.configure(Settings(endpoint=agent.listen))
         runtime.identify(process="engine-core", key="0", role="decode", model="tiny")
-        traces = provider(grpc_exporter(peer), queue=1 << 16, batch=BATCH, delay=ROUND)
+        traces = provider(grpc_exporter(peer), queue=1 << 16, batch=BATCH, delay=ROUTINE_DELAY)
         tracer = traces.get_tracer("benchmark")
 
         def emit(number: int) -> None:
@@ -228,6 +228,6 @@ def _ways() -> Iterator[tuple[Way, Way]]:
 
 
 def _must_have_kept_all(runtime: Runtime) -> None:
-    lost = runtime.emitter.drops.look()
+    lost = runtime.emitter.drops.snapshot()
     if lost:
         raise RuntimeError(f"Entries were given up, so the comparison is not one: {lost}")

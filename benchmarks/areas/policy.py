@@ -29,7 +29,7 @@ from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.policy.applier import PolicyApplier
 from penstock.instrumentation.policy.client import METHOD, PolicyClient
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.transport.hello import engine_key, labels
+from penstock.instrumentation.transport.hello import engine_key, selector_labels
 from penstock.proto import SCHEMA_VERSION
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.admin_pb2_grpc import AdminStub
@@ -76,31 +76,37 @@ def _engine(endpoint: str, index: int) -> tuple[Runtime, Settings]:
     return runtime, Settings(endpoint=endpoint, server=f"s{index}")
 
 
+def _applier(runtime: Runtime) -> PolicyApplier:
+    return PolicyApplier(runtime.session, runtime.policy, runtime.emit_event, _FIELDS, faults_allowed=False)
+
+
 def simulated(endpoint: str, peer: str, first: int, count: int) -> None:
     """Run *count* engines on one loop until stdin closes."""
 
     async def all_of_them() -> None:
-        await asyncio.gather(_echo(peer, count), *(_desk(endpoint, first + index) for index in range(count)))
+        await asyncio.gather(
+            _echo(peer, count), *(_policy_applier(endpoint, first + index) for index in range(count))
+        )
 
     threading.Thread(target=asyncio.run, args=(all_of_them(),), daemon=True).start()
     sys.stdin.read()
 
 
-async def _desk(endpoint: str, index: int) -> None:
+async def _policy_applier(endpoint: str, index: int) -> None:
     runtime, settings = _engine(endpoint, index)
-    desk = PolicyApplier(runtime, _FIELDS, faults_allowed=False)
+    applier = _applier(runtime)
     subscribe = Subscribe(
         schema_version=SCHEMA_VERSION,
-        epoch=runtime.epoch,
+        epoch=runtime.session.epoch,
         key=engine_key(runtime.identity, settings),
-        labels=labels(runtime.identity, settings),
-        supported_fields=desk.sections,
+        labels=selector_labels(runtime.identity, settings),
+        supported_fields=applier.sections,
     )
     async with grpc.aio.insecure_channel(endpoint, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         call: Any = channel.stream_stream(METHOD)()
         await call.write(Report(subscribe=subscribe).SerializeToString())
         while (body := await call.read()) is not grpc.aio.EOF:
-            for report in (desk.take(Push.FromString(body)), desk.tick()):
+            for report in (applier.apply(Push.FromString(body)), applier.tick()):
                 if report is not None:
                     await call.write(report.SerializeToString())
 
@@ -111,7 +117,7 @@ def whole(endpoint: str, peer: str, first: int, count: int) -> None:
     for index in range(first, first + count):
         runtime, settings = _engine(endpoint, index)
         runtime.configure(settings)
-        client = PolicyClient(runtime, settings, _FIELDS)
+        client = PolicyClient(runtime.session, _applier(runtime), settings)
         client.start()
         clients.append(client)
     threading.Thread(target=asyncio.run, args=(_echo(peer, count),), daemon=True).start()

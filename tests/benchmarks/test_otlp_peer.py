@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from penstock.instrumentation.telemetry.batcher import ROUND
+from penstock.instrumentation.telemetry.batcher import ROUTINE_DELAY
 
 from benchmarks.load.otlp_load import load
 from benchmarks.load.otlp_peer import running_peer
@@ -18,7 +18,9 @@ from benchmarks.load.otlp_peer import running_peer
 def test_every_span_is_taken_and_what_is_kept_is_on_disk(keeps):
     """From several sources; a call's body is in the database when it has been answered."""
     with running_peer(keeps=keeps) as peer:
-        found = asyncio.run(load(peer, sources=3, rate=300, seconds=2.5 * ROUND, warm_up=1.5 * ROUND))
+        found = asyncio.run(
+            load(peer, sources=3, rate=300, seconds=2.5 * ROUTINE_DELAY, warm_up=1.5 * ROUTINE_DELAY)
+        )
         used = peer.used()
         assert found.answers
         assert min(found.answers) > 0

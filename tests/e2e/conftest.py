@@ -1,13 +1,21 @@
-"""One set of servers at a time: whoever asks for the same variant shares it, and the last set ends with this directory."""
+"""One set of servers at a time, shared by the tests of all files that name the same variant; they reset it, none restarts it.
+
+Servers are forks of one process that has imported vLLM (``tests/support/forks``). Those of the variant
+``cpu`` are not: they start as ``vllm serve`` does on a CPU, an interpreter for each of their processes.
+"""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from demo.common.processes import Child
 from tests.support.agent.derived import Told
+from tests.support.engine.forked_child import ForkedChild
+from tests.support.engine.pairs import CPU_DEFAULTS
 from tests.support.engine.stacks import variant_stack
 from tests.support.kv.bench import Bench
 from tests.support.kv.peers import Spare
@@ -35,16 +43,30 @@ def _set_of_servers(item: pytest.Item) -> str:
     return variant.name if variant else ""
 
 
+@pytest.fixture(scope="package", autouse=True)
+def _forked_servers() -> Iterator[None]:
+    """Start servers, and the ranks of the expert balancer, as forks of a process that has imported vLLM."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("demo.servers", "demo.eplb.__main__"):
+            patch.setattr(f"{module}.Child", ForkedChild)
+        yield
+    ForkedChild.end_servers()
+
+
 @pytest.fixture(scope="package")
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Agent, backend and two servers in the variant that the test is parametrised with."""
     variant = request.param
     logs = tmp_path_factory.mktemp(f"engines-{variant.name}")
     with pytest.MonkeyPatch.context() as patch:
-        # The agent under test exports to the backend beside it, whoever runs the tests.
+        # The agent under test exports to the backend beside it, whatever runs the tests.
         for variable in ("OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED", "OTEL_EXPORTER_OTLP_PROTOCOL"):
             patch.delenv(variable, raising=False)
-        with variant_stack(variant, logs=logs) as running:
+        with ExitStack() as parts:
+            with pytest.MonkeyPatch.context() as start:
+                if variant is CPU_DEFAULTS:
+                    start.setattr("demo.servers.Child", Child)
+                running = parts.enter_context(variant_stack(variant, logs=logs))
             yield running
             # Whatever the tests did to it, what its agent says adds up.
             Told.of_journal(running.agent.directory / "state" / "journal.db").check()

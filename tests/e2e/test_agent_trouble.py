@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 _BURST = 6
-_KILLS = 3
+_ROUNDS = [0, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 2))]
 
 
 def _burst(stack: Stack) -> list[str]:
@@ -90,7 +90,7 @@ def test_an_agent_that_goes_and_comes_back_counts_all_of_it(stack: Stack) -> Non
     _count_reaches(stack, transfers + _BURST, closed + _BURST)
 
 
-@pytest.mark.parametrize("round_", range(_KILLS))
+@pytest.mark.parametrize("round_", _ROUNDS)
 def test_kill_9_amid_traffic_counts_everything_exactly_once(stack: Stack, round_: int) -> None:
     """The agent is killed while requests run and comes back: no transfer is lost or doubled."""
     transfers, closed = _transfers(stack), _closed(stack)

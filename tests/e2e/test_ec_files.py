@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.parametrize("served", [CPU_DEFAULTS, UNI], indirect=True, ids=["cpu", "uni"]),
+    pytest.mark.parametrize(
+        "served", [CPU_DEFAULTS, pytest.param(UNI, marks=pytest.mark.long)], indirect=True, ids=["cpu", "uni"]
+    ),
 ]
 
 
@@ -171,6 +173,7 @@ def test_auto_goes_by_the_number_of_items(ec: FileBench) -> None:
     assert "at most 0" in ec.outcome(many).reason
 
 
+@pytest.mark.long
 def test_random_damage(ec: FileBench) -> None:
     """A few rounds of the soak: whatever happens to which file, the tokens are right."""
     soak = FileSoak(ec, seed=7)

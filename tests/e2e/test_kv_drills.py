@@ -34,8 +34,8 @@ def _good(kv: Bench) -> Prefilled:
 @pytest.mark.parametrize(
     ("mode", "number"),
     [
-        ("handshake", c.FAILURE_MODE_HANDSHAKE),
-        ("setup", c.FAILURE_MODE_SETUP),
+        pytest.param("handshake", c.FAILURE_MODE_HANDSHAKE, marks=pytest.mark.long),
+        pytest.param("setup", c.FAILURE_MODE_SETUP, marks=pytest.mark.long),
         ("transfer", c.FAILURE_MODE_TRANSFER),
         ("exception", c.FAILURE_MODE_EXCEPTION),
     ],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.faults.oracle import Book, Oracle, read_book
 from tests.support.agent.agent import AgentProcess, short_directory, wait_until
+from tests.support.agent.forked_agent import launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,10 +34,7 @@ class FaultyAgent(AgentProcess):
         """Start it and do not wait."""
         environment = {**self._env, "FAULT": self.fault}
         self.fault = ""
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command(), env=environment, stdin=subprocess.DEVNULL, stderr=log, cwd=_ROOT
-            )
+        self.process = launch(self.command(), env=environment, log=self._log)
 
     def start(self) -> FaultyAgent:
         """Start it and wait until it is ready, unless it is about to die."""

@@ -6,8 +6,8 @@ import os
 
 LONG = os.environ.get("FAULTS") == "long"
 
-RECONNECTS = 10_000 if LONG else 500
-LABEL_VALUES = 1_000_000 if LONG else 100_000
+RECONNECTS = 10_000 if LONG else 200
+LABEL_VALUES = 1_000_000 if LONG else 30_000
 # Seconds for which an agent stands still: longer than any side waits for an answer.
 STANDSTILL = 60.0 if LONG else 6.0
 KILLS = 60 if LONG else 20

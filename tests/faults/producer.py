@@ -75,7 +75,7 @@ def keep(ledger: Ledger) -> type[Outbox]:
             answer = super().acknowledge(watermark)
             if head is not None and answer is Watermark.GOOD and head[0] <= watermark:
                 seq, batch = head
-                ledger.write(acknowledged=held(batch.body), epoch=runtime.epoch, seq=seq)
+                ledger.write(acknowledged=held(batch.body), epoch=runtime.session.epoch, seq=seq)
             return answer
 
     return KeptOutbox

@@ -14,10 +14,10 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from penstock.agent.admin.calls import events, requests
 from penstock.agent.admin.calls.engines import list_engines
 from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.peers import COUNTED, last_failures, peer_summaries
+from penstock.agent.admin.support.peers import PEER_METRICS, last_failures, peer_summaries
 from penstock.agent.admin.support.targets import selection_of
 from penstock.agent.ctl.commands import describe, get_requests
-from penstock.agent.ctl.diagnosis.agent_checks import examine
+from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.render import output, rows
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.agent.ctl.top.view import AgentState as TopSample
@@ -106,7 +106,9 @@ class Answers:
         )
         engines = finished(list_engines(context, admin.ListEnginesRequest()))  # type: ignore[arg-type]
         peers = admin.ListPeersResponse(
-            peers=peer_summaries(fold.engines(COUNTED), registry.engines(), last_failures(self._reader), {})
+            peers=peer_summaries(
+                fold.engines(PEER_METRICS), registry.engines(), last_failures(self._reader), {}
+            )
         )
         deferred = deferred_requests(self._reader, registry.sources(), "", 0, 100)
         shown(engines, rows.engines(engines.engines, self._now))
@@ -114,7 +116,7 @@ class Answers:
         shown(deferred, get_requests.rows(deferred.requests, self._now))
         status = admin.AgentStatus()
         status.now.FromNanoseconds(int(self._now * 1e9))
-        examine(status, engines.engines, self._now)
+        check_agent(status, engines.engines, self._now)
         for engine in engines.engines:
             list(describe.description(engine, admin.EffectivePolicy(), list(peers.peers), self._now))
         history = History()

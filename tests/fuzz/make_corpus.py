@@ -16,7 +16,7 @@ from penstock.instrumentation.core.identity import Identity
 from penstock.instrumentation.core.settings import Settings
 from penstock.instrumentation.telemetry.encoder import frame, seal
 from penstock.instrumentation.telemetry.outbox import Sealed
-from penstock.instrumentation.transport.hello import hello
+from penstock.instrumentation.transport.hello import build_hello
 from penstock.proto.v1.events_pb2 import Event
 from penstock.proto.v1.ingest_pb2 import Batch, Goodbye
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -57,7 +57,7 @@ def corpus() -> dict[str, bytes]:
     """Return all messages by the name of their file."""
     identity = Identity(process="engine-core", engine="0", role="decode", model="tiny", vllm_version="0.32.0")
     settings = Settings(endpoint="127.0.0.1:4320", labels={"role": "decode"})
-    greeting = hello(identity, settings, TIME, bytes(range(16)))
+    greeting = build_hello(identity, settings, TIME, bytes(range(16)))
     greeting.pid = 1
     messages = {
         "hello": Batch(epoch=EPOCH, hello=greeting).SerializeToString(deterministic=True),

@@ -20,7 +20,7 @@ import os, sys, threading, time
 from penstock.instrumentation.runtime import Runtime, runtime
 from penstock.instrumentation.core.settings import Settings
 
-Runtime.stop.__defaults__ = (60.0,)  # also where nobody gives a deadline: a busy machine needs more than a second
+Runtime.stop.__defaults__ = (60.0,)  # also without a given deadline: a busy machine needs more than a second
 runtime.configure(Settings(endpoint=sys.argv[1]))
 runtime.identify(process="engine-core", key="0", model="tiny")
 
@@ -191,7 +191,7 @@ def test_child_of_multiprocessing_says_goodbye(agent: FakeAgent) -> None:
 
 
 def test_fork_without_penstock_costs_nothing() -> None:
-    """In a process that has emitted nothing a fork waits for nobody and imports nothing."""
+    """In a process that has emitted nothing a fork does not wait and imports nothing."""
     script = """
     runtime.configure(None)
     reap(child(lambda: None))

@@ -47,7 +47,7 @@ def test_exporter_is_started_later(
     starved.append("penstock-exporter")
     for number in range(START_AGAIN):
         emit_failure(runtime, f"r-{number}")
-    assert guard.counts.take() == {("runtime.start", "RuntimeError"): 1}
+    assert guard.counts.drain() == {("runtime.start", "RuntimeError"): 1}
     starved.clear()
     emit_failure(runtime, "one more")
     emit_failure(runtime, "and one")
@@ -60,5 +60,5 @@ def test_stream_without_a_reader_leaves_no_thread(starved: list[str], directory:
     before = set(threading.enumerate())
     starved.append("penstock-reader")
     with pytest.raises(RuntimeError, match="thread"):
-        Stream(f"unix://{directory}/nobody.sock", METHOD, Ack.FromString, queue.SimpleQueue())
+        Stream(f"unix://{directory}/missing.sock", METHOD, Ack.FromString, queue.SimpleQueue())
     wait_until(lambda: set(threading.enumerate()) <= before, "no thread waits for requests")

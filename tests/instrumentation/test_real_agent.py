@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.policy.client import PolicyClient
 from penstock.instrumentation.resilience.policy import NO_POLICY, Action
 from penstock.instrumentation.runtime import Runtime
 from penstock.proto.v1 import admin_pb2, admin_pb2_grpc
@@ -20,6 +19,7 @@ from penstock.proto.v1 import admin_pb2, admin_pb2_grpc
 from tests.support.agent.agent import AgentProcess, running_agent, wait_until
 from tests.support.agent.entries import acknowledged, emit_failure, emit_transfer
 from tests.support.engine.held_step import hold_step
+from tests.support.policy.clients import make_client
 from tests.support.seconds import SecondsClock
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _strike(agent: AgentProcess, sig: int) -> None:
 def test_expiry_needs_no_agent(real: AgentProcess, engine: Runtime, admin: Any, sig: int) -> None:
     """A policy for a time ends by the engine's own clock with the agent gone; the agent hears of it when it is back."""
     clock = SecondsClock()
-    client = PolicyClient(engine, engine.settings, FIELDS, clock)
+    client = make_client(engine, engine.settings, FIELDS, clock)
     engine._policy_client = client
     client.start()
     wait_until(lambda: client._heard, "the first push")
@@ -189,10 +189,10 @@ def test_expiry_needs_no_agent(real: AgentProcess, engine: Runtime, admin: Any, 
     assert in_force
     _strike(real, sig)
     clock.now += 3_000
-    client.ring()
+    client.wake()
     assert engine.policy.current.hash == in_force
     clock.now += 700
-    client.ring()
+    client.wake()
     wait_until(lambda: engine.policy.current == NO_POLICY, "vLLM's own configuration")
     if sig == signal.SIGKILL:
         real.start()

@@ -15,6 +15,7 @@ from penstock.agent.errors import ConflictError, ManifestError, NotFoundError
 from penstock.agent.model import EngineKey
 from penstock.instrumentation.resilience.policy import NO_POLICY, Policy
 
+from tests.support.examples import examples
 from tests.support.policy.orders import quarantine_order
 from tests.support.policy.policies import action, manifest
 from tests.support.policy.world import Link, SimulatedEngine, World
@@ -162,7 +163,7 @@ class ConvergenceMachine(RuleBasedStateMachine):
             self.world.pump_all()
 
     def _queues(self) -> list[tuple[Link, list[Any]]]:
-        """Return the queues in which something waits for somebody."""
+        """Return the queues that are not empty."""
         links = self.world.links
         found = [(link, link.down) for link in links if link.down]
         return found + [(link, link.up) for link in links if link.up and link.at_agent and self.world.up]
@@ -250,10 +251,10 @@ class ConvergenceMachine(RuleBasedStateMachine):
             current = engine.runtime.policy.current
             assert current.hash in self.world.admitted[engine.key]
             assert current == self.seen.setdefault(current.hash, current)
-            if engine.client._desk.paused:
+            if engine.client._applier.paused:
                 assert current == NO_POLICY
                 assert engine.runtime.paused
-            assert engine.client._desk.due_in() > 0
+            assert engine.client._applier.due_in() > 0
 
     @invariant()
     def nothing_counts_as_in_force_before_the_engine_has_it(self) -> None:
@@ -288,16 +289,16 @@ class ConvergenceMachine(RuleBasedStateMachine):
             self._has_settled(engine)
 
     def _has_settled(self, engine: SimulatedEngine) -> None:
-        feed, desk = self.world.feed, engine.client._desk
+        feed, applier = self.world.feed, engine.client._applier
         subscriber = feed.subscriber(engine.key)
         assert subscriber is not None
         assert subscriber.connected
         assert subscriber.settled
         assert subscriber.answer is not None
         paused = self.world.pauses.is_paused(engine.key)
-        assert engine.runtime.paused == desk.paused == paused
-        directives = engine.runtime.policy.directives
-        assert [order.id for order in directives.orders] == (
+        assert engine.runtime.paused == applier.paused == paused
+        orders = engine.runtime.policy.orders
+        assert [order.id for order in orders.quarantines] == (
             [] if paused else list(subscriber.wanted.quarantines)
         )
         if subscriber.answer.error:
@@ -307,11 +308,14 @@ class ConvergenceMachine(RuleBasedStateMachine):
         assert subscriber.in_force is not (paused and subscriber.wanted.anything)
         assert subscriber.hash_in_force == engine.runtime.policy.current.hash
         wanted = feed.wanted(engine.key)
-        assert desk.hash == wanted
+        assert applier.hash == wanted
         assert engine.runtime.policy.current.hash == ("" if paused else wanted)
 
 
 ConvergenceMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(80),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 TestConvergence = ConvergenceMachine.TestCase

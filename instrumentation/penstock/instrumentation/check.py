@@ -1,4 +1,4 @@
-"""``python -m penstock.instrumentation.check``: what Penstock would show of the vLLM that is installed here, without an engine.
+"""``python -m penstock.instrumentation.check``: which hooks fit the installed vLLM, without an engine.
 
 Exit codes: 0 for all is well, 1 where a hook does not fit or vLLM would not load the plugin, 2 where vLLM cannot be imported.
 """
@@ -15,17 +15,17 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING
 
 from penstock.instrumentation.core import settings
-from penstock.instrumentation.hooks import GROUP, Report, as_json, as_text, surroundings
+from penstock.instrumentation.hooks import PLUGIN_GROUP, Report, check_environment, format_json, format_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def look(environ: Mapping[str, str]) -> Report:
-    """Look at the vLLM that is installed; nothing is changed in it.
+def build_report(environ: Mapping[str, str]) -> Report:
+    """Compare the hooks with the installed vLLM; changes nothing in it.
 
     Raises:
-        ImportError: there is none, or it cannot be imported.
+        ImportError: vLLM is not installed, or cannot be imported.
 
     """
     vllm = importlib.import_module("vllm")
@@ -33,7 +33,7 @@ def look(environ: Mapping[str, str]) -> Report:
     try:
         parsed = settings.parse(environ)
     except settings.SettingsError:
-        parsed = None  # told by surroundings()
+        parsed = None  # reported by check_environment()
     return Report(
         {
             "vLLM": str(vllm.__version__),
@@ -42,7 +42,7 @@ def look(environ: Mapping[str, str]) -> Report:
             "penstock": _version("penstock"),
         },
         survey(parsed.hooks_disabled if parsed is not None else ()),
-        surroundings(environ, [each.name for each in entry_points(group=GROUP)]),
+        check_environment(environ, [each.name for each in entry_points(group=PLUGIN_GROUP)]),
     )
 
 
@@ -54,7 +54,7 @@ def _version(distribution: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look, print, and return the exit code."""
+    """Print the report and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m penstock.instrumentation.check",
         description="Which of Penstock's hooks fit the vLLM that is installed here? Starts no engine and changes nothing.",
@@ -62,16 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="the answer for programs")
     options = parser.parse_args(arguments)
-    # vLLM talks on both streams when it is imported; what is asked here is not its business.
+    # vLLM logs when it is imported.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            report = look(os.environ)
+            report = build_report(os.environ)
     except ImportError as error:
         sys.stderr.write(f"vLLM cannot be imported here: {error}; run this with the Python that runs vLLM\n")
         return 2
-    sys.stdout.write((as_json if options.json else as_text)(report) + "\n")
+    sys.stdout.write((format_json if options.json else format_text)(report) + "\n")
     return 1 if report.wrong else 0
 
 

@@ -15,17 +15,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core import (
-    PRECEDENCE,
-    Identity,
-    guard,
-    new_epoch,
-    new_secret,
-    wait_for_grpc_to_end,
-)
+from penstock.instrumentation.core import Identity, Session, guard, wait_for_grpc_to_end
 from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.policy import ActivePolicy
-from penstock.instrumentation.telemetry import CAPACITY, Emitter, Snapshots
+from penstock.instrumentation.policy import ActivePolicy, PolicyApplier
+from penstock.instrumentation.telemetry import QUEUE_CAPACITY, Emitter, Snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,57 +37,64 @@ STOP_DEADLINE: Final = 1.0
 """Seconds that the end of the process may wait for the last batches."""
 
 LAST_WORDS_SECONDS: Final = 0.5
-"""How long an exception that ends the engine waits until the agent knows of it; not at all without an agent."""
+"""Seconds for which an exception that ends the engine waits for the agent's acknowledgement; 0 without an agent."""
 
 FORK_DEADLINE: Final = 2.0
-"""Seconds that a fork may wait for our threads to close what they hold (about 10 ms is usual)."""
+"""Seconds that a fork may wait for our threads to close their streams (about 10 ms is usual)."""
 
 
 class Runtime:
-    """What a hook needs. No method raises for a reason outside its caller, none waits.
+    """What a hook needs, and the owner of the two threads. No method raises for a reason outside its caller.
+
+    Methods may be called from any thread. Only :meth:`stop`, :meth:`flush` and :meth:`before_fork` wait, within
+    a deadline.
 
     Attributes:
-        settings: the environment, or None where Penstock is off.
-        active: whether hooks do anything; False while paused, stopped or off. Look at it on every call.
-        snapshots: who contributes to the snapshot of once a second.
+        active: whether hooks do anything; False while paused, stopped or off. Read it on every call.
+        session: the state that the runtime shares with its threads.
+        snapshots: the providers of the snapshot of each second.
         policy: the policy in force.
-        epoch: identity of this life of the process.
-        secret: what both streams of this process show to the agent.
-        born_ns: wall clock of its beginning.
+        emitter: the queues of entries.
 
     """
 
     def __init__(self) -> None:
-        self.settings: Settings | None = None
         self.active = False
+        self.session = Session(self._set_active)
         self.snapshots = Snapshots()
         self.policy = ActivePolicy()
-        self.epoch = new_epoch()
-        self.secret = new_secret()
-        self.born_ns = time.time_ns()
-        self.identity = Identity()
-        self.emitter = Emitter(self._ring)
+        self.emitter = Emitter(self._wake)
         self.emit_event = self.emitter.emit_event
         self.emit_transfer = self.emitter.emit_transfer
         self.emit_probe = self.emitter.emit_probe
         self._lock = threading.RLock()
-        self._paused_by: frozenset[str] = frozenset()
         self._exporter: Exporter | None = None
         self._policy_client: PolicyClient | None = None
-        self._stopped = False
         self._exit_registered = False
         self._fork_lock = threading.RLock()
         self._forks_clean = False
         self._grpc_stays = False
-        self._grpc_forbidden = False
         # Objects of a parent's grpc: their destructors would talk to threads that this process does not have.
         self._inherited: list[object] = []
 
+    @property
+    def settings(self) -> Settings | None:
+        """The environment; None where Penstock is off."""
+        return self.session.settings
+
+    @property
+    def identity(self) -> Identity:
+        """Of this process; empty until :meth:`identify` is called."""
+        return self.session.identity
+
+    @property
+    def paused(self) -> bool:
+        """Whether the kill switch holds."""
+        return self.session.paused
+
     def configure(self, settings: Settings | None) -> None:
         """Switch Penstock on with *settings*, or off with None."""
-        self.settings = settings
-        self._stopped = False
-        self._update_active()
+        self.session.configure(settings)
 
     def identify(
         self,
@@ -119,27 +119,23 @@ class Runtime:
             rank: of the worker.
 
         """
-        with self._lock:
-            if PRECEDENCE.get(process, 0) < PRECEDENCE.get(self.identity.process, 0):
-                return
-            given = self.settings.labels.get("role", "") if self.settings else ""
-            self.identity = Identity(
-                process=process,
-                engine=key,
-                rank=rank,
-                role=given or role,
-                role_guessed=not given and bool(role),
-                model=model,
-                vllm_version=vllm_version,
-            )
-            services = self._services()
-        for service in services:
-            service.ring()
+        found = Identity(
+            process=process,
+            engine=key,
+            rank=rank,
+            role=role,
+            role_guessed=bool(role),
+            model=model,
+            vllm_version=vllm_version,
+        )
+        if self.session.identify(found):
+            for thread in self._threads():
+                thread.wake()
 
     def start(self) -> None:
         """Start the exporter now, so that an idle engine shows too. Call it when no fork follows."""
         with guard("runtime.start"):
-            self._ring()
+            self._wake()
 
     def start_policy(self, fields: Iterable[str]) -> None:
         """Start the policy client (EngineCore only).
@@ -150,40 +146,33 @@ class Runtime:
 
         """
         with guard("runtime.start_policy"):
-            self._ring()
+            self._wake()
             with self._lock:
-                if self.settings is None or self._off() or self._policy_client is not None:
+                settings = self.session.settings
+                if settings is None or self.session.off or self._policy_client is not None:
                     return
-                from penstock.instrumentation.policy.client import PolicyClient  # noqa: PLC0415  (grpc)
+                from penstock.instrumentation.policy.client import PolicyClient  # noqa: PLC0415  (EngineCore only)
 
-                client = PolicyClient(self, self.settings, frozenset(fields))
+                applier = PolicyApplier(
+                    self.session,
+                    self.policy,
+                    self.emit_event,
+                    fields,
+                    faults_allowed=settings.allow_faults,
+                )
+                client = PolicyClient(self.session, applier, settings)
                 client.start()
                 self._policy_client = client
                 self.snapshots.add("policy", client.fill)
 
     def pause(self, by: str, *, paused: bool) -> None:
-        """Hold or lift the kill switch for one reason (``"ingest"``, ``"policy"``); any of them holds it."""
-        with self._lock:
-            self._paused_by = self._paused_by | {by} if paused else self._paused_by - {by}
-            self._update_active()
-
-    @property
-    def paused(self) -> bool:
-        """Whether the kill switch holds."""
-        return bool(self._paused_by)
-
-    def renew_epoch(self) -> None:
-        """Begin a new life: the agent has lost what it had committed of this one."""
-        self.epoch = new_epoch()
-        client = self._policy_client
-        if client is not None:
-            client.resubscribe()
+        """Set or clear the kill switch for one reason; any of them holds it."""
+        self.session.set_paused(by, paused=paused)
 
     def stop(self, deadline: float = STOP_DEADLINE) -> None:
-        """Send what is left and say goodbye, within *deadline* seconds; hooks are passive from now on."""
+        """Send what is queued and a Goodbye within *deadline* seconds; hooks are passive from now on. Idempotent."""
         with self._lock:
-            self._stopped = True
-            self._update_active()
+            self.session.stop()
             exporter, self._exporter = self._exporter, None
             client, self._policy_client = self._policy_client, None
         with guard("runtime.stop"):
@@ -198,92 +187,84 @@ class Runtime:
                 client.join(by - time.monotonic())
 
     def flush(self, seconds: float) -> None:
-        """Get what has been emitted to the agent, waiting at most *seconds*: the last words of a process that is about to be killed."""
+        """Deliver what has been emitted, waiting at most *seconds*: for a process that is about to be killed."""
         with guard("runtime.flush"):
             exporter = self._exporter
             if exporter is not None:
                 exporter.flush(seconds)
 
     def before_fork(self) -> None:
-        """Close all streams, so that the child finds no trace of grpc; waits about 10 ms, at most two seconds.
+        """Close all streams, so that the child inherits no thread of grpc; waits about 10 ms, at most two seconds.
 
-        Without streams it waits for nothing: a fork of an engine where Penstock is off costs nothing.
+        Without streams it does not wait: a fork of an engine where Penstock is off costs nothing.
         """
         deadline = time.monotonic() + FORK_DEADLINE
         self._forks_clean = self._fork_lock.acquire(timeout=FORK_DEADLINE)
-        services = self._services()
-        for service in services:
-            service.request_park()
-        for service in services:
-            self._forks_clean &= service.wait_parked(deadline - time.monotonic())
+        threads = self._threads()
+        for thread in threads:
+            thread.request_park()
+        for thread in threads:
+            self._forks_clean &= thread.wait_parked(deadline - time.monotonic())
         # With no stream of ours, or after it has been in vain, threads of grpc are the host's and will not end.
-        patience = deadline if services and not self._grpc_stays else 0.0
+        patience = deadline if threads and not self._grpc_stays else 0.0
         grpc_ended = wait_for_grpc_to_end(patience)
-        self._grpc_stays |= bool(services) and not grpc_ended
+        self._grpc_stays |= bool(threads) and not grpc_ended
         self._forks_clean &= grpc_ended
 
     def after_fork_in_parent(self) -> None:
-        """Go on as before."""
-        for service in self._services():
-            service.resume()
+        """Let the threads go on."""
+        for thread in self._threads():
+            thread.resume()
         with contextlib.suppress(RuntimeError):  # the lock was not free within the deadline
             self._fork_lock.release()
 
     def after_fork_in_child(self) -> None:
         """Begin a new life with nothing of the parent's but its settings and installed hooks."""
-        self._inherited.extend(self._services())
+        self._inherited.extend(self._threads())
         self._exporter = self._policy_client = None
         self._exit_registered = False
         self._lock = threading.RLock()
         self._fork_lock = threading.RLock()
-        self.epoch = new_epoch()
-        self.secret = new_secret()
-        self.born_ns = time.time_ns()
-        self.identity = Identity()
         self.emitter.reset()
         self.snapshots.reset()
         self.policy.reset()
-        # A child may have no policy stream to lift the parent's pause by; its own greeting settles it.
-        self._paused_by = frozenset({"ingest"} if self._paused_by else ())
         guard.reset()
         registry.reset_lock()
-        if not self._forks_clean and self.settings is not None:
-            self._grpc_forbidden = True
+        forbidden = not self._forks_clean and self.session.settings is not None
+        self.session.after_fork_in_child(grpc_forbidden=forbidden)
+        if forbidden:
             logger.warning(
                 "penstock is off in process %d: grpc was in use at its fork, and a child that uses it then may "
                 "hang; VLLM_WORKER_MULTIPROC_METHOD=spawn avoids that",
                 os.getpid(),
             )
-        self._update_active()
 
-    def _services(self) -> list[BackgroundThread]:
-        return [service for service in (self._policy_client, self._exporter) if service is not None]
+    def _threads(self) -> list[BackgroundThread]:
+        return [thread for thread in (self._policy_client, self._exporter) if thread is not None]
 
-    def _off(self) -> bool:
-        return self.settings is None or self._stopped or self._grpc_forbidden
+    def _set_active(self, active: bool) -> None:
+        self.active = active
 
-    def _update_active(self) -> None:
-        self.active = not self._off() and not self._paused_by
-
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         """Wake the exporter; start it if this is the first entry of the process."""
         exporter = self._exporter
         if exporter is None:
             with guard("runtime.start"):
                 exporter = self._start_exporter()
         if exporter is not None:
-            exporter.ring()
-        elif not self._off():
-            # The system had no thread left: ask again when as much has come again, not at every entry.
-            self.emitter.mark = min(self.emitter.longest() + START_AGAIN, CAPACITY)
+            exporter.wake()
+        elif not self.session.off:
+            # The system had no thread left: try again after as many entries more, not at every entry.
+            self.emitter.wake_threshold = min(self.emitter.longest() + START_AGAIN, QUEUE_CAPACITY)
 
     def _start_exporter(self) -> Exporter | None:
         with self._lock:
-            if self.settings is None or self._off() or self._exporter is not None:
+            settings = self.session.settings
+            if settings is None or self.session.off or self._exporter is not None:
                 return self._exporter
             from penstock.instrumentation.telemetry.exporter import Exporter  # noqa: PLC0415  (not before the first emit)
 
-            exporter = Exporter(self, self.settings)
+            exporter = Exporter(self.session, self.emitter, self.snapshots, settings)
             exporter.start()
             self._exporter = exporter
             self._register_exit()

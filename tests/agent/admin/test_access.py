@@ -119,8 +119,8 @@ async def test_every_method_has_its_role(served: _Served, method: Any) -> None:
     else:
         assert (code, served.service.calls) == (grpc.StatusCode.PERMISSION_DENIED, [])
         assert details == (
-            f"'grafana' may read, and {method.name} changes something; "
-            "start penstock-agent with --admin-allow grafana=write to let it"
+            f"'grafana' has read access, {method.name} needs write access; "
+            "start penstock-agent with --admin-allow grafana=write to grant it"
         )
     async with served.channel(served.authority.issue(common_name="ops")) as channel:
         assert await _call(channel, method) == (grpc.StatusCode.OK, "")

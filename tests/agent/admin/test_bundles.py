@@ -108,7 +108,7 @@ def test_an_import_says_what_becomes_of_each_policy_and_engine(harness: AdminHar
             ("kvLoadFailure.action", "recompute", "auto")
         ]
         assert list(response.warnings) == [
-            "engine 0: spec.kvLoadFailure.action is given by policy new, which ranks higher"
+            "engine 0: spec.kvLoadFailure.action is set by policy new, which ranks higher"
         ]
     (entry,) = harness.stub.ListAudit(admin.ListAuditRequest(name="new")).entries
     assert (entry.action, entry.author, entry.reason) == ("import", "me", "moved")
@@ -120,7 +120,7 @@ def test_what_files_own_and_what_has_expired_is_not_exported(harness: AdminHarne
     assert json.loads(_export(harness)) == {"apiVersion": "v1", "kind": "List", "items": []}
     done = _import(harness, _bundle(document("late", expiresAt="2020-01-01T00:00:00Z"), document("fresh")))
     assert [item.name for item in done.policies] == ["fresh"]
-    assert done.warnings[0] == "policy late has expired and is left out"
+    assert done.warnings[0] == "policy late has expired and is skipped"
     assert [policy.manifest.name for policy in harness.store.policies()] == ["fresh", "of-a-file"]
 
 
@@ -128,13 +128,13 @@ def test_what_files_own_and_what_has_expired_is_not_exported(harness: AdminHarne
     ("text", "code", "sentence"),
     [
         ("{", grpc.StatusCode.INVALID_ARGUMENT, "the bundle is not JSON"),
-        ("[]", grpc.StatusCode.INVALID_ARGUMENT, "the bundle is no object of kind List with items; see 'agentctl export'"),
-        ('{"kind": "List", "items": 3}', grpc.StatusCode.INVALID_ARGUMENT, "the bundle is no object of kind List"),
-        (_bundle(*[{}] * 257), grpc.StatusCode.INVALID_ARGUMENT, "the bundle has 257 policies, of at most 256; split it"),
+        ("[]", grpc.StatusCode.INVALID_ARGUMENT, "the bundle is not an object of kind List with items; see 'agentctl export'"),
+        ('{"kind": "List", "items": 3}', grpc.StatusCode.INVALID_ARGUMENT, "the bundle is not an object of kind List"),
+        (_bundle(*[{}] * 257), grpc.StatusCode.INVALID_ARGUMENT, "the bundle has 257 policies, the limit is 256; split it"),
         (_bundle(document("a"), 3), grpc.StatusCode.INVALID_ARGUMENT, "policy 'items[1]': the manifest is 3; write one object"),
         (_bundle(document("a"), document("b", priority=-1)), grpc.StatusCode.INVALID_ARGUMENT, "policy 'b': spec.priority is -1; use a whole number from 0 to 1000"),
         (_bundle(document("a"), document("b", priority=900, expiresAt="2999-01-01T00:00:00Z")), grpc.StatusCode.INVALID_ARGUMENT, "policy 'b': spec.expiresAt is 2999-01-01T00:00:00Z, but a policy of priority 900 may last at most 4h"),
-        (_bundle(document("a"), document("a")), grpc.StatusCode.INVALID_ARGUMENT, "policy 'a' is there 2 times; leave one"),
+        (_bundle(document("a"), document("a")), grpc.StatusCode.INVALID_ARGUMENT, "policy 'a' comes 2 times; keep one"),
         (_bundle(document("a"), document("of-a-file")), grpc.StatusCode.PERMISSION_DENIED, "policy 'of-a-file' belongs to the file a.yaml"),
     ],
 )  # fmt: skip

@@ -161,10 +161,10 @@ def test_an_order_that_waits_for_its_engine_is_listed(harness: AdminHarness) -> 
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"peer": "prefill-0"}, "peer 'prefill-0' cannot be read; write its side channel's host:port"),
-        ({"peer": ""}, "peer '' cannot be read"),
-        ({"ttl": None}, "a quarantine order ends by itself: its ttl is 0s, give one from 1s to 24h"),
-        ({"ttl": {"seconds": 86401}}, "its ttl is 24h1s, give one from 1s to 24h"),
+        ({"peer": "prefill-0"}, "peer 'prefill-0' is not valid; give its side channel as host:port"),
+        ({"peer": ""}, "peer '' is not valid"),
+        ({"ttl": None}, "the ttl of a quarantine order is 0s; give one from 1s to 24h"),
+        ({"ttl": {"seconds": 86401}}, "the ttl of a quarantine order is 24h1s; give one from 1s to 24h"),
         ({"state": QUARANTINE_STATE_HALF_OPEN}, "state must be OPEN"),
         ({"selector": {"labels": "=="}}, "selector term '==' cannot be read"),
     ],
@@ -186,7 +186,7 @@ def test_an_engine_that_cannot_quarantine_is_named(harness: AdminHarness) -> Non
     assert details.startswith("engine 0 cannot quarantine peers: ")
     code, details = _fails(harness.stub.SetQuarantine, _quarantine(selector={"labels": "role=none"}))
     assert code is grpc.StatusCode.NOT_FOUND
-    assert "no engine fits the selector" in details
+    assert "no engine matches the selector" in details
     harness.stub.SetQuarantine(_quarantine(state=QUARANTINE_STATE_CLOSED))
 
 
@@ -233,7 +233,7 @@ def test_a_drill_runs_where_it_is_wanted_until_it_is_stopped(harness: AdminHarne
         )
         return [(engine.key.engine, engine.state, engine.error) for engine in listed.engines]
 
-    refused = ("1", "refused", "it was not started with PENSTOCK_ALLOW_FAULTS=1")
+    refused = ("1", "refused", "not started with PENSTOCK_ALLOW_FAULTS=1")
     wait_until(lambda: states() == [("0", "acknowledged", ""), refused], "both have answered")
     assert harness.stub.StopDrill(admin.StopDrillRequest(id=drill.id, author="you")).id == drill.id
     assert list(harness.stub.ListDrills(admin.ListDrillsRequest()).drills) == []
@@ -248,8 +248,8 @@ def test_a_drill_is_refused_where_faults_are_not_allowed(harness: AdminHarness) 
     code, details = _fails(harness.stub.StartDrill, _drill())
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert details == (
-        "engine 1 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1 in its environment; "
-        "restart it so, or leave it out with --selector"
+        "engine 1 does not allow faults: not started with PENSTOCK_ALLOW_FAULTS=1 in its environment; "
+        "restart it with that, or exclude it with --selector"
     )
     assert harness.orders.drills() == []
 
@@ -268,25 +268,25 @@ def test_a_drill_needs_an_engine_that_is_there(harness: AdminHarness) -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"rate": 0}, "rate 0 is no share of the attempts; use a number above 0 and up to 1"),
-        ({"rate": 1.5}, "rate 1.5 is no share"),
-        ({"rate": float("nan")}, "rate nan is no share"),
-        ({"ttl": None}, "a fault drill ends by itself: its ttl is 0s, give one from 1s to 1h"),
-        ({"ttl": {"seconds": 3601}}, "its ttl is 1h1s, give one from 1s to 1h"),
+        ({"rate": 0}, "rate 0 is not a share of attempts; use a number above 0 and up to 1"),
+        ({"rate": 1.5}, "rate 1.5 is not a share"),
+        ({"rate": float("nan")}, "rate nan is not a share"),
+        ({"ttl": None}, "the ttl of a fault drill is 0s; give one from 1s to 1h"),
+        ({"ttl": {"seconds": 3601}}, "the ttl of a fault drill is 1h1s; give one from 1s to 1h"),
         (
             {"mode": FAILURE_MODE_LATE_READ},
-            "mode late_read of channel kv cannot be rehearsed; use one of handshake, setup,",
+            "mode late_read of channel kv cannot be injected; use one of handshake, setup,",
         ),
-        ({"mode": FAILURE_MODE_LOAD}, "mode load of channel kv cannot be rehearsed"),
-        ({"channel": CHANNEL_EC}, "mode handshake of channel ec cannot be rehearsed; use one of load"),
-        ({"channel": CHANNEL_EPLB}, "channel eplb cannot be rehearsed; use channel kv or ec"),
-        ({"peer": "prefill 0"}, "peer 'prefill 0' cannot be read"),
-        ({"mode": 0}, "delay 0s does not go with mode slow"),
+        ({"mode": FAILURE_MODE_LOAD}, "mode load of channel kv cannot be injected"),
+        ({"channel": CHANNEL_EC}, "mode handshake of channel ec cannot be injected; use one of load"),
+        ({"channel": CHANNEL_EPLB}, "channel eplb cannot be injected; use channel kv or ec"),
+        ({"peer": "prefill 0"}, "peer 'prefill 0' is not valid"),
+        ({"mode": 0}, "delay 0s is not valid for mode slow"),
         (
             {"mode": 0, "delay": {"seconds": 61}},
-            "delay 1m1s does not go with mode slow; use a time up to 60s",
+            "delay 1m1s is not valid for mode slow; use up to 60s",
         ),
-        ({"delay": {"seconds": 1}}, "delay 1s does not go with mode handshake"),
+        ({"delay": {"seconds": 1}}, "delay 1s is not valid for mode handshake"),
     ],
 )
 def test_a_drill_out_of_bounds_is_refused(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DECODE = {"selector": {"matchLabels": {"role": "decode"}}}
 
 _EVERYWHERE = (
-    "spec.selector is empty, so the policy would hold in every engine, those that come later included; "
+    "spec.selector is empty: the policy would apply to every engine, including later ones; "
     "give a selector (--selector, --model), or confirm with --all"
 )
 
@@ -84,16 +84,16 @@ def test_a_policy_in_mode_observe_shows_what_is_observed(harness: AdminHarness) 
 def test_warnings_tell_what_a_change_will_not_do(harness: AdminHarness) -> None:
     """No engine, a field that an engine does not know, a field that another policy gives."""
     assert list(_apply(harness, "early").warnings) == [
-        "policy early selects no engine that is known now; it waits for one"
+        "policy early selects no known engine; it applies when one connects"
     ]
     harness.engine("0", supported=("kv_load_failure",))
     assert list(_apply(harness, "late", deferral={"maxStartWait": "1s"}).warnings) == [
-        "engine 0 does not know spec.deferral and will refuse the policy",
-        "engine 0: spec.kvLoadFailure.action is given by policy early, which ranks higher",
+        "engine 0 does not support spec.deferral and will refuse the policy",
+        "engine 0: spec.kvLoadFailure.action is set by policy early, which ranks higher",
     ]
     trial = _apply(harness, "trial", mode="observe", priority=200, peerQuarantine={"failures": 3})
     assert trial.warnings[0] == (
-        "spec.peerQuarantine does nothing in mode observe: it is not simulated; try it with mode enforce on one engine"
+        "spec.peerQuarantine has no effect in mode observe, which does not simulate it; try mode enforce on one engine"
     )
 
 

@@ -132,12 +132,12 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
     assert (len(events.events), events.truncated) == (0, True)
     with harness.journal.reader() as reader:
         rows = reader.scan(kinds=["request_closed"], limit=10)
-        scan = bounded_scan.Scan(reader, rows, events=2)
+        scan = bounded_scan.EventScan(reader, rows, events=2)
         assert [found.event.request_id for found in scan] == ["r2", "r1"]
         assert scan.cut
         allowance = ReadBudget(1)
         rows = reader.scan(kinds=["request_closed"], limit=10, allowance=allowance)
-        scan = bounded_scan.Scan(reader, rows, allowance=allowance)
+        scan = bounded_scan.EventScan(reader, rows, allowance=allowance)
         assert [found.event.request_id for found in scan] == ["r2"]
         assert scan.cut
 
@@ -145,7 +145,7 @@ def test_a_listing_that_is_cut_says_so(harness: AdminHarness, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"sort": "name"}, "sort 'name' is no order; use age (oldest first) or time (newest first)"),
+        ({"sort": "name"}, "sort 'name' is not a sort order; use age (oldest first) or time (newest first)"),
         ({"deferred": True, "outcome": 1}, "a request that is deferred has no outcome yet"),
         ({"selector": {"labels": "("}}, "cannot be read"),
     ],
@@ -236,7 +236,7 @@ def test_an_answer_that_is_too_large_is_cut_or_refused_with_a_sentence(
     with pytest.raises(grpc.RpcError) as caught:
         _ask(harness)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert caught.value.details() == "the answer has 0 MiB, at most 0 are sent; ask for less of it"
+    assert caught.value.details() == "the response has 0 MiB, the limit is 0; narrow the request"
 
 
 def test_questions_take_turns(harness: AdminHarness, monkeypatch: pytest.MonkeyPatch) -> None:

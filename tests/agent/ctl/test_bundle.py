@@ -60,7 +60,7 @@ def test_a_program_reads_what_became_of_an_import(harness: AdminHarness, agentct
     text = json.dumps({"kind": "List", "items": [document("a")]})
     result = agentctl("import", "--all", "-f", "-", "--wait", "-o", "json", stdin=text)
     assert result.exit_code == 1
-    assert "the import is not in force in 1 of 1 engines: 0 refused it" in result.stderr
+    assert "the import is not in force in 1 of 1 engine: 0 refused it" in result.stderr
     both = json.loads(result.stdout)
     assert both["change"]["policies"] == [{"name": "a", "generation": 1, "result": "created"}]
     assert both["rollout"]["engines"][0]["state"] == "refused"

@@ -63,8 +63,8 @@ def test_generations_of_a_policy(harness: AdminHarness, agentctl: Agentctl) -> N
     agentctl("delete", "policy", "p")
     assert _cells(agentctl("diff", "policy", "p"))[0] == ["FIELD", "GENERATION 3", "NOTHING"]
     for arguments, words in (
-        (("q",), "there is no policy 'q', and there never was"),
-        (("p", "--generation", "9"), "no generation 9 in the audit log; there are 1, 2, 3"),
+        (("q",), "policy 'q' never existed"),
+        (("p", "--generation", "9"), "no generation 9 in the audit log; it has 1, 2, 3"),
     ):
         result = agentctl("diff", "policy", *arguments)
         assert (result.exit_code, words in result.stderr) == (1, True)
@@ -88,7 +88,7 @@ def test_a_file_against_what_holds(harness: AdminHarness, agentctl: Agentctl, tm
     same = agentctl("diff", "policy", "p", str(path), "--exit-code")
     assert (same.exit_code, same.stdout) == (0, f"policy p: generation 2 and {path} are the same\n")
     wrong = agentctl("diff", "policy", "nope", str(path))
-    assert (wrong.exit_code, wrong.stderr.startswith(f"agentctl: {path} holds no policy 'nope'")) == (2, True)
+    assert (wrong.exit_code, wrong.stderr.startswith(f"agentctl: {path} has no policy 'nope'")) == (2, True)
 
 
 def test_a_policy_that_belongs_to_a_file_can_be_compared(
@@ -101,10 +101,7 @@ def test_a_policy_that_belongs_to_a_file_can_be_compared(
     result = agentctl("diff", "policy", "p", str(path))
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[1].split() == ["spec.kvLoadFailure.action", "recompute", "auto"]
-    assert (
-        "what it would change in engines is not known: policy 'p' belongs to the file base.yaml"
-        in result.stderr
-    )
+    assert "changes in engines are unknown: policy 'p' belongs to the file base.yaml" in result.stderr
     document_ = json.loads(agentctl("diff", "policy", "p", str(path), "-o", "json").stdout)
     assert "engines" not in document_
 
@@ -163,9 +160,9 @@ def test_two_engines_of_a_pod(two: AdminHarness, agentctl: Agentctl) -> None:
     assert rows["hooks.eplb"] == ["installed", "not", "installed:", "no", "such", "method"]
     assert rows["policy.kvLoadFailure.action"] == ["-", "recompute", "(p)"]
     assert not {"kvEngineId", "labels.POD_NAME"} & rows.keys()
-    assert lines[-1] == "their handshakes are refused as incompatible: kv_cache_dtype"
+    assert lines[-1] == "handshakes between them fail as incompatible: kv_cache_dtype"
     alike = agentctl("diff", "engine", "0", "0", "--exit-code")
-    assert (alike.exit_code, alike.stdout) == (0, "engines 0 and 0 are alike\n")
+    assert (alike.exit_code, alike.stdout) == (0, "engines 0 and 0 do not differ\n")
     assert agentctl("diff", "engine", "0", "1", "--exit-code").exit_code == 1
     assert agentctl("diff", "engine", "0", "9").exit_code == 1
 
@@ -186,7 +183,11 @@ def test_an_engine_of_another_pod(two: AdminHarness, agentctl: Agentctl, tmp_pat
     path.write_text(agentctl("describe", "engine", "1", "-o", "json").stdout)
     assert "0.33.0" in agentctl("diff", "engine", "0", "-f", str(path)).stdout
     assert "0.33.0" in agentctl("diff", "engine", "0", "-f", "-", stdin=path.read_text()).stdout
-    for text, words in (("{}", "is no engine"), ("[", "is not JSON"), ("[" * 10**5, "is not JSON")):
+    for text, words in (
+        ("{}", "is not an engine document"),
+        ("[", "is not JSON"),
+        ("[" * 10**5, "is not JSON"),
+    ):
         path.write_text(text)
         result = agentctl("diff", "engine", "0", "-f", str(path))
         assert (result.exit_code, words in result.stderr) == (2, True), result.stderr

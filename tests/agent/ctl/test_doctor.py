@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 from click.testing import CliRunner
-from penstock.agent.ctl.diagnosis.agent_checks import examine
+from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG
-from penstock.agent.ctl.diagnosis.socket_probe import why
+from penstock.agent.ctl.diagnosis.socket_probe import probe_address
 from penstock.agent.ctl.main import cli
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.snapshot_pb2 import Snapshot
@@ -72,15 +72,15 @@ def _engine(**fields: Any) -> admin.Engine:
 
 def test_an_installation_that_is_well() -> None:
     """Nothing to note, and it says what was looked at."""
-    found = examine(_status(engines_expected=1), [_engine()], _NOW)
+    found = check_agent(_status(engines_expected=1), [_engine()], _NOW)
     assert {finding.level for finding in found} == {OK}
     text = "\n".join(finding.what for finding in found)
     for part in (
         "1.0 answers",
-        "1 of 1 engines",
+        "1 of 1 engine",
         "http://jaeger:4317",
         "free",
-        "1 hooks installed, policy in force",
+        "1 hook installed, policy in force",
     ):
         assert part in text
 
@@ -91,13 +91,13 @@ def test_an_installation_that_is_well() -> None:
         (
             {"degraded": "disk full"},
             WRONG,
-            "it is degraded: disk full",
-            "see to the disk and the files of /state",
+            "degraded: disk full",
+            "check the disk and the files of /state",
         ),
-        ({"disk_free_bytes": 1 << 20}, WRONG, "1 MiB free", "make room"),
-        ({"disk_free_bytes": 1 << 29}, NOTE, "512 MiB free", "make room"),
+        ({"disk_free_bytes": 1 << 20}, WRONG, "1 MiB free", "free disk space"),
+        ({"disk_free_bytes": 1 << 29}, NOTE, "512 MiB free", "free disk space"),
         ({"otlp_endpoint": ""}, NOTE, "traces are not exported", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-        ({"otlp_error": "refused"}, WRONG, "do not reach http://jaeger:4317: refused", "see to the backend"),
+        ({"otlp_error": "refused"}, WRONG, "do not reach http://jaeger:4317: refused", "check the backend"),
         ({"oldest_unexported": {"seconds": _NOW - 900}}, WRONG, "15m late", "traceSampleRatio"),
         (
             {"messages_refused": 3, "last_refusal": "epoch"},
@@ -106,12 +106,12 @@ def test_an_installation_that_is_well() -> None:
             "install",
         ),
         ({"acknowledged_entries_lost": 7}, WRONG, "7 acknowledged entries are lost", "power"),
-        ({"engines_expected": 2}, WRONG, "1 of 2 engines are connected", "PENSTOCK_ENDPOINT=unix:///run"),
-        ({"now": {"seconds": _NOW - 60}}, NOTE, "its clock is 60s behind of this machine's", "synchronize"),
+        ({"engines_expected": 2}, WRONG, "1 of 2 engines connected", "PENSTOCK_ENDPOINT=unix:///run"),
+        ({"now": {"seconds": _NOW - 60}}, NOTE, "its clock is 60s behind this machine's", "synchronize"),
         (
             {"version": "2.0"},
             NOTE,
-            "penstock is 2.0 here and 1.0 in 1 processes of engines",
+            "penstock is 2.0 here, 1.0 in 1 process of engines",
             "finish the upgrade",
         ),
         (
@@ -124,7 +124,7 @@ def test_an_installation_that_is_well() -> None:
 )
 def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, what: str, advice: str) -> None:
     """One finding more than nothing, with a remedy."""
-    found = [item for item in examine(_status(**fields), [_engine()], _NOW) if item.level != OK]
+    found = [item for item in check_agent(_status(**fields), [_engine()], _NOW) if item.level != OK]
     assert [item.level for item in found] == [level]
     assert what in found[0].what
     assert advice in found[0].advice
@@ -133,12 +133,12 @@ def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, wh
 @pytest.mark.parametrize(
     ("fields", "level", "what", "advice"),
     [
-        ({"connected": False}, WRONG, "is not connected", "in its log"),
-        ({"facts": None}, WRONG, "no snapshot", "look again"),
-        ({"paused": True, "in_sync": False}, WRONG, "is paused", "agentctl resume 0"),
+        ({"connected": False}, WRONG, "disconnected, last seen", "its log"),
+        ({"facts": None}, WRONG, "no snapshot", "check again"),
+        ({"paused": True, "in_sync": False}, WRONG, "paused: vLLM's own", "agentctl resume 0"),
         ({"role_guessed": True}, NOTE, "its role was guessed", "PENSTOCK_LABELS=role=decode"),
-        ({"in_sync": False, "wanted_hash": "a" * 64}, WRONG, "aaaaaaaaaaaa is not in force", "look again"),
-        ({"in_sync": False, "policy": {"last_error": "no budget"}}, WRONG, "refuses its policy", "rollback"),
+        ({"in_sync": False, "wanted_hash": "a" * 64}, WRONG, "aaaaaaaaaaaa is not in force", "check again"),
+        ({"in_sync": False, "policy": {"last_error": "no budget"}}, WRONG, "refuses policy", "rollback"),
         (
             {"source": {"hooks": [{"name": "eplb", "installed": False, "reason": "no such method"}]}},
             WRONG, "hook eplb is not installed: no such method", "PENSTOCK_HOOKS_DISABLED=eplb",
@@ -149,19 +149,19 @@ def test_what_may_be_wrong_with_the_agent(fields: dict[str, Any], level: str, wh
         ),
         (
             {"source": {"drops": [{"reason": "queue_full", "kind": "transfer_sample", "count": 3}]}},
-            WRONG, "3 transfer_sample were lost", "burst",
+            WRONG, "3 transfer_sample lost", "burst",
         ),
         (
             {"source": {"guard_errors": [{"hook": "nixl.poll", "error_class": "KeyError", "count": 2}]}},
-            WRONG, "2 errors of penstock itself in nixl.poll: KeyError", "report it",
+            WRONG, "2 internal errors of penstock in nixl.poll: KeyError", "report it",
         ),
         ({"source": {"clock_offset_nano": -3 * 10**9}}, WRONG, "its clock is 3.0s behind the agent's", "NTP"),
-        ({"source": {"emitter": {"unacknowledged_bytes": 20 << 20}}}, WRONG, "20 MiB wait", "CPU limit"),
+        ({"source": {"emitter": {"unacknowledged_bytes": 20 << 20}}}, WRONG, "20 of 32 MiB", "CPU limit"),
     ],
 )  # fmt: skip
 def test_what_may_be_wrong_with_an_engine(fields: dict[str, Any], level: str, what: str, advice: str) -> None:
     """Named by its key, with a remedy."""
-    found = [item for item in examine(_status(), [_engine(**fields)], _NOW) if item.level != OK]
+    found = [item for item in check_agent(_status(), [_engine(**fields)], _NOW) if item.level != OK]
     assert [(item.level, item.subject) for item in found] == [(level, "engine 0")]
     assert what in found[0].what
     assert advice in found[0].advice
@@ -170,7 +170,7 @@ def test_what_may_be_wrong_with_an_engine(fields: dict[str, Any], level: str, wh
 def test_a_pause_is_not_also_a_missing_hook() -> None:
     """Nor a policy that is late: one cause, one finding."""
     hooks = [{"name": "scheduler", "installed": False, "reason": "uninstalled"}]
-    found = examine(_status(), [_engine(paused=True, in_sync=False, source={"hooks": hooks})], _NOW)
+    found = check_agent(_status(), [_engine(paused=True, in_sync=False, source={"hooks": hooks})], _NOW)
     assert sum(item.level == WRONG for item in found) == 1
 
 
@@ -178,7 +178,7 @@ def test_a_process_that_engines_share_is_looked_at_once() -> None:
     """The API process of a server with two engines."""
     source = {"drops": [{"reason": "queue_full", "kind": "transfer_sample", "count": 3}]}
     engines = [_engine(key={"engine": key}, source=source) for key in ("0", "1")]
-    assert sum("lost" in item.what for item in examine(_status(), engines, _NOW)) == 1
+    assert sum("lost" in item.what for item in check_agent(_status(), engines, _NOW)) == 1
 
 
 def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
@@ -190,15 +190,15 @@ def test_two_engines_of_one_name_are_told_how_to_be_two() -> None:
         source.epoch, source.hello.pid = number, number
     worker.hello.process = "worker"
     gone.connected = False
-    (found,) = [item for item in examine(_status(), [engine], _NOW) if item.level != OK]
+    (found,) = [item for item in check_agent(_status(), [engine], _NOW) if item.level != OK]
     assert (found.level, found.subject) == (WRONG, "engine 0")
-    assert "2 EngineCores go by this name (pid 0, 10)" in found.what
+    assert "2 EngineCores share this name (pid 0, 10)" in found.what
     assert "PENSTOCK_SERVER" in found.advice
 
 
 def test_no_engine_at_all_is_told_how_to_connect_one() -> None:
     """With the address that this agent really listens at."""
-    (found,) = [item for item in examine(_status(), [], _NOW) if item.level == WRONG]
+    (found,) = [item for item in check_agent(_status(), [], _NOW) if item.level == WRONG]
     assert "PENSTOCK_ENDPOINT=unix:///run/penstock/ingest.sock" in found.advice
 
 
@@ -210,7 +210,7 @@ def test_the_command_exits_with_what_it_found(harness: AdminHarness, agentctl: A
     facts = {"model": "tiny"}
     harness.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, hooks=[hook]))
     well = agentctl("doctor")
-    assert (well.exit_code, well.stdout.splitlines()[-1]) == (0, "nothing is wrong")
+    assert (well.exit_code, well.stdout.splitlines()[-1]) == (0, "no problems")
     bad = {"name": "eplb", "reason": "no such method"}
     harness.snapshot(core, Snapshot(time_unix_nano=time.time_ns(), engine=facts, hooks=[hook, bad]))
     ill = agentctl("doctor")
@@ -218,7 +218,7 @@ def test_the_command_exits_with_what_it_found(harness: AdminHarness, agentctl: A
     *_, what, advice, summary = ill.stdout.splitlines()
     assert what == "wrong  engine 0: engine-core: hook eplb is not installed: no such method"
     assert advice.startswith("       → ")
-    assert summary.endswith("things are wrong")
+    assert summary.endswith(("problem", "problems"))
     document = json.loads(agentctl("doctor", "-o", "json").stdout)
     assert document["healthy"] is False
     assert {"level", "subject", "what", "advice"} == set(document["findings"][0])
@@ -234,16 +234,16 @@ def test_an_agent_that_cannot_be_reached_has_a_cause() -> None:
     """Each with a remedy of its own, from what the system says."""
     with short_directory() as directory:
         path = directory / "admin.sock"
-        assert f"there is no directory {directory}/none" in _doctor(f"{directory}/none/admin.sock")
-        assert f"there is no socket {path}" in _doctor(str(path))
+        assert f"directory {directory}/none does not exist" in _doctor(f"{directory}/none/admin.sock")
+        assert f"socket {path} does not exist" in _doctor(str(path))
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(str(path))
             # Bound and not listening, as after kill -9.
-            assert f"nobody listens at {path}: its socket is left over" in _doctor(str(path))
+            assert f"no process listens at {path}: a leftover socket" in _doctor(str(path))
             assert f"sockets there: {path}" in _doctor(f"{directory}/wrong.sock")
         (directory / "file").write_text("")
         said = _doctor(f"{directory}/file")
-        assert f"{directory}/file is no socket" in said
+        assert f"{directory}/file is not a socket" in said
         assert "--admin-listen" in said
 
 
@@ -254,10 +254,10 @@ def test_a_socket_of_another_user(harness: AdminHarness) -> None:
     path.chmod(0o600)
     code = (
         "import os, sys\n"
-        "from penstock.agent.ctl.diagnosis.socket_probe import why\n"
+        "from penstock.agent.ctl.diagnosis.socket_probe import probe_address\n"
         "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
         "else: os.chmod(sys.argv[1], 0)\n"
-        "print(why('unix://' + sys.argv[1]))"
+        "print(probe_address('unix://' + sys.argv[1]))"
     )
     out = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
@@ -270,22 +270,22 @@ def test_a_port_where_nobody_listens() -> None:
     """And one where somebody does is no cause."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert why(f"127.0.0.1:{port}") is None
-    cause = why(f"127.0.0.1:{port}")
+        assert probe_address(f"127.0.0.1:{port}") is None
+    cause = probe_address(f"127.0.0.1:{port}")
     assert cause is not None
-    assert cause.what == f"nobody listens at 127.0.0.1:{port}"
+    assert cause.what == f"no process listens at 127.0.0.1:{port}"
 
 
 def test_somebody_else_s_socket(harness: AdminHarness) -> None:
     """The engines' socket answers, but not as an agent does; one of an agent that hangs does not answer at all."""
-    assert "it is the engines' socket (--address takes what --admin-listen names)" in _doctor(
+    assert "it is the engines' socket (give --address the value of --admin-listen)" in _doctor(
         harness._feed_address
     )
     with short_directory() as directory, socket.socket(socket.AF_UNIX) as hung:
         hung.bind(f"{directory}/admin.sock")
         hung.listen()
         said = _doctor(f"{directory}/admin.sock")
-    assert "admin.sock takes connections, but nothing answers in time" in said
+    assert "admin.sock accepts connections but does not answer" in said
     assert "the agent hangs or is stopped" in said
 
 
@@ -308,7 +308,7 @@ def test_a_port_of_something_else(tmp_path: Path) -> None:
         thread.start()
         result = CliRunner().invoke(cli, [*tls, "doctor", "--address", address])
     assert result.exit_code == 1
-    assert f"no agent answers at {address}, or one of the certificates is not accepted" in result.stdout
+    assert f"no agent answers at {address}, or a certificate was refused" in result.stdout
     assert "--admin-tls-client-ca" in result.stdout
 
 

@@ -81,7 +81,7 @@ def _rehearsed(item: events.Event) -> events.Event:
                     reason="failures",
                 )
             ),
-            "closed → open (failures) [rehearsal]",
+            "ok → quarantined (failures) [rehearsal]",
         ),
         (
             event(
@@ -102,7 +102,7 @@ def _rehearsed(item: events.Event) -> events.Event:
             "kv collateral/refused, caused by theirs at 10.0.0.9:5600: connection refused",
         ),
         (event("blocks_pinned", DECODE, blocks=26, **_KV), "26 blocks stay pinned: the peer may still write"),
-        (event("blocks_pinned", DECODE, blocks=26, released=True, **_KV), "26 blocks let go"),
+        (event("blocks_pinned", DECODE, blocks=26, released=True, **_KV), "26 blocks released"),
     ],
 )
 def test_one_line_says_it(item: Any, words: str) -> None:
@@ -114,7 +114,7 @@ def test_one_line_says_it(item: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "words", "peer"),
     [
-        ({}, "engine forgotten, it was gone for --retire-after", "-"),
+        ({}, "engine forgotten, disconnected for --retire-after", "-"),
         ({"author": "me@here"}, "engine forgotten, by me@here", "-"),
         ({"author": "me@here", "peer": {"address": PEER}}, "peer forgotten, by me@here", PEER),
     ],
@@ -155,6 +155,6 @@ def test_what_differs_stands_before_the_text_and_wide_shows_all_of_it() -> None:
         error_text=text,
         incompatibility={"local_hash": "a" * 64, "remote_hash": "b" * 64, "factors": ["dtype"]},
     )
-    assert event_words(item).startswith("kv handshake/incompatible, the two differ in dtype: NIXL")
+    assert event_words(item).startswith("kv handshake/incompatible, engines differ in dtype: NIXL")
     assert len(event_words(item)) == 200
     assert event_words(item, 4096).endswith("Check the versions.")

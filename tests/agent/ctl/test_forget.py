@@ -35,15 +35,15 @@ def test_an_engine_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> N
     harness.append(source, transfer_failure("r"))
     refused = agentctl("forget", "engine", "0")
     assert refused.exit_code == 1
-    assert "engine 0 is connected and would be back at once" in refused.stderr
+    assert "engine 0 is connected; stop it first" in refused.stderr
     _leave(harness, source)
     assert [line.split()[0] for line in agentctl("get", "engines").stdout.splitlines()[1:]] == ["0", "1"]
     assert "0   " in agentctl("get", "engines", "--state", "disconnected").stdout
     assert "\n0   " not in agentctl("get", "engines", "--state", "connected").stdout
     done = agentctl("forget", "engine", "0", "--reason", "scaled down")
-    assert (done.exit_code, done.stdout) == (0, "engine 0 is forgotten\n")
+    assert (done.exit_code, done.stdout) == (0, "engine 0 forgotten\n")
     assert [line.split()[0] for line in agentctl("get", "engines").stdout.splitlines()[1:]] == ["1"]
-    assert "no peer has been seen yet" in agentctl("get", "peers").stderr
+    assert "no known peers" in agentctl("get", "peers").stderr
     (entry,) = json.loads(agentctl("get", "audit", "-o", "json").stdout)["entries"]
     assert (entry["action"], entry["name"], entry["reason"]) == ("forget-engine", "engine 0", "scaled down")
     assert "engine forgotten, by" in agentctl("get", "events").stdout
@@ -67,7 +67,7 @@ def test_a_peer_that_has_gone(harness: AdminHarness, agentctl: Agentctl) -> None
     assert "engine 0 reports" in agentctl("forget", "peer", PEER).stderr
     harness.snapshot(source, Snapshot())
     done = agentctl("forget", "peer", PEER, "-l", "role=decode")
-    assert (done.exit_code, done.stdout) == (0, f"peer {PEER} of engine 0 is forgotten\n")
+    assert (done.exit_code, done.stdout) == (0, f"peer {PEER} of engine 0 forgotten\n")
     assert PEER not in agentctl("get", "peers", "--state", "all").stdout
     assert json.loads(agentctl("forget", "peer", "new:1", "-o", "json").stdout) == {
         "engines": [{"server": "", "engine": "0"}]
@@ -91,10 +91,10 @@ def test_the_doctor_about_engines_that_have_gone(harness: AdminHarness, agentctl
     _leave(harness, source, said_goodbye=True)
     noted = agentctl("doctor")
     assert "note   engine 0: was stopped, last seen" in noted.stdout
-    assert "the agent forgets it in 14m" in noted.stdout or "the agent forgets it in 15m" in noted.stdout
+    assert "; forgotten in 14m" in noted.stdout or "; forgotten in 15m" in noted.stdout
     harness.source("0")
     _leave(harness, source)
     lost = agentctl("doctor")
     assert lost.exit_code == 1
-    assert "wrong  engine 0: is not connected" in lost.stdout
+    assert "wrong  engine 0: disconnected" in lost.stdout
     assert "agentctl forget engine 0" in lost.stdout

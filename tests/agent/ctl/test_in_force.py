@@ -44,8 +44,8 @@ def test_a_wait_for_a_paused_engine_fails_with_a_sentence(harness: AdminHarness,
     wanted = _wanted(harness)
     assert f"engine 0 paused (would be {wanted})\n" in result.stdout
     assert result.stderr == (
-        "warning: engine 0 is paused: it holds this back until 'agentctl resume'\n"
-        f"agentctl: policy p is not in force in 1 of 1 engines: 0 is paused (would be {wanted}); "
+        "warning: engine 0 is paused: not in force there until 'agentctl resume'\n"
+        f"agentctl: policy p is not in force in 1 of 1 engine: 0 is paused (would be {wanted}); "
         "'agentctl resume' ends a pause\n"
     )
     document = json.loads(agentctl(*_SET, "auto", "--wait", "-o", "json").stdout)
@@ -110,7 +110,7 @@ def test_what_a_paused_engine_would_do_is_shown_as_such(harness: AdminHarness, a
     effective = agentctl("get", "policy", "--effective", "0")
     assert "engine 0 is paused" in effective.stderr
     doctor = agentctl("doctor").stdout
-    assert "is paused: vLLM's own configuration, no telemetry" in doctor
+    assert "paused: vLLM's own configuration, no telemetry" in doctor
     assert f"(its policy would be {wanted})" in doctor
     assert "policy in force" not in doctor
     agentctl("resume")
@@ -126,11 +126,11 @@ def test_orders_are_held_back_as_well(harness: AdminHarness, agentctl: Agentctl)
     agentctl("pause")
     cut = agentctl("quarantine", "add", "10.0.0.7:5600")
     assert cut.exit_code == 1
-    assert "engine 0 paused (would be cutting off 10.0.0.7:5600)" in cut.stdout
+    assert "engine 0 paused (would be quarantining 10.0.0.7:5600)" in cut.stdout
     assert "ordered, not in force" in agentctl("quarantine", "list").stdout
     drill = agentctl("inject-fault", "--mode", "transfer", "--all")
     assert drill.exit_code == 1
-    assert "engine 0 paused (would be rehearsing)" in drill.stdout
+    assert "engine 0 paused (would be running the drill)" in drill.stdout
     assert "0 paused" in agentctl("drill", "list").stdout
     stopped = agentctl("drill", "stop", "--all")
     assert stopped.exit_code == 0, stopped.stderr
@@ -149,8 +149,8 @@ def test_a_wait_that_no_connected_engine_ends_fails(
     result = agentctl(*arguments)
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == (
-        f"agentctl: policy p is in force nowhere: no connected engine fits {where}; "
-        "'agentctl get engines -o wide' shows labels, --allow-none waits for none"
+        f"agentctl: policy p is in force nowhere: no connected engine matches {where}; "
+        "'agentctl get engines -o wide' shows labels; --allow-none allows this"
     )
     assert agentctl(*arguments, "--allow-none").exit_code == 0
 
@@ -165,7 +165,7 @@ def test_an_import_names_the_policies_that_no_connected_engine_has(
     text = yaml.safe_dump_all([good, typo])
     result = agentctl("import", "-f", "-", "--wait", stdin=text)
     assert result.exit_code == 1
-    assert "policy typo is in force nowhere: no connected engine fits role=decod" in result.stderr
+    assert "policy typo is in force nowhere: no connected engine matches role=decod" in result.stderr
     assert "policy good" not in result.stderr
     again = agentctl("import", "-f", "-", "--wait", stdin=text)
     assert again.exit_code == 1
@@ -181,7 +181,7 @@ def test_a_rollback_waits_for_the_engines_of_what_it_brings_back(
     agentctl("set-policy", "p", "--kv-load-failure", "auto")
     result = agentctl("rollback", "p", "--wait")
     assert result.exit_code == 1
-    assert "no connected engine fits role=decod" in result.stderr
+    assert "no connected engine matches role=decod" in result.stderr
 
 
 @pytest.mark.parametrize("fields", [("--kv-load-failure", "recompute"), ("--trace-sample-ratio", "0.5")])
@@ -192,7 +192,7 @@ def test_an_empty_selector_asks_for_all(
     refused = agentctl("set-policy", "p", *fields)
     assert refused.exit_code == 2
     assert refused.stderr == (
-        "agentctl: spec.selector is empty, so the policy would hold in every engine, those that come later included; "
+        "agentctl: spec.selector is empty: the policy would apply to every engine, including later ones; "
         "give a selector (--selector, --model), or confirm with --all\n"
     )
     text = yaml.safe_dump(document("p", selector={}))
@@ -208,14 +208,14 @@ def test_two_servers_under_one_name_are_never_in_force(harness: AdminHarness, ag
     twin = harness.source("0", epoch=99, pid=43)
     result = agentctl(*_SET, "recompute", "--wait")
     assert result.exit_code == 1
-    assert "engine 0 contested: 2 EngineCores go by this name" in result.stdout
-    assert "0 is contested (2 EngineCores go by this name" in result.stderr
+    assert "engine 0 contested: 2 EngineCores share this name" in result.stdout
+    assert "0 is contested (2 EngineCores share this name" in result.stderr
     assert "PENSTOCK_SERVER" in result.stderr
     header, row = agentctl("get", "engines").stdout.splitlines()
-    assert row[header.index("STATUS") :].startswith("2 under one name ")
+    assert row[header.index("STATUS") :].startswith("2 share a name ")
     assert row[header.index("IN-SYNC") :].startswith("no ")
-    assert "Status: 2 under one name" in agentctl("describe", "engine", "0").stdout
+    assert "Status: 2 share a name" in agentctl("describe", "engine", "0").stdout
     assert "0/1" in agentctl("get", "policy").stdout.splitlines()[1].split()
-    assert "2 EngineCores go by this name (pid 42, 43)" in agentctl("doctor").stdout
+    assert "2 EngineCores share this name (pid 42, 43)" in agentctl("doctor").stdout
     harness.disconnect(twin)
     assert agentctl(*_SET, "auto", "--wait").exit_code == 0

@@ -41,17 +41,17 @@ def test_add_list_and_lift(harness: AdminHarness, agentctl: Agentctl) -> None:
     added = agentctl("quarantine", "add", _PEER, "--ttl", "30m", "--reason", "INC-7")
     assert added.exit_code == 0, added.stderr
     assert added.stdout.startswith("engine 0 ")
-    assert added.stdout.endswith(f", cutting off {_PEER}\n")
-    assert added.stderr == f"warning: no engine knows a peer {_PEER} yet; 'agentctl get peers' lists them\n"
+    assert added.stdout.endswith(f", quarantining {_PEER}\n")
+    assert added.stderr == f"warning: no engine knows peer {_PEER}; 'agentctl get peers' lists them\n"
     header, row = _cells(agentctl("quarantine", "list"))
     assert header == ["ENGINE", "PEER", "STATE", "REASON", "UNTIL", "AUTHOR"]
-    assert row[:4] == ["0", _PEER, "open", "INC-7"]
+    assert row[:4] == ["0", _PEER, "quarantined", "INC-7"]
     assert row[4] in {"in 30m", "in 29m"}
     assert "@" in row[5]
     lifted = agentctl("quarantine", "lift", _PEER, "0")
-    assert lifted.stdout.endswith(f", letting in {_PEER}\n")
+    assert lifted.stdout.endswith(f", exempting {_PEER}\n")
     _, row = _cells(agentctl("quarantine", "list", "-o", "wide"))
-    assert row[:4] == ["0", _PEER, "let in", "operator"]
+    assert row[:4] == ["0", _PEER, "exempt", "operator"]
 
 
 def test_a_quarantine_as_json(harness: AdminHarness, agentctl: Agentctl) -> None:
@@ -73,7 +73,7 @@ def test_a_refused_quarantine_is_a_sentence(harness: AdminHarness, agentctl: Age
     assert refused.stderr.startswith("agentctl: engine 0 cannot quarantine peers: ")
     wrong = agentctl("quarantine", "lift", "prefill-0")
     assert wrong.exit_code == 2
-    assert "write its side channel's host:port" in wrong.stderr
+    assert "give its side channel as host:port" in wrong.stderr
     assert agentctl("quarantine", "add", _PEER, "--ttl", "2d").exit_code == 2
 
 
@@ -85,15 +85,15 @@ def test_a_rehearsal_from_its_beginning_to_its_end(harness: AdminHarness, agentc
     (drill,) = harness.orders.drills()
     first, *_, last = began.stdout.splitlines()
     assert first == (
-        f"drill {drill.id} began: handshake, 25% of the attempts with {_PEER}, engines role=decode, for 10m; "
-        f"'agentctl drill stop {drill.id}' ends it"
+        f"drill {drill.id} started: handshake, 25% of the attempts with {_PEER}, engines role=decode, for 10m; "
+        f"'agentctl drill stop {drill.id}' stops it"
     )
     assert last.startswith("engine 0 acknowledged after ")
-    assert last.endswith(", rehearsing")
+    assert last.endswith(", running the drill")
     header, row = _cells(agentctl("drill", "list"))
     assert header == ["ID", "MODE", "RATE", "PEER", "ENDS", "AUTHOR", "ENGINES"]
     assert row[:4] == [drill.id, "handshake", "25%", _PEER]
-    assert row[6] == "0 rehearsing"
+    assert row[6] == "0 running"
     stopped = agentctl("drill", "stop", drill.id)
     assert stopped.exit_code == 0, stopped.stderr
     assert stopped.stdout.startswith(f"drill {drill.id} stopped\nengine 0 ")
@@ -129,26 +129,26 @@ def test_an_engine_that_refuses_the_push_is_told(harness: AdminHarness, agentctl
     harness.engine("0", refuse=lambda push: "not today" if push.drills else "", **_ABLE)
     result = agentctl(*_FAULT, "--all")
     assert result.exit_code == 1
-    assert "is not in force in 1 of 1 engines: 0 refused it" in result.stderr
+    assert "is not in force in 1 of 1 engine: 0 refused it" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        ([], 2, "which engines? name them, give --selector, or confirm with --all"),
+        ([], 2, "name engines, give --selector, or confirm with --all"),
         (
             ["--all", "--delay", "1s"],
             2,
-            "--mode slow needs a --delay such as 2s, and no other mode takes one",
+            "--mode slow needs --delay, such as 2s; other modes take none",
         ),
         (
             ["--all", "--channel", "ec"],
             2,
-            "mode handshake cannot be rehearsed in channel ec; use one of load",
+            "mode handshake cannot be injected in channel ec; use one of load",
         ),
-        (["--all", "--rate", "2"], 2, "rate 2 is no share of the attempts"),
-        (["--all", "--ttl", "2h"], 2, "its ttl is 2h, give one from 1s to 1h"),
-        (["--all"], 1, "engine 0 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1"),
+        (["--all", "--rate", "2"], 2, "rate 2 is not a share of attempts"),
+        (["--all", "--ttl", "2h"], 2, "the ttl of a fault drill is 2h; give one from 1s to 1h"),
+        (["--all"], 1, "engine 0 does not allow faults: not started with PENSTOCK_ALLOW_FAULTS=1"),
     ],
 )
 def test_a_rehearsal_that_cannot_be_is_a_sentence(
@@ -208,7 +208,7 @@ def test_a_slip_in_the_selector_of_a_quarantine_is_told(
     """An order for no engine would look like success."""
     harness.engine("0", **_ABLE)
     result = agentctl("quarantine", word, _PEER, "-l", "role=decod")
-    assert (result.exit_code, "no engine fits the selector" in result.stderr) == (1, True)
+    assert (result.exit_code, "no engine matches the selector" in result.stderr) == (1, True)
     assert harness.orders.quarantines() == []
 
 
@@ -237,9 +237,9 @@ def test_where_else_it_is_seen(harness: AdminHarness, agentctl: Agentctl) -> Non
     status = {"peer": {"address": _PEER}, "connected": True, "quarantine": QUARANTINE_STATE_OPEN}
     harness.snapshot(core, Snapshot(engine={"faults_allowed": True}, peers=[status]))
     text = agentctl("describe", "engine", "0").stdout
-    assert "Faults: may be rehearsed (PENSTOCK_ALLOW_FAULTS=1)" in text
-    assert f"{_PEER}: 0 ok, 0 failed; quarantine open\n" in text
-    assert "connected, quarantine open" in agentctl("get", "peers").stdout
+    assert "Fault drills: allowed (PENSTOCK_ALLOW_FAULTS=1)" in text
+    assert f"{_PEER}: 0 ok, 0 failed; quarantined\n" in text
+    assert "connected, quarantined" in agentctl("get", "peers").stdout
     agentctl("quarantine", "lift", _PEER, "--reason", "INC-7")
     _, entry = _cells(agentctl("get", "audit", f"peer {_PEER}"))
     assert entry[2:4] == ["quarantine-lift", f"peer {_PEER}"]

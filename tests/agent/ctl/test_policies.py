@@ -91,8 +91,8 @@ def test_an_engine_that_does_not_answer_is_named_at_the_deadline(
     harness.source("3")
     result = agentctl(*_SET, "recompute", "--wait", "--timeout", "200ms")
     assert result.exit_code == 1
-    assert "engine 3 waiting: it has not subscribed to policies" in result.stdout
-    assert result.stderr.endswith("policy p is not in force in 1 of 1 engines: 3 is still waiting\n")
+    assert "engine 3 waiting: not subscribed to policies" in result.stdout
+    assert result.stderr.endswith("policy p is not in force in 1 of 1 engine: 3 is still waiting\n")
     assert _spec(harness)["kvLoadFailure"] == action("recompute")
 
 
@@ -147,8 +147,8 @@ def test_a_dry_run_shows_fields_and_changes_nothing(harness: AdminHarness, agent
     ]
     assert harness.store.policies() == ()
     nothing = agentctl(*_SET, "recompute", "-l", "role=none", "--dry-run")
-    assert nothing.stdout.endswith("no engine that is known now would change\n")
-    assert nothing.stderr == "warning: policy p selects no engine that is known now; it waits for one\n"
+    assert nothing.stdout.endswith("no known engine would change\n")
+    assert nothing.stderr == "warning: policy p selects no known engine; it applies when one connects\n"
 
 
 def test_what_get_prints_is_what_apply_takes(harness: AdminHarness, agentctl: Agentctl) -> None:
@@ -205,7 +205,7 @@ def test_rollback_and_delete_wait_for_the_engines_they_touch(
     again = agentctl("delete", "policy", "p")
     assert (again.exit_code, again.stderr) == (
         1,
-        "agentctl: there is no policy 'p'; 'agentctl get policy' lists them\n",
+        "agentctl: policy 'p' does not exist; 'agentctl get policy' lists policies\n",
     )
     lines = agentctl("get", "audit", "p").stdout.splitlines()
     assert lines[0].split() == ["AGE", "AUTHOR", "ACTION", "NAME", "GENERATION", "REASON"]
@@ -228,7 +228,7 @@ def test_a_change_can_be_read_by_a_program(harness: AdminHarness, agentctl: Agen
 
 def test_the_table_of_policies_and_the_effective_policy(harness: AdminHarness, agentctl: Agentctl) -> None:
     """What is set, where, until when; and what all come to in one engine."""
-    assert "there is no policy: vLLM's own configuration holds" in agentctl("get", "policies").stderr
+    assert "no policies; vLLM's own configuration is in force" in agentctl("get", "policies").stderr
     harness.engine("0")
     agentctl(*_SET, "recompute", "-l", "role=decode", "--wait")
     agentctl(
@@ -273,7 +273,7 @@ def test_pause_and_resume(harness: AdminHarness, agentctl: Agentctl) -> None:
     missing = agentctl("pause", "-l", "role=none")
     assert (missing.exit_code, missing.stderr) == (
         1,
-        "agentctl: no engine fits the selector; 'agentctl get engines -o wide' shows labels\n",
+        "agentctl: no engine matches the selector; 'agentctl get engines -o wide' shows labels\n",
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.ctl.commands.policy_fields import FIELDS, unset_fields
-from penstock.agent.ctl.render.field_diff import leaves
+from penstock.agent.ctl.render.field_diff import flat_values
 from penstock.agent.policy.distribution.push_encoding import body_of
 from penstock.proto.v1.policy_pb2 import PolicyBody
 
@@ -154,7 +154,7 @@ def test_what_an_engine_does_not_know_is_warned_of_and_refused_by_it(
     )
     result = agentctl("set-policy", "p", "--all", "--quarantine-failures", "3", "--wait")
     assert result.exit_code == 1
-    assert "engine 0 does not know spec.peerQuarantine and will refuse the policy" in result.stderr
+    assert "engine 0 does not support spec.peerQuarantine and will refuse the policy" in result.stderr
     assert "0 refused it (kvLoadFailure.action: no quarantine here)" in result.stderr
 
 
@@ -203,7 +203,7 @@ def test_a_field_can_be_taken_out_again(harness: AdminHarness, agentctl: Agentct
     for path in ("deferral", "kvLoadFailure.action.x", "nonsense", ""):
         wrong = agentctl("set-policy", "p", "--all", "--unset", path)
         assert wrong.exit_code == 2
-        assert f"--unset {path} is not set; set are kvLoadFailure.action, " in wrong.stderr
+        assert f"--unset {path} is not set; set fields: kvLoadFailure.action, " in wrong.stderr
 
 
 _SPECS = st.recursive(
@@ -216,8 +216,8 @@ _SPECS = st.recursive(
 @given(_SPECS, st.data())
 def test_what_is_taken_out_is_gone_and_nothing_else(spec: dict[str, Any], data: st.DataObject) -> None:
     """Whatever the fields are."""
-    before = dict(leaves(spec))
+    before = dict(flat_values(spec))
     path = data.draw(st.sampled_from(sorted(before)))
     unset_fields(spec, [path])
     del before[path]
-    assert dict(leaves(spec)) == before
+    assert dict(flat_values(spec)) == before

@@ -102,7 +102,7 @@ async def test_orders_outlive_the_agent(agent: AgentProcess) -> None:
 async def test_the_views_of_an_empty_agent(agent: AgentProcess) -> None:
     """Nothing there is no failure; a request that is not there is one."""
     assert await _agentctl(agent, "get", "engines") == (0, "", f"{_NO_ENGINE}\n")
-    assert await _agentctl(agent, "get", "events") == (0, "", "no such event is in the log\n")
+    assert await _agentctl(agent, "get", "events") == (0, "", "no matching event in the log\n")
     code, _, err = await _agentctl(agent, "explain", "nothing")
     assert code == 1
     assert err.startswith("agentctl: ")

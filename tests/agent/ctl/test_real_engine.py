@@ -73,12 +73,12 @@ def test_a_quarantine_and_its_lift_reach_the_engine(agent: AgentProcess, engine:
     """With peer and time, before the command says so."""
     added = _agentctl(agent, "quarantine", "add", _PEER, "--ttl", "10m", "-l", "role=decode")
     assert added.exit_code == 0, added.output
-    (order,) = engine.policy.directives.orders
+    (order,) = engine.policy.orders.quarantines
     assert (order.peer, order.quarantined) == (_PEER, True)
     assert order.ttl_ns is not None
     assert 500 * _SECOND < order.ttl_ns <= 600 * _SECOND
     assert _agentctl(agent, "quarantine", "lift", _PEER, "-l", "role=decode").exit_code == 0
-    (order,) = engine.policy.directives.orders
+    (order,) = engine.policy.orders.quarantines
     assert (order.peer, order.quarantined) == (_PEER, False)
 
 
@@ -88,7 +88,7 @@ def test_a_drill_runs_in_the_engine_until_it_is_stopped(agent: AgentProcess, eng
         agent, "inject-fault", "0", "--mode", "handshake", "--rate", "0.5", "--peer", _PEER, "--ttl", "5m"
     )
     assert began.exit_code == 0, began.output
-    (drill,) = engine.policy.directives.drills
+    (drill,) = engine.policy.orders.drills
     assert (drill.channel, drill.mode, drill.rate, drill.peer) == (
         constants.CHANNEL_KV,
         constants.FAILURE_MODE_HANDSHAKE,
@@ -97,17 +97,17 @@ def test_a_drill_runs_in_the_engine_until_it_is_stopped(agent: AgentProcess, eng
     )
     assert 0 < drill.valid_for_ns <= 300 * _SECOND
     assert _agentctl(agent, "drill", "stop", drill.id).exit_code == 0
-    assert engine.policy.directives.drills == ()
+    assert engine.policy.orders.drills == ()
 
 
 def test_a_drill_ends_by_itself_even_with_the_agent_dead(agent: AgentProcess, engine: Runtime) -> None:
     """The engine's own clock ends it."""
     assert _agentctl(agent, "inject-fault", "0", "--mode", "setup", "--ttl", "30s").exit_code == 0
-    directives = engine.policy.directives
+    orders = engine.policy.orders
     agent.kill()
     try:
-        assert len(directives.drills_at(time.monotonic_ns())) == 1
-        assert directives.drills_at(directives.received_ns + 31 * _SECOND) == ()
+        assert len(orders.drills_at(time.monotonic_ns())) == 1
+        assert orders.drills_at(orders.received_ns + 31 * _SECOND) == ()
     finally:
         agent.start()
 
@@ -118,11 +118,8 @@ def test_an_engine_without_leave_is_left_alone(agent: AgentProcess) -> None:
     try:
         refused = _agentctl(agent, "inject-fault", "--mode", "transfer", "--all")
         assert refused.exit_code == 1
-        assert (
-            "engine 0 does not allow faults: it was not started with PENSTOCK_ALLOW_FAULTS=1"
-            in refused.stderr
-        )
-        assert runtime.policy.directives.drills == ()
+        assert "engine 0 does not allow faults: not started with PENSTOCK_ALLOW_FAULTS=1" in refused.stderr
+        assert runtime.policy.orders.drills == ()
     finally:
         runtime.stop(5.0)
 

@@ -68,17 +68,17 @@ def test_filters_are_the_issues_own_examples(filled: AdminHarness, agentctl: Age
     assert names("--outcome", "recomputed", "--peer", PEER, "--since", "1h") == ["again"]
     assert names("--outcome", "failed", "-l", "role=decode") == ["bad"]
     nothing = agentctl("get", "requests", "--outcome", "aborted")
-    assert (nothing.exit_code, nothing.stderr) == (0, "no such request is in the log\n")
+    assert (nothing.exit_code, nothing.stderr) == (0, "no matching request in the log\n")
     wrong = agentctl("get", "requests", "--deferred", "--outcome", "failed")
     assert wrong.exit_code == 2
 
 
 def test_what_is_missing_from_a_list_is_said(filled: AdminHarness, agentctl: Agentctl) -> None:
     """That it was cut, and that more wait than it names; in JSON both are fields."""
-    assert "there are older ones" in agentctl("get", "requests", "--limit", "1").stderr
+    assert "older requests are not shown" in agentctl("get", "requests", "--limit", "1").stderr
     row = {"reason": common.DEFERRAL_REASON_REMOTE_KV, "count": 5, "oldest_start_time_unix_nano": 1}
     filled.snapshot(filled.source("0"), Snapshot(time_unix_nano=time.time_ns(), deferred=[row]))
-    assert "3 more wait whose names" in agentctl("get", "requests", "--deferred").stderr
+    assert "3 more are deferred whose ids" in agentctl("get", "requests", "--deferred").stderr
     document = json.loads(agentctl("get", "requests", "--deferred", "--limit", "1", "-o", "json").stdout)
     assert (document["truncated"], document["unnamedDeferred"]) == (True, 3)
     assert document["requests"][0]["requestId"] == "old"

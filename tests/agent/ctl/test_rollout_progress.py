@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from penstock.agent.ctl.commands.rollout_progress import follow
+from penstock.agent.ctl.commands.rollout_progress import follow_rollout
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def test_who_stops_waiting_is_told_that_the_change_stays(capsys: pytest.CaptureF
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        follow(rollouts(), "policy p", quiet=False)
+        follow_rollout(rollouts(), "policy p", quiet=False)
     captured = capsys.readouterr()
     assert captured.out == "engine 0 waiting\n"
-    assert captured.err.startswith("no longer waiting for policy p: it stays as ordered")
+    assert captured.err.startswith("no longer waiting for policy p; the change stays")

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from jsonschema import Draft202012Validator
 from penstock.agent.ctl import json_schema
 from penstock.agent.ctl.main import cli
-from penstock.agent.ctl.render.json_values import MOST, moment, plain
+from penstock.agent.ctl.render.json_values import MOST, as_json_values, moment
 from penstock.agent.ctl.render.output import dump
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.events_pb2 import Event
@@ -296,10 +296,10 @@ def test_what_engines_may_send_at_most_is_valid(variant: int) -> None:
         "drill-list": admin.ListDrillsResponse(**_extremes(admin.ListDrillsResponse.DESCRIPTOR, variant)),
     }
     for name, message in documents.items():
-        printed = dump(plain(message), "json")
+        printed = dump(as_json_values(message), "json")
         # What jq does to numbers.
         read = json.loads(printed, parse_int=lambda text: int(float(text)))
-        assert read == json.loads(printed) == yaml.safe_load(dump(plain(message), "yaml"))
+        assert read == json.loads(printed) == yaml.safe_load(dump(as_json_values(message), "yaml"))
         _validator(name).validate(read)
         assert "unspecified" not in printed
         _is_seen(printed)
@@ -307,7 +307,9 @@ def test_what_engines_may_send_at_most_is_valid(variant: int) -> None:
 
 def test_numbers_that_jq_would_round() -> None:
     """Ids and sums are texts, with all their digits; a count stops where a double does."""
-    engine = plain(admin.Engine(sources=[{"epoch": 2**64 - 1}], counters={"bytes": 2**60, "failures": 2**60}))
+    engine = as_json_values(
+        admin.Engine(sources=[{"epoch": 2**64 - 1}], counters={"bytes": 2**60, "failures": 2**60})
+    )
     assert engine["sources"][0]["epoch"] == "18446744073709551615"
     assert (engine["counters"]["bytes"], engine["counters"]["failures"]) == (str(2**60), MOST)
 
@@ -317,9 +319,12 @@ def test_moments_have_nanoseconds() -> None:
     assert moment(1_750_000_000_000_000_001) == "2025-06-15T15:06:40.000000001Z"
     assert moment(2**64 - 1) == "2554-07-21T23:34:33.709551615Z"
     span = admin.Span(start_time_unix_nano=1_750_000_000_000_000_001)
-    assert (plain(span)["startTime"], plain(span).get("endTime")) == ("2025-06-15T15:06:40.000000001Z", None)
+    assert (as_json_values(span)["startTime"], as_json_values(span).get("endTime")) == (
+        "2025-06-15T15:06:40.000000001Z",
+        None,
+    )
     engine = admin.Engine(last_seen={"seconds": 1_750_000_000})
-    assert plain(engine)["lastSeen"] == "2025-06-15T15:06:40.000000000Z"
+    assert as_json_values(engine)["lastSeen"] == "2025-06-15T15:06:40.000000000Z"
 
 
 @pytest.mark.parametrize(

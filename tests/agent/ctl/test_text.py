@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import table
 from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.proto.v1 import admin_pb2 as admin
@@ -75,16 +75,16 @@ def test_colours_are_no_width() -> None:
 
 def test_a_message_as_json_values() -> None:
     """Maps, lists, words, embedded JSON; unset messages are left out, zero numbers are not."""
-    status = plain(admin.Policy(name="p", manifest_json='{"a": 1}', generation=7))
+    status = as_json_values(admin.Policy(name="p", manifest_json='{"a": 1}', generation=7))
     assert status["manifest"] == {"a": 1}
     assert status["generation"] == 7
     assert status["enginesInForce"] == 0
     assert "changed" not in status
-    engine = plain(admin.Engine(labels={"b": "2", "a": "1"}, role=2))
+    engine = as_json_values(admin.Engine(labels={"b": "2", "a": "1"}, role=2))
     assert engine["role"] == "decode"
     assert list(engine["labels"].items()) == [("a", "1"), ("b", "2")]
     assert engine["sources"] == []
-    (source,) = plain(admin.Engine(sources=[{"hello": {"pid": 7, "secret": b"s" * 16}}]))["sources"]
+    (source,) = as_json_values(admin.Engine(sources=[{"hello": {"pid": 7, "secret": b"s" * 16}}]))["sources"]
     assert source["hello"]["pid"] == 7
     assert "secret" not in source["hello"]
 

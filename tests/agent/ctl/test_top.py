@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock.agent.ctl.client import Client
 from penstock.agent.ctl.tls import ClientTls
 from penstock.agent.ctl.top.layout import screen, text
-from penstock.agent.ctl.top.poll import Poller, take
+from penstock.agent.ctl.top.poll import Poller, poll_agent
 from penstock.agent.ctl.top.view import SORTS, WINDOW, AgentState, History
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import ERROR_TYPE_REFUSED, FAILURE_MODE_HANDSHAKE
@@ -124,7 +124,7 @@ def test_what_an_engine_would_do_is_not_what_it_does() -> None:
     shown = _shown(_history(_sample(0, paused, _engine("1", in_sync=False, sources=cores))))
     assert "paused (would be auto)" in shown
     assert "auto (late)" not in shown
-    assert "2 under one name" in shown
+    assert "2 share a name" in shown
     assert "policy: not in force in 2 engines" in shown
 
 
@@ -133,7 +133,7 @@ def test_trouble_has_a_line_of_its_own() -> None:
     late = _engine("0", in_sync=False)
     for sample, words in (
         (_sample(0, late, degraded="disk full", otlp_error="x"), "agent: disk full"),
-        (_sample(0, late, otlp_error="x"), "policy: not in force in 1 engines"),
+        (_sample(0, late, otlp_error="x"), "policy: not in force in 1 engine;"),
         (_sample(0, _engine("0"), otlp_error="no route"), "traces: no route"),
     ):
         assert words in _shown(_history(sample))
@@ -142,7 +142,7 @@ def test_trouble_has_a_line_of_its_own() -> None:
     history.add(AgentState(9, _NOW + 9, error="no agent answers"))
     assert "no answer for 8s" in text(screen(history, "name", 0, 80, 24, _NOW + 9))
     assert "no agent answers" in _shown(_history(AgentState(0, _NOW, error="no agent answers")))
-    assert "asking the agent" in _shown(History())
+    assert "waiting for the agent" in _shown(History())
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_an_engine_that_is_away_and_a_peer_in_quarantine_stand_first() -> None:
         )
     )
     shown = _shown(history).splitlines()
-    assert shown[4].split()[:3] == ["1", "unknown", "away"]
-    assert shown[8].split()[:4] == ["b", "0", "quarantine", "open"]
+    assert shown[4].split()[:3] == ["1", "unknown", "down"]
+    assert shown[8].split()[:3] == ["b", "0", "quarantined"]
 
 
 def test_what_does_not_fit_is_counted_and_can_be_scrolled_to() -> None:
@@ -270,7 +270,7 @@ def test_the_poller_keeps_the_newest_and_an_error_is_a_sample() -> None:
 
             raise UnreachableError("no agent answers")
 
-    assert take(Nobody(), admin.EngineSelector()).error == "no agent answers"  # type: ignore[arg-type]
+    assert poll_agent(Nobody(), admin.EngineSelector()).error == "no agent answers"  # type: ignore[arg-type]
 
 
 def test_a_client_that_is_closed_under_the_poller_ends_it_quietly(harness: AdminHarness) -> None:
@@ -281,7 +281,7 @@ def test_a_client_that_is_closed_under_the_poller_ends_it_quietly(harness: Admin
     def ask() -> AgentState:
         asked.set()
         assert closed.wait(60)
-        return take(client, admin.EngineSelector())
+        return poll_agent(client, admin.EngineSelector())
 
     with Poller(ask, 1.0) as poller:
         assert asked.wait(60)

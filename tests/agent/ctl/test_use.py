@@ -35,12 +35,12 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
         (["get", "engines", "-o", "xml"], "'xml' is not one of 'table', 'wide', 'json', 'yaml'"),
         (["get", "engines", "-l", "role=("], "selector 'role=(' cannot be read; write it like role=decode"),
         (["get", "events", "--since", "5"], "'5' is not a duration such as 30s, 5m or 1h30m"),
-        (["get", "events", "--since", "0s"], "'0s' is no time at all"),
+        (["get", "events", "--since", "0s"], "'0s' is zero"),
         (["get", "events", "--mode", "x"], "'x' is not one of 'handshake', 'setup'"),
         (["get", "events", "--limit", "0"], "0 is not in the range"),
         (
             ["get", "policy", "x", "--effective", "0"],
-            "--effective shows the merge of all policies; leave out NAME",
+            "--effective shows the merge of all policies; omit NAME",
         ),
         (["describe", "engine", "decode/"], "engine 'decode/' cannot be read; write its index (0)"),
         (["trace"], "Missing argument 'REQUEST_ID'"),
@@ -49,7 +49,7 @@ def _run(*arguments: str, stdin: str | None = None, address: str = _NOWHERE) -> 
         (["set-policy", "p", "--kv-load-failure", "x"], "'x' is not one of 'recompute', 'fail', 'auto'"),
         (
             ["set-policy", "p", "-f", "-"],
-            "-f brings the whole policy; leave out NAME and the flags of fields",
+            "-f reads the whole policy; omit NAME and the field flags",
         ),
         (["set-policy", "p", "--ttl", "soon"], "'soon' is not a duration"),
         (["apply"], "Missing option '--filename' / '-f'"),
@@ -74,7 +74,7 @@ def test_an_address_that_cannot_be_read_is_named(address: str) -> None:
     result = _run("get", "engines", address=address)
     assert (result.exit_code, result.stderr) == (
         2,
-        f"agentctl: address {address!r} cannot be read; write unix:///path/of/the/socket or host:port\n",
+        f"agentctl: address {address!r} is not valid; write unix:///path/of/the/socket or host:port\n",
     )
 
 
@@ -111,8 +111,8 @@ def test_the_address_may_come_after_the_command_or_from_the_environment() -> Non
         ("a: [", "<stdin>:1: this is not YAML: "),
         ("a: 1\na: 2\n", "<stdin>:2: 'a' is there twice, first in line 1; leave one"),
         ("{}: {? [1] : 2}", "None is no name of a field; quote it"),
-        ("", "<stdin> holds no manifest"),
-        ("kind: List\nitems: []\n", "<stdin> holds no manifest"),
+        ("", "<stdin> has no manifest"),
+        ("kind: List\nitems: []\n", "<stdin> has no manifest"),
         ("a: !!binary aGVsbG8=", "is nothing that JSON can say here; quote it"),
         (
             "a: !!python/object:os.system {}",

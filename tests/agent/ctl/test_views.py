@@ -85,7 +85,7 @@ def test_the_table_of_engines(filled: AdminHarness, agentctl: Agentctl) -> None:
     assert (empty.exit_code, empty.stdout, empty.stderr) == (
         0,
         "",
-        "no engine fits 'role=none'; without --selector all are listed\n",
+        "no engine matches 'role=none'; omit --selector to list all\n",
     )
 
 
@@ -126,9 +126,9 @@ def test_the_table_of_events(filled: AdminHarness, agentctl: Agentctl) -> None:
     assert "requestClosed" not in event
     wrong = agentctl("get", "events", "--kind", "failure")
     assert wrong.exit_code == 2
-    assert "'failure' is no kind of event; use one of transfer_failure, " in wrong.stderr
+    assert "'failure' is not a kind of event; use one of transfer_failure, " in wrong.stderr
     filled.append(filled.source("0"), transfer_failure("req-3"))
-    assert "there are older ones" in agentctl("get", "events", "--limit", "1").stderr
+    assert "older events are not shown" in agentctl("get", "events", "--limit", "1").stderr
 
 
 def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
@@ -139,15 +139,15 @@ def test_an_engine_in_full(filled: AdminHarness, agentctl: Agentctl) -> None:
         "KV load failure policy of vLLM: fail",
         "On a failed KV load: fail",
         "Last error: bad",
-        f"3 for remote_kv from {PEER}, the oldest since ",
-        f"2 kv with {PEER}, the oldest since ",
-        "Leases: 1 of 7 blocks, the oldest from ",
+        f"3 for remote_kv from {PEER}, oldest since ",
+        f"2 kv with {PEER}, oldest since ",
+        "Leases: 1 of 7 blocks, oldest ",
         "Expert balancing: asynchronous, every 3000 steps, by the load of the last 1000, by nixl",
         f"{PEER}: 1 ok, 1 failed; handshake/refused 1, last ",
         "hook eplb is not installed: no such method",
         "1 of 2 hooks installed",
         "entries: 9 produced, 2 stored, 4 pending, 0 dropped",
-        "3 entries are not accounted for; please report this",
+        "3 entries are unaccounted for; please report this",
     ):
         assert part in text
     missing = agentctl("describe", "engine", "9")
@@ -229,7 +229,7 @@ def test_a_selector_that_fits_no_engine(filled: AdminHarness, agentctl: Agentctl
     """It is not said that there is none at all."""
     for what in ("engines", "peers"):
         result = agentctl("get", what, "-l", "role=nope")
-        assert result.stderr == "no engine fits 'role=nope'; without --selector all are listed\n"
+        assert result.stderr == "no engine matches 'role=nope'; omit --selector to list all\n"
 
 
 def test_a_request_id_with_control_characters(filled: AdminHarness, agentctl: Agentctl) -> None:

@@ -81,8 +81,8 @@ def test_what_happened_while_the_agent_was_away_is_told_once(capsys: pytest.Capt
     assert (
         capsys.readouterr().err.splitlines()
         == [
-            "the agent is away; waiting for it",
-            "the agent is back",
+            "connection to the agent lost; reconnecting",
+            "reconnected to the agent",
         ]
         * 2
     )
@@ -162,7 +162,7 @@ def test_a_real_agent_may_be_killed(agent: AgentProcess) -> None:
         assert watch.wait(60) == 130
         assert watch.stderr is not None
         err = watch.stderr.read().strip().splitlines()
-        assert err == ["the agent is away; waiting for it", "the agent is back"]
+        assert err == ["connection to the agent lost; reconnecting", "reconnected to the agent"]
     finally:
         engine.disconnect()
         watch.kill()

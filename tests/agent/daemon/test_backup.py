@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from penstock.agent.admin.calls.backup import back_up
+from penstock.agent.admin.calls.backup import write_backup
 from penstock.agent.errors import ImpossibleError, StateError
 from penstock.agent.journal.journal import Journal
 from penstock.agent.policy.store.database import PolicyDatabase
@@ -32,22 +32,22 @@ async def test_places_that_are_none(state, tmp_path):
     """Each is one sentence that says what to give instead."""
     (tmp_path / "file").touch()
     for target, sentence in (
-        (Path("relative"), "is no absolute path"),
-        (tmp_path / "file", "is there already"),
-        (tmp_path / "nowhere" / "x", "is no directory"),
+        (Path("relative"), "is not an absolute path"),
+        (tmp_path / "file", "exists already"),
+        (tmp_path / "nowhere" / "x", "is not a directory"),
     ):
         with pytest.raises(ImpossibleError, match=sentence):
-            back_up(state, target)
+            write_backup(state, target)
 
 
 async def test_half_a_backup_is_none(state, tmp_path):
     """Without the policies there is nothing at the target, and nothing beside it."""
     (state / "policy.db").rename(state / "elsewhere")
     with pytest.raises(StateError, match="could not be written: unable to open database file"):
-        back_up(state, tmp_path / "copy")
+        write_backup(state, tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
     (state / "elsewhere").rename(state / "policy.db")
-    assert back_up(state, tmp_path / "copy") > 0
+    assert write_backup(state, tmp_path / "copy") > 0
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["journal.db", "policy.db"]
 
 
@@ -55,8 +55,8 @@ async def test_a_backup_that_is_stopped(state, tmp_path, monkeypatch):
     """It says so, and leaves nothing behind."""
     monkeypatch.setattr("penstock.agent.admin.calls.backup._PAGES", 1)
     asked = iter([False, False])
-    with pytest.raises(ImpossibleError, match="the agent is stopping; the backup was given up"):
-        back_up(state, tmp_path / "copy", lambda: next(asked, True))
+    with pytest.raises(ImpossibleError, match="the agent is stopping; the backup was cancelled"):
+        write_backup(state, tmp_path / "copy", lambda: next(asked, True))
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
@@ -72,7 +72,7 @@ async def test_commits_between_its_steps(state, tmp_path, monkeypatch):
         database.execute("INSERT INTO seen VALUES (?)", steps[-1:])
         return len(steps) > 1_000
 
-    back_up(state, tmp_path / "copy", commit)
+    write_backup(state, tmp_path / "copy", commit)
     database.close()
     copy = sqlite3.connect(tmp_path / "copy" / "policy.db")
     (seen,) = copy.execute("SELECT count(*) FROM seen").fetchone()
@@ -104,7 +104,7 @@ def test_sigterm_does_not_wait_for_a_backup():
                 assert agent.stop(signal.SIGTERM) == 0
                 _, told = asking.communicate(timeout=60)
             assert asking.returncode == 2
-            assert "the agent is stopping; the backup was given up" in told
+            assert "the agent is stopping; the backup was cancelled" in told
             assert not list(directory.glob("*copy*"))
         finally:
             agent.stop()

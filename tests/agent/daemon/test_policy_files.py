@@ -96,8 +96,8 @@ def test_a_policy_of_a_file_is_not_edited_by_hand() -> None:
                 _ask(agent, "DeletePolicy", admin.DeletePolicyRequest(name="a", author="me"))
             assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
             assert caught.value.details() == (
-                "policy 'a' belongs to the file policies.yaml; change it there, or lay a policy of another "
-                "name over it for a while: agentctl set-policy a-now --priority 900 --ttl 1h --reason WHY …"
+                "policy 'a' belongs to the file policies.yaml; change it there, or override it "
+                "for a time by a policy of another name: agentctl set-policy a-now --priority 900 --ttl 1h --reason WHY …"
             )
             (entry,) = _ask(agent, "ListAudit", admin.ListAuditRequest(name="a")).entries
             assert (entry.author, entry.action) == ("file:policies.yaml", "apply")

@@ -222,7 +222,7 @@ def test_a_backup_is_a_state_directory():
             assert (result.returncode, result.stderr) == (0, "")
             assert result.stdout.startswith(f"{first}: ")
             assert agent_command(agent, "backup", str(first)).stderr.endswith(
-                f"{first} is there already; give a path that is not\n"
+                f"{first} exists already; give a new path\n"
             )
             engine.publish(transfer_failure("b"))
         agent.kill()

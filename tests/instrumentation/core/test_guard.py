@@ -33,7 +33,7 @@ def test_contains_and_counts(guards: GuardRegistry) -> None:
     for error in (ValueError("a"), ValueError("b"), KeyError("c")):
         with guards("hook"):
             raise error
-    assert guards.counts.take() == {("hook", "ValueError"): 2, ("hook", "KeyError"): 1}
+    assert guards.counts.drain() == {("hook", "ValueError"): 2, ("hook", "KeyError"): 1}
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -49,7 +49,7 @@ def test_raises_under_test(clock: SecondsClock) -> None:
     guards = GuardRegistry(raising=True, clock=clock)
     with pytest.raises(ValueError, match="seen"), guards("hook"):
         raise ValueError("seen")
-    assert guards.counts.take() == {("hook", "ValueError"): 1}
+    assert guards.counts.drain() == {("hook", "ValueError"): 1}
 
 
 def test_is_reusable_and_reentrant(guards: GuardRegistry) -> None:
@@ -63,7 +63,7 @@ def test_is_reusable_and_reentrant(guards: GuardRegistry) -> None:
         reached = True
         raise KeyError
     assert reached
-    assert guards.counts.take() == {("hook", "ValueError"): 1, ("hook", "KeyError"): 1}
+    assert guards.counts.drain() == {("hook", "ValueError"): 1, ("hook", "KeyError"): 1}
 
 
 def test_logs_once_a_minute(
@@ -90,7 +90,7 @@ def test_broken_logging_is_contained(guards: GuardRegistry, monkeypatch: pytest.
     def broken(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("penstock.instrumentation.core.guard.logger.warning", broken)
+    monkeypatch.setattr(logging.getLogger("penstock"), "warning", broken)
     with guards("hook"):
         raise ValueError
     assert guards.counts
@@ -126,26 +126,26 @@ def test_environment_decides(value: str, raises: bool) -> None:
 
 
 def test_tally_is_exact_over_threads() -> None:
-    """Counts of several threads add up, whenever they are taken."""
-    tally, taken = DropCounter(), 0
+    """Counts of several threads add up, whenever they are drained."""
+    counter, drained = DropCounter(), 0
 
     def work() -> None:
         for _ in range(2_000):
-            tally.add("a", "b")
+            counter.add("a", "b")
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        taken += sum(tally.take().values())
-    taken += sum(tally.take().values())
-    assert taken == 8_000
+        drained += sum(counter.drain().values())
+    drained += sum(counter.drain().values())
+    assert drained == 8_000
 
 
 def test_tally_is_bounded() -> None:
     """Keys beyond the bound are counted as other; a key that is known goes on."""
-    tally = DropCounter(limit=2)
+    counter = DropCounter(limit=2)
     for word in "abcda":
-        tally.add(word, "x")
-    assert tally.take() == {("a", "x"): 2, ("b", "x"): 1, (OTHER, OTHER): 2}
-    assert tally.take() == {}
+        counter.add(word, "x")
+    assert counter.drain() == {("a", "x"): 2, ("b", "x"): 1, (OTHER, OTHER): 2}
+    assert counter.drain() == {}

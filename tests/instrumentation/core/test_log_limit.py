@@ -14,7 +14,7 @@ def test_without_an_interval_every_line_is_written() -> None:
     limit = LogLimit(SecondsClock())
     for interval in (None, 0.0):
         limit.interval = interval
-        assert [limit.ask("a") for _ in range(3)] == [0, 0, 0]
+        assert [limit.admit("a") for _ in range(3)] == [0, 0, 0]
 
 
 def test_a_kind_has_one_line_in_an_interval() -> None:
@@ -22,9 +22,9 @@ def test_a_kind_has_one_line_in_an_interval() -> None:
     clock = SecondsClock()
     limit = LogLimit(clock)
     limit.interval = 5.0
-    assert [limit.ask("a"), limit.ask("a"), limit.ask("b"), limit.ask("a")] == [0, None, 0, None]
+    assert [limit.admit("a"), limit.admit("a"), limit.admit("b"), limit.admit("a")] == [0, None, 0, None]
     clock.now += 5.0
-    assert [limit.ask("a"), limit.ask("b"), limit.ask("a")] == [2, 0, None]
+    assert [limit.admit("a"), limit.admit("b"), limit.admit("a")] == [2, 0, None]
 
 
 def test_the_interval_changes_live() -> None:
@@ -32,19 +32,19 @@ def test_the_interval_changes_live() -> None:
     clock = SecondsClock()
     limit = LogLimit(clock)
     limit.interval = 60.0
-    assert [limit.ask("a"), limit.ask("a")] == [0, None]
+    assert [limit.admit("a"), limit.admit("a")] == [0, None]
     clock.now += 10.0
     limit.interval = 10.0
-    assert [limit.ask("a"), limit.ask("a")] == [1, None]
+    assert [limit.admit("a"), limit.admit("a")] == [1, None]
     limit.interval = None
-    assert [limit.ask("a"), limit.ask("a")] == [1, 0]
+    assert [limit.admit("a"), limit.admit("a")] == [1, 0]
 
 
 def test_kinds_are_bounded() -> None:
     """Peers are named by clients: the oldest kind is forgotten."""
     limit = LogLimit(SecondsClock())
     limit.interval = 5.0
-    assert {limit.ask(number) for number in range(KINDS_MAX + 10)} == {0}
+    assert {limit.admit(number) for number in range(KINDS_MAX + 10)} == {0}
     assert len(limit._last) == KINDS_MAX
 
 
@@ -53,19 +53,19 @@ def test_kinds_are_bounded() -> None:
 )
 @settings(deadline=None)
 def test_nothing_is_lost_from_the_count(steps: list[tuple[str, float, float | None]]) -> None:
-    """Of each kind: lines written, lines told to be left out and those that have not been told add up."""
+    """Of each kind: lines written and lines reported as suppressed add up to the lines asked for."""
     clock = SecondsClock()
     limit = LogLimit(clock)
-    asked, written, told = dict.fromkeys("ab", 0), dict.fromkeys("ab", 0), dict.fromkeys("ab", 0)
+    asked, written, reported = dict.fromkeys("ab", 0), dict.fromkeys("ab", 0), dict.fromkeys("ab", 0)
     for kind, seconds, interval in steps:
         clock.now += seconds
         limit.interval = interval
         asked[kind] += 1
-        left_out = limit.ask(kind)
-        if left_out is not None:
+        suppressed = limit.admit(kind)
+        if suppressed is not None:
             written[kind] += 1
-            told[kind] += left_out
+            reported[kind] += suppressed
     limit.interval = None
     for kind in "ab":
-        told[kind] += limit.ask(kind) or 0
-        assert asked[kind] == written[kind] + told[kind]
+        reported[kind] += limit.admit(kind) or 0
+        assert asked[kind] == written[kind] + reported[kind]

@@ -89,7 +89,7 @@ def test_wrong_value_is_one_line(
 
 
 def test_settings_are_frozen() -> None:
-    """Nobody changes them afterwards, labels included."""
+    """They are immutable, labels included."""
     found = parse({"PENSTOCK_ENDPOINT": SOCKET, "PENSTOCK_LABELS": "a=b"})
     assert found is not None
     with pytest.raises(dataclasses.FrozenInstanceError):

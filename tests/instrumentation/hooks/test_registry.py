@@ -1,4 +1,4 @@
-"""Hooks: what they need, whether they are in, and why not."""
+"""The registry of hooks: what is installed, and why the rest is not."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from penstock.instrumentation.core.constants import COMPONENT_SCHEDULER
 from penstock.instrumentation.core.guard import guard
-from penstock.instrumentation.hooks.registry import (
-    Extension,
-    HookRegistry,
-    HookState,
-    InstanceState,
-    Requirement,
-)
+from penstock.instrumentation.hooks.registry import HookRegistry, HookState
+from penstock.instrumentation.hooks.requirements import Requirement
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 if TYPE_CHECKING:
@@ -21,12 +16,10 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """Something of vLLM's."""
-
-    attribute = None
+    """A class of vLLM's."""
 
     def schedule(self, request: object, *, step: int = 0) -> None:
-        """Take a request."""
+        """Schedule a request."""
 
 
 class Probe:
@@ -64,126 +57,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> HookRegistry:
     """Make a registry whose errors are contained."""
     monkeypatch.setattr(guard, "raising", False)
     return HookRegistry()
-
-
-@pytest.mark.parametrize(
-    ("requirement", "reason"),
-    [
-        (Requirement(Host, "schedule"), ""),
-        (Requirement(Host, "schedule", ("request", "step")), ""),
-        (Requirement(Host, "attribute"), ""),
-        (Requirement(Host(), "schedule", ("request",)), ""),
-        (Requirement(Host, "gone"), "Host.gone is missing"),
-        (
-            Requirement(Host, "schedule", ("request", "rank")),
-            "Host.schedule has no parameter rank (it has self, request, step)",
-        ),
-        (Requirement(Host, "attribute", ("x",)), "Host.attribute has no signature"),
-    ],
-)
-def test_requirements(requirement: Requirement, reason: str) -> None:
-    """A requirement is met by name and parameters, or says what is missing."""
-    assert requirement.unmet() == reason
-
-
-class Before:
-    """What goes in front of a host's class."""
-
-    def fixed(self, request: Any) -> None:
-        """Take just this."""
-
-    def open(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        """Take whatever comes."""
-
-    def _penstock_own(self) -> None: ...
-
-
-def _fixed(self: Any, request: Any) -> None: ...
-
-
-def _renamed(self: Any, req: Any) -> None: ...
-
-
-def _longer(self: Any, request: Any, rank: int = 0) -> None: ...
-
-
-def _named(self: Any, request: Any, *, rank: int = 0) -> None: ...
-
-
-def _variadic(self: Any, request: Any, *more: Any) -> None: ...
-
-
-def _catching(self: Any, request: Any, **more: Any) -> None: ...
-
-
-def _shorter(self: Any) -> None: ...
-
-
-_UNKNOWN = "Host.fixed is called in a way that Penstock does not know: "
-
-
-@pytest.mark.parametrize(
-    ("methods", "reason"),
-    [
-        ({"fixed": _fixed}, ""),
-        ({"open": _longer}, ""),
-        ({"open": _named}, ""),
-        ({"open": _variadic}, ""),
-        ({"open": _catching}, ""),
-        ({}, ""),
-        ({"fixed": 1}, ""),
-        ({"_penstock_own": _longer}, ""),
-        ({"fixed": _longer}, _UNKNOWN + "too many positional arguments"),
-        ({"fixed": _named}, _UNKNOWN + "got an unexpected keyword argument 'rank'"),
-        ({"fixed": _variadic}, _UNKNOWN + "too many positional arguments"),
-        ({"fixed": _catching}, _UNKNOWN + "got an unexpected keyword argument 'more'"),
-        ({"fixed": _renamed}, _UNKNOWN + "missing a required argument: 'request'"),
-        ({"fixed": _shorter}, _UNKNOWN + "missing a required argument: 'request'"),
-    ],
-)
-def test_extensions(methods: dict[str, Any], reason: str) -> None:
-    """A method that is extended must take every call that the host's own takes; what the host lacks is no matter."""
-    assert Extension(Before, type("Host", (), methods)).unmet() == reason
-
-
-def test_an_extension_in_parts() -> None:
-    """Of a mixin made of several the method in front counts."""
-
-    class Front(Before):
-        def fixed(self, request: Any, *args: Any, **kwargs: Any) -> None: ...
-
-    assert Extension(Front, type("Host", (), {"fixed": _longer})).unmet() == ""
-
-
-class Constructed:
-    """Something that has state."""
-
-    of_class = 1
-
-    def __init__(self) -> None:
-        self.own: Any = object()
-
-
-class Derived(Constructed):
-    """Something that has more of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.more = getattr(self.own.lost, "gone", 0)
-
-
-@pytest.mark.parametrize(
-    ("attributes", "reason"),
-    [
-        (("own", "more", "of_class"), ""),
-        ((), ""),
-        (("own", "gone", "lost"), "Derived has no gone, lost"),
-    ],
-)
-def test_state(attributes: tuple[str, ...], reason: str) -> None:
-    """What a constructor sets is there, that of a base included; the rest is named."""
-    assert InstanceState(Derived, attributes).unmet() == reason
-    assert not InstanceState(object, ()).unmet()
 
 
 def test_install_is_idempotent(registry: HookRegistry) -> None:
@@ -237,7 +110,7 @@ def test_uninstall_all_goes_backwards(registry: HookRegistry) -> None:
     registry.uninstall_all()
     assert order == ["c", "b", "a"]
     assert not any(state.installed for state in registry.report())
-    assert guard.counts.take()[("hook.a", "ValueError")] == 1
+    assert guard.counts.drain()[("hook.a", "ValueError")] == 1
 
 
 def test_report_is_in_the_snapshot(registry: HookRegistry) -> None:

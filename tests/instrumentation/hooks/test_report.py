@@ -7,13 +7,13 @@ import json
 import pytest
 from penstock.instrumentation.core.constants import COMPONENT_FRONTEND, COMPONENT_SCHEDULER, COMPONENT_WORKER
 from penstock.instrumentation.hooks.report import (
+    EnvironmentFinding,
     HookReport,
     HookStatus,
     Report,
-    Surrounding,
-    as_json,
-    as_text,
-    surroundings,
+    check_environment,
+    format_json,
+    format_text,
 )
 
 FITS = HookReport("scheduler", COMPONENT_SCHEDULER, HookStatus.FITS, host="Scheduler")
@@ -35,14 +35,16 @@ not fit for this vLLM: eplb; engines start without, what these show is missing""
 
 def test_for_people() -> None:
     """One line a hook, what is missing at the end."""
-    report = Report(VERSIONS, (FITS, LEFT_OUT, OFF, NOT_USED), (Surrounding("vLLM will load the plugin"),))
-    assert as_text(report) == TEXT
+    report = Report(
+        VERSIONS, (FITS, LEFT_OUT, OFF, NOT_USED), (EnvironmentFinding("vLLM will load the plugin"),)
+    )
+    assert format_text(report) == TEXT
 
 
 def test_for_programs() -> None:
     """The same with the verdict of the whole."""
-    report = Report(VERSIONS, (LEFT_OUT,), (Surrounding("vLLM will load the plugin"),))
-    assert json.loads(as_json(report)) == {
+    report = Report(VERSIONS, (LEFT_OUT,), (EnvironmentFinding("vLLM will load the plugin"),))
+    assert json.loads(format_json(report)) == {
         "versions": VERSIONS,
         "hooks": [
             {
@@ -59,19 +61,19 @@ def test_for_programs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "findings", "wrong"),
+    ("hooks", "findings", "wrong"),
     [
-        ((FITS,), (Surrounding("x"),), False),
+        ((FITS,), (EnvironmentFinding("x"),), False),
         ((FITS, OFF, NOT_USED), (), False),
         ((FITS, LEFT_OUT), (), True),
-        ((FITS,), (Surrounding("x", wrong=True),), True),
+        ((FITS,), (EnvironmentFinding("x", wrong=True),), True),
     ],
 )
 def test_what_is_wrong(
-    answers: tuple[HookReport, ...], findings: tuple[Surrounding, ...], wrong: bool
+    hooks: tuple[HookReport, ...], findings: tuple[EnvironmentFinding, ...], wrong: bool
 ) -> None:
-    """A hook that does not fit or a plugin that is not loaded; not what somebody chose or does not use."""
-    assert Report(VERSIONS, answers, findings).wrong is wrong
+    """A hook that does not fit or a plugin that is not loaded; not a disabled or unused hook."""
+    assert Report(VERSIONS, hooks, findings).wrong is wrong
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,8 @@ def test_what_is_wrong(
         ),
     ],
 )
-def test_surroundings(environ: dict[str, str], plugins: list[str], found: list[tuple[bool, str]]) -> None:
+def test_environment(environ: dict[str, str], plugins: list[str], found: list[tuple[bool, str]]) -> None:
     """Whether vLLM would load the plugin, and whether that would do anything."""
-    told = surroundings(environ, plugins)
-    assert [each.wrong for each in told] == [wrong for wrong, _ in found]
-    assert all(words in each.text for each, (_, words) in zip(told, found, strict=True))
+    findings = check_environment(environ, plugins)
+    assert [each.wrong for each in findings] == [wrong for wrong, _ in found]
+    assert all(words in each.text for each, (_, words) in zip(findings, found, strict=True))

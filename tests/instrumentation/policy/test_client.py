@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from penstock.instrumentation.policy import applier
-from penstock.instrumentation.policy.client import PolicyClient
 from penstock.instrumentation.resilience.policy import NO_POLICY, Action
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.transport.background_thread import Message, Tag
+from penstock.instrumentation.transport.inbox import Message, Tag
 from penstock.proto.v1.common_pb2 import CHANNEL_KV, FAILURE_MODE_SETUP
 from penstock.proto.v1.events_pb2 import QUARANTINE_STATE_OPEN
 from penstock.proto.v1.policy_pb2 import (
@@ -26,6 +25,7 @@ from penstock.proto.v1.snapshot_pb2 import Snapshot
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import acknowledged, emit_failure
 from tests.support.engine.held_step import hold_step
+from tests.support.policy.clients import make_applier, make_client
 from tests.support.seconds import SecondsClock
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def subscribed(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> Runtim
 def test_subscribe_says_who(agent: FakeAgent, subscribed: Runtime) -> None:
     """The subscription holds all that a selector and the agent need."""
     subscribe = last(agent, "subscribe").subscribe
-    assert subscribe.epoch == subscribed.epoch
+    assert subscribe.epoch == subscribed.session.epoch
     assert (subscribe.key.server, subscribe.key.engine, subscribe.model) == ("left", "0", "tiny")
     assert dict(subscribe.labels) == {"role": "decode"}
     assert list(subscribe.supported_fields) == ["kv_load_failure"]
@@ -90,11 +90,11 @@ def test_both_streams_show_the_secret_of_the_process(agent: FakeAgent, subscribe
     """It stays with the process when its epoch does not, and no two have the same."""
     agent.wait(lambda: agent.received.hellos, "a hello")
     secret = agent.received.hellos[0][1].secret
-    assert secret == last(agent, "subscribe").subscribe.secret == subscribed.secret
+    assert secret == last(agent, "subscribe").subscribe.secret == subscribed.session.secret
     assert len(secret) == 16
-    subscribed.renew_epoch()
-    assert subscribed.secret == secret
-    assert Runtime().secret != secret
+    subscribed.session.new_epoch()
+    assert subscribed.session.secret == secret
+    assert Runtime().session.secret != secret
 
 
 def test_push_is_put_in_force_then_acknowledged(agent: FakeAgent, subscribed: Runtime) -> None:
@@ -139,7 +139,7 @@ def test_engine_that_hangs_in_a_step_refuses_and_follows_in_the_end(
     ack = last(agent, "ack").ack
     assert (ack.nonce, ack.hash, list(ack.refused_orders)) == (nack.nonce, "h-fail", [])
     assert subscribed.policy.current.hash == "h-fail"
-    assert [order.id for order in subscribed.policy.directives.orders] == ["q"]
+    assert [order.id for order in subscribed.policy.orders.quarantines] == ["q"]
     agent.wait(
         lambda: applied(agent) == [("push", "h-fail", False, ""), ("push", "h-fail", True, "")], "both events"
     )
@@ -204,8 +204,8 @@ def test_refused_order_keeps_no_policy_out(agent: FakeAgent, subscribed: Runtime
     ack = last(agent, "ack").ack
     assert ack.hash == subscribed.policy.current.hash == "h-fail"
     assert [(each.id, "rate 2" in each.error) for each in ack.refused_orders] == [("d", True)]
-    directives = subscribed.policy.directives
-    assert ([order.id for order in directives.orders], directives.drills) == (["q"], ())
+    orders = subscribed.policy.orders
+    assert ([order.id for order in orders.quarantines], orders.drills) == (["q"], ())
     agent.wait(lambda: ("order", "", False, "h-fail") in applied(agent), "the event")
 
 
@@ -221,10 +221,10 @@ def test_refused_policy_keeps_no_order_out(agent: FakeAgent, subscribed: Runtime
         "h-fail",
         [],
     )
-    assert [order.id for order in subscribed.policy.directives.orders] == ["q"]
+    assert [order.id for order in subscribed.policy.orders.quarantines] == ["q"]
     agent.push(Push(schedule=[entry("h-bad", 9)]))
     agent.wait(lambda: count(agent, "nack") == 2, "another refusal")
-    assert subscribed.policy.directives.orders == ()
+    assert subscribed.policy.orders.quarantines == ()
 
 
 def test_field_of_a_newer_agent_is_named(agent: FakeAgent, subscribed: Runtime) -> None:
@@ -239,7 +239,7 @@ def test_field_of_a_newer_agent_is_named(agent: FakeAgent, subscribed: Runtime) 
     assert (nack.field, nack.hash_in_force) == ("kvLoadFailure.77", "")
     assert "upgrade the engine" in nack.error
     assert [(each.id, "field 77" in each.error) for each in nack.refused_orders] == [("new", True)]
-    assert [order.id for order in subscribed.policy.directives.orders] == ["q"]
+    assert [order.id for order in subscribed.policy.orders.quarantines] == ["q"]
 
 
 def test_refused_push_leaves_the_last_good_one(agent: FakeAgent, subscribed: Runtime) -> None:
@@ -322,7 +322,7 @@ def test_pause_is_never_refused(agent: FakeAgent, subscribed: Runtime) -> None:
 
 def test_new_epoch_subscribes_anew(agent: FakeAgent, subscribed: Runtime) -> None:
     """When the agent has lost its state the client subscribes under the new epoch."""
-    first = subscribed.epoch
+    first = subscribed.session.epoch
     emit_failure(subscribed, "old")
     wait_until(lambda: acknowledged(subscribed), "the entry is acknowledged")
     agent.stop()
@@ -332,7 +332,7 @@ def test_new_epoch_subscribes_anew(agent: FakeAgent, subscribed: Runtime) -> Non
         lambda: count(agent, "subscribe") and last(agent, "subscribe").subscribe.epoch != first,
         "a subscription under another epoch",
     )
-    assert last(agent, "subscribe").subscribe.epoch == subscribed.epoch
+    assert last(agent, "subscribe").subscribe.epoch == subscribed.session.epoch
 
 
 def test_identity_that_changes_subscribes_anew(
@@ -372,8 +372,8 @@ def test_agent_without_a_feed_is_left_alone(agent: FakeAgent, make_runtime: Call
     runtime = make_runtime()
     runtime.start_policy(FIELDS)
     client = runtime._policy_client
-    wait_until(lambda: client._refused_link, "the refusal")
-    assert "does not know this call" in client._refused_link
+    wait_until(lambda: client._link_error, "the refusal")
+    assert "does not know this call" in client._link_error
     assert client._backoff._ceiling == 5.0
 
 
@@ -386,8 +386,8 @@ def test_a_name_that_another_engine_takes_is_not_taken_back_at_once(
     for watcher in list(agent._watchers):
         watcher.put(grpc.StatusCode.ABORTED)
     client = subscribed._policy_client
-    wait_until(lambda: client._refused_link, "the end of the stream")
-    assert client._refused_link == "as the test wants it"
+    wait_until(lambda: client._link_error, "the end of the stream")
+    assert client._link_error == "as the test wants it"
     assert client._backoff._ceiling == 5.0
     assert subscribed.policy.current.hash == "h-fail"
 
@@ -395,7 +395,7 @@ def test_a_name_that_another_engine_takes_is_not_taken_back_at_once(
 def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runtime) -> None:
     """Several expiries pass on the engine's own clock; each is an event, and a report once there is a stream."""
     clock = SecondsClock()
-    client = PolicyClient(runtime, runtime.settings, FIELDS, clock)
+    client = make_client(runtime, runtime.settings, FIELDS, clock)
     runtime._policy_client = client
     client.start()
     agent.wait(lambda: count(agent, "subscribe"), "a subscription")
@@ -411,13 +411,13 @@ def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runti
     agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
     assert last(agent, "ack").ack.hash == "h-1"
     clock.now += 10.0
-    client.ring()
+    client.wake()
     agent.wait(lambda: count(agent, "moved"), "the report")
     assert last(agent, "moved").moved.hash == "h-2"
     assert runtime.policy.current.kv_load_failure.action is Action.RECOMPUTE
     agent.stop()
     clock.now += 10.0
-    client.ring()
+    client.wake()
     wait_until(lambda: runtime.policy.current == NO_POLICY, "vLLM's own configuration")
     agent.start()
     agent.wait(lambda: len(applied(agent)) == 3, "three events")
@@ -433,28 +433,28 @@ def test_schedule_runs_down_with_the_agent_dead(agent: FakeAgent, runtime: Runti
 def test_an_expiry_that_a_long_step_delays_is_no_hang(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told as one only after the deadline, and no longer than it lasts."""
+    """It is reported as one only after the deadline, and only while it lasts."""
     monkeypatch.setattr(applier, "ATTEMPT", 0.01)
     clock = SecondsClock()
-    desk = applier.PolicyApplier(runtime, FIELDS, faults_allowed=False, clock=clock)
+    policy_applier = make_applier(runtime, FIELDS, clock)
     schedule = [entry("h-1", FAILURE_ACTION_FAIL, 10), entry("h-2", FAILURE_ACTION_RECOMPUTE)]
-    assert desk.take(Push(nonce=1, schedule=schedule)).ack.hash == "h-1"
+    assert policy_applier.apply(Push(nonce=1, schedule=schedule)).ack.hash == "h-1"
     clock.now += 10.0
     end = hold_step(runtime)
-    assert desk.tick() is None
-    assert desk.last_error == ""
+    assert policy_applier.tick() is None
+    assert policy_applier.last_error == ""
     clock.now += applier.STEP_DEADLINE
-    assert desk.tick() is None
-    assert "hangs" in desk.last_error
+    assert policy_applier.tick() is None
+    assert "hangs" in policy_applier.last_error
     end()
-    assert desk.tick().moved.hash == "h-2"
-    assert desk.last_error == ""
+    assert policy_applier.tick().moved.hash == "h-2"
+    assert policy_applier.last_error == ""
 
 
 def test_schedule_runs_down_while_paused(agent: FakeAgent, runtime: Runtime) -> None:
     """A pause does not stop the clock: what is in force after it is what the schedule says by then."""
     clock = SecondsClock()
-    client = PolicyClient(runtime, runtime.settings, FIELDS, clock)
+    client = make_client(runtime, runtime.settings, FIELDS, clock)
     runtime._policy_client = client
     client.start()
     agent.wait(lambda: count(agent, "subscribe"), "a subscription")
@@ -462,7 +462,7 @@ def test_schedule_runs_down_while_paused(agent: FakeAgent, runtime: Runtime) -> 
     agent.push(Push(schedule=schedule, paused=True))
     agent.wait(lambda: count(agent, "ack"), "the acknowledgement")
     clock.now += 10.0
-    client.ring()
+    client.wake()
     agent.wait(lambda: count(agent, "moved"), "the report")
     assert runtime.policy.current is NO_POLICY
     agent.push(Push(schedule=schedule[1:]))

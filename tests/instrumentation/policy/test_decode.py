@@ -9,8 +9,8 @@ import pytest
 from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.instrumentation.policy.decode import RefusedError, decode
-from penstock.instrumentation.policy.policy_schedule import Entry, PolicySchedule
+from penstock.instrumentation.policy.active_policy import PolicySchedule, ScheduleEntry
+from penstock.instrumentation.policy.decode import RefusedError, decode_schedule
 from penstock.instrumentation.resilience.policy import (
     NO_POLICY,
     Action,
@@ -61,18 +61,20 @@ FULL_BODY = {
 
 def test_everything_a_policy_can_say() -> None:
     """Every field arrives under its name, times in seconds; body and observed are apart."""
-    found = decode(
+    found = decode_schedule(
         push({"hash": "h", "body": FULL, "observed": {"telemetry": {"traceSampleRatio": 1.0}}}), ALL
     )
     observed = PolicyBody(telemetry=Telemetry(1.0))
-    assert found == [Entry(Policy(**FULL_BODY, hash="h", observed=observed))]
+    assert found == [ScheduleEntry(Policy(**FULL_BODY, hash="h", observed=observed))]
 
 
 def test_absent_fields_leave_vllm_alone() -> None:
     """A section without fields and an empty push set nothing."""
-    assert decode(push(), ALL) == []
-    assert decode(push({}), ALL) == [Entry(NO_POLICY)]
-    assert decode(push(body(kvLoadFailure={})), ALL) == [Entry(Policy(KvLoadFailure(), hash="h"))]
+    assert decode_schedule(push(), ALL) == []
+    assert decode_schedule(push({}), ALL) == [ScheduleEntry(NO_POLICY)]
+    assert decode_schedule(push(body(kvLoadFailure={})), ALL) == [
+        ScheduleEntry(Policy(KvLoadFailure(), hash="h"))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_absent_fields_leave_vllm_alone() -> None:
 def test_bounds(part: str, section: dict[str, Any], field: str, words: str) -> None:
     """A value out of bounds is refused with its path in the manifest, the value and the way out."""
     with pytest.raises(RefusedError, match=words) as caught:
-        decode(push({"hash": "h", part: section}), ALL)
+        decode_schedule(push({"hash": "h", part: section}), ALL)
     assert caught.value.field == field
 
 
@@ -127,7 +129,7 @@ def test_bounds(part: str, section: dict[str, Any], field: str, words: str) -> N
 def test_what_the_engine_does_not_do(fields: tuple[str, ...], section: dict[str, Any], field: str) -> None:
     """A field that no hook acts upon is refused, so that an ACK means in force."""
     with pytest.raises(RefusedError) as caught:
-        decode(push(body(**section)), fields)
+        decode_schedule(push(body(**section)), fields)
     assert caught.value.field == field
 
 
@@ -150,7 +152,7 @@ def test_unknown_fields_are_named(inside: Any, field: str) -> None:
     found = push({**body(**FULL), "validFor": "5s"}, {"hash": "h", "observed": FULL})
     inside(found).MergeFromString(b"\xe8\x04\x01")  # field 77, varint 1
     with pytest.raises(RefusedError, match="77") as caught:
-        decode(Push.FromString(found.SerializeToString()), ALL)
+        decode_schedule(Push.FromString(found.SerializeToString()), ALL)
     assert caught.value.field == field
 
 
@@ -159,7 +161,7 @@ def test_unknown_fields_of_orders_are_not_the_policys() -> None:
     found = push(body(**FULL), quarantines=[{"id": "o"}], drills=[{"id": "d"}])
     for order in (found.quarantines[0], found.drills[0]):
         order.MergeFromString(b"\xe8\x04\x01")
-    assert len(decode(Push.FromString(found.SerializeToString()), ALL)) == 1
+    assert len(decode_schedule(Push.FromString(found.SerializeToString()), ALL)) == 1
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_unknown_fields_of_orders_are_not_the_policys() -> None:
 def test_malformed_pushes(bad: Push, words: str) -> None:
     """What breaks the contract is refused in a sentence."""
     with pytest.raises(RefusedError, match=words):
-        decode(bad, ALL)
+        decode_schedule(bad, ALL)
 
 
 @given(st.binary(max_size=200))
@@ -188,15 +190,15 @@ def test_no_bytes_raise_anything_else(content: bytes) -> None:
     except Exception:  # noqa: BLE001  (what is no push never gets here)
         return
     with contextlib.suppress(RefusedError):
-        assert len(decode(found, ALL)) == len(found.schedule)
+        assert len(decode_schedule(found, ALL)) == len(found.schedule)
 
 
 @given(st.lists(st.floats(0.001, 1e6), max_size=6), st.floats(0, 1e7))
 @settings(deadline=None)
 def test_schedule_is_a_staircase(durations: list[float], later: float) -> None:
     """At any time the entry whose span holds it is in force, and the last one for good."""
-    entries = [Entry(Policy(hash=str(index)), span) for index, span in enumerate(durations)]
-    schedule = PolicySchedule([*entries, Entry(Policy(hash="last"))], 100.0)
+    entries = [ScheduleEntry(Policy(hash=str(index)), span) for index, span in enumerate(durations)]
+    schedule = PolicySchedule([*entries, ScheduleEntry(Policy(hash="last"))], 100.0)
     step = schedule.at(100.0 + later)
     passed, expected = 100.0, "last"
     for index, span in enumerate(durations):

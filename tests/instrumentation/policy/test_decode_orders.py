@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.instrumentation.core import constants as c
 from penstock.instrumentation.policy.active_policy import ActivePolicy
-from penstock.instrumentation.policy.decode_orders import decode_directives
+from penstock.instrumentation.policy.decode_orders import decode_orders
 from penstock.instrumentation.resilience.fault_drills import Drill
 from penstock.instrumentation.resilience.orders import NO_ORDERS, Orders
 from penstock.instrumentation.resilience.policy import NO_POLICY, Policy
@@ -29,19 +29,19 @@ def push(**fields: Any) -> Push:
 
 def decoded(message: Push, *, faults_allowed: bool = True) -> tuple[Orders, dict[str, str]]:
     """Decode at the second 100."""
-    return decode_directives(message, faults_allowed=faults_allowed, now_ns=100 * SECOND)
+    return decode_orders(message, faults_allowed=faults_allowed, now_ns=100 * SECOND)
 
 
-def taken(message: Push) -> Orders:
-    """Decode what is to be taken as a whole."""
+def accepted(message: Push) -> Orders:
+    """Decode a push of which no order is refused."""
     directives, refused = decoded(message)
     assert refused == {}
     return directives
 
 
-def test_everything_a_directive_can_say() -> None:
+def test_every_field_of_an_order() -> None:
     """Orders and drills arrive with their times in nanoseconds."""
-    found = taken(
+    found = accepted(
         push(
             quarantines=[
                 {**ORDER, "validFor": "1.5s"},
@@ -50,7 +50,7 @@ def test_everything_a_directive_can_say() -> None:
             drills=[{**DRILL, "peer": "p", "delay": "2s"}],
         )
     )
-    assert found.orders == (
+    assert found.quarantines == (
         QuarantineOrder("o", "10.0.0.7:5600", quarantined=True, ttl_ns=3 * SECOND // 2),
         QuarantineOrder("l", "p", quarantined=False, ttl_ns=None),
     )
@@ -61,12 +61,12 @@ def test_everything_a_directive_can_say() -> None:
 
 def test_nothing_ordered() -> None:
     """A push without directives is always the same nothing."""
-    assert taken(push()) is NO_ORDERS
+    assert accepted(push()) is NO_ORDERS
 
 
 def test_drills_run_down() -> None:
     """What is passed on later has only the time that is left, and nothing when it is over."""
-    found = taken(push(drills=[DRILL]))
+    found = accepted(push(drills=[DRILL]))
     (later,) = found.drills_at(140 * SECOND)
     assert later.valid_for_ns == 20 * SECOND
     assert found.drills_at(160 * SECOND) == ()
@@ -92,7 +92,7 @@ def test_each_order_is_judged_alone(message: Push, name: str, words: str) -> Non
     """What breaks a bound is left out with a sentence; the good ones beside it hold."""
     message.MergeFrom(push(quarantines=[{**ORDER, "id": "good"}], drills=[{**DRILL, "id": "fine"}]))
     found, refused = decoded(message)
-    assert [order.id for order in found.orders] == ["good"]
+    assert [order.id for order in found.quarantines] == ["good"]
     assert [drill.id for drill in found.drills] == ["fine"]
     assert refused.keys() == {name}
     assert words in refused[name]
@@ -104,7 +104,7 @@ def test_unknown_field_refuses_its_order(kind: str) -> None:
     message = push(quarantines=[ORDER, {**ORDER, "id": "2"}], drills=[DRILL, {**DRILL, "id": "2"}])
     getattr(message, kind)[1].MergeFromString(UNKNOWN)
     found, refused = decoded(Push.FromString(message.SerializeToString()))
-    assert (len(found.orders), len(found.drills)) == ((1, 2) if kind == "quarantines" else (2, 1))
+    assert (len(found.quarantines), len(found.drills)) == ((1, 2) if kind == "quarantines" else (2, 1))
     assert list(refused) == ["2"]
     assert "field 77" in refused["2"]
 
@@ -113,9 +113,9 @@ def test_unknown_field_refuses_its_order(kind: str) -> None:
     ("kind", "one", "most"), [("quarantines", ORDER, 1024), ("drills", DRILL, 16)], ids=["orders", "drills"]
 )
 def test_as_many_as_fit_are_taken(kind: str, one: dict[str, Any], most: int) -> None:
-    """Beyond the bound each is refused; what is told of them is bounded, too."""
+    """Beyond the bound each is refused; the report of them is bounded, too."""
     found, refused = decoded(push(**{kind: [{**one, "id": str(number)} for number in range(most + 600)]}))
-    assert len(found.orders) + len(found.drills) == most
+    assert len(found.quarantines) + len(found.drills) == most
     assert len(refused) == 512
     assert f"{most} " in refused[str(most)]
 
@@ -123,7 +123,7 @@ def test_as_many_as_fit_are_taken(kind: str, one: dict[str, Any], most: int) -> 
 def test_drills_have_to_be_allowed() -> None:
     """An engine that was not started for faults refuses drills and says how to start it, but takes orders."""
     found, refused = decoded(push(drills=[DRILL], quarantines=[ORDER]), faults_allowed=False)
-    assert (len(found.orders), found.drills) == (1, ())
+    assert (len(found.quarantines), found.drills) == (1, ())
     assert "PENSTOCK_ALLOW_FAULTS=1" in refused["d"]
 
 
@@ -136,22 +136,22 @@ def test_no_bytes_raise(content: bytes) -> None:
     except Exception:  # noqa: BLE001  (what is no push never gets here)
         return
     found, refused = decoded(message)
-    assert len(found.orders) + len(found.drills) + len(refused) <= len(message.quarantines) + len(
+    assert len(found.quarantines) + len(found.drills) + len(refused) <= len(message.quarantines) + len(
         message.drills
     )
 
 
-def test_followers_hear_every_swap() -> None:
-    """Who follows the policy hears the present one, and each swap before it can be acted upon."""
-    holder, heard = ActivePolicy(), []
+def test_subscribers_receive_every_swap() -> None:
+    """A subscriber receives the present policy and each swap."""
+    active, received = ActivePolicy(), []
 
-    def follower(policy: Policy, directives: Orders) -> None:
-        heard.append((policy, directives))
+    def subscriber(policy: Policy, directives: Orders) -> None:
+        received.append((policy, directives))
 
-    holder.follow(follower)
-    ordered = Orders(orders=(QuarantineOrder("o", "p", quarantined=True),))
-    assert holder.swap(NO_POLICY, 1.0, ordered)
-    assert holder.swap(Policy(hash="h"), 1.0)
-    holder.unfollow(follower)
-    assert holder.swap(NO_POLICY, 1.0)
-    assert heard == [(NO_POLICY, NO_ORDERS), (NO_POLICY, ordered), (Policy(hash="h"), ordered)]
+    active.subscribe(subscriber)
+    ordered = Orders(quarantines=(QuarantineOrder("o", "p", quarantined=True),))
+    assert active.swap(NO_POLICY, 1.0, ordered)
+    assert active.swap(Policy(hash="h"), 1.0)
+    active.unsubscribe(subscriber)
+    assert active.swap(NO_POLICY, 1.0)
+    assert received == [(NO_POLICY, NO_ORDERS), (NO_POLICY, ordered), (Policy(hash="h"), ordered)]

@@ -36,7 +36,7 @@ def fail(circuit, now, failure=REFUSED, *, engine_id="", probe=0, rules=RULES):
 def opened(now=0, failure=REFUSED, engine_id="e1"):
     """Give a circuit that failures have opened."""
     circuit = CircuitBreaker()
-    circuit.meet(engine_id, asked=True)
+    circuit.learn_engine_id(engine_id, asked=True)
     while circuit.state is BreakerState.CLOSED:
         fail(circuit, now, failure)
     return circuit
@@ -44,7 +44,7 @@ def opened(now=0, failure=REFUSED, engine_id="e1"):
 
 def ask(circuit, now, rules=RULES):
     """Ask about one request."""
-    return circuit.ask(rules, now, NUMBERS)
+    return circuit.admit(rules, now, NUMBERS)
 
 
 def test_states_are_the_wires():
@@ -210,11 +210,11 @@ def test_incompatible_is_permanent_until_the_engine_id_changes():
     """One incompatible handshake opens it, no time closes it, a new engine does."""
     circuit = opened(failure=INCOMPATIBLE)
     assert (circuit.reason, circuit.until(RULES)) == ("incompatible", None)
-    circuit.meet("e1", asked=True)
-    circuit.meet("", asked=True)
-    circuit.meet("e2", asked=False)
+    circuit.learn_engine_id("e1", asked=True)
+    circuit.learn_engine_id("", asked=True)
+    circuit.learn_engine_id("e2", asked=False)
     assert ask(circuit, 10**18) == Admit(remote=False, reason="incompatible")
-    circuit.meet("e2", asked=True)
+    circuit.learn_engine_id("e2", asked=True)
     assert (circuit.state, circuit.reason) == (BreakerState.CLOSED, "engine_id_changed")
 
 
@@ -223,7 +223,7 @@ def test_incompatible_with_an_unknown_engine_is_probed():
     circuit = opened(failure=INCOMPATIBLE, engine_id="")
     assert circuit.until(RULES) == 60
     assert fail(circuit, 30, INCOMPATIBLE) == ""
-    circuit.meet("e1", asked=True)
+    circuit.learn_engine_id("e1", asked=True)
     assert circuit.until(RULES) == 60
     assert ask(circuit, 60).probe
 
@@ -231,7 +231,7 @@ def test_incompatible_with_an_unknown_engine_is_probed():
 def test_late_report_about_a_former_engine():
     """An incompatibility with an engine that is gone says nothing about the new one."""
     circuit = CircuitBreaker()
-    circuit.meet("e2", asked=True)
+    circuit.learn_engine_id("e2", asked=True)
     assert fail(circuit, 0, INCOMPATIBLE, engine_id="e1") == ""
     assert fail(circuit, 0, INCOMPATIBLE, engine_id="e2") == "incompatible"
 
@@ -249,7 +249,7 @@ def test_incompatible_counts_in_every_state(half_open):
 def test_other_failures_outlive_the_engine_id():
     """A restarted engine behind the same bad network is still probed first."""
     circuit = opened()
-    circuit.meet("e2", asked=True)
+    circuit.learn_engine_id("e2", asked=True)
     assert circuit.state is BreakerState.OPEN
 
 

@@ -10,7 +10,7 @@ from penstock.instrumentation.resilience.deadlines import (
     Deadlines,
     Overdue,
     WaitKind,
-    exceeded,
+    exceeded_deadline,
 )
 from penstock.instrumentation.resilience.policy import Deferral
 
@@ -46,17 +46,17 @@ def test_limits_of_a_policy(deferral, limits):
 )
 def test_which_deadline_a_wait_was_over(limits, transfer, end, over):
     """Of a wait from 100 on: the first deadline that it was over, counted as when it would have been enforced."""
-    assert exceeded(limits, 100, transfer, end) == over
+    assert exceeded_deadline(limits, 100, transfer, end) == over
 
 
 def test_start_wait():
-    """A request is over after more than the limit, and is told once."""
+    """A request is overdue after more than the limit, and is returned once."""
     deadlines = Deadlines()
     deadlines.begin("r", 100)
     assert deadlines.next_due(LIMITS) == 130
-    assert deadlines.take_overdue(LIMITS, 130) == []
-    assert deadlines.take_overdue(LIMITS, 131) == [Overdue("r", WaitKind.START, 31, 30)]
-    assert deadlines.take_overdue(LIMITS, 1000) == []
+    assert deadlines.pop_overdue(LIMITS, 130) == []
+    assert deadlines.pop_overdue(LIMITS, 131) == [Overdue("r", WaitKind.START, 31, 30)]
+    assert deadlines.pop_overdue(LIMITS, 1000) == []
     assert len(deadlines) == 0
 
 
@@ -66,8 +66,8 @@ def test_transfer_wait_counts_from_the_start():
     deadlines.begin("r", 100)
     deadlines.started("r", 129)
     assert deadlines.next_due(LIMITS) == 134
-    assert deadlines.take_overdue(LIMITS, 134) == []
-    assert deadlines.take_overdue(LIMITS, 135) == [Overdue("r", WaitKind.TRANSFER, 6, 5)]
+    assert deadlines.pop_overdue(LIMITS, 134) == []
+    assert deadlines.pop_overdue(LIMITS, 135) == [Overdue("r", WaitKind.TRANSFER, 6, 5)]
 
 
 def test_repeated_polls_change_nothing():
@@ -86,16 +86,16 @@ def test_live_change_applies_to_those_that_wait():
     """A shorter limit ends a wait that began before it, a longer one lets it go on, and none waits for ever."""
     deadlines = Deadlines()
     deadlines.begin("r", 0)
-    assert deadlines.take_overdue(NONE, 10**18) == []
+    assert deadlines.pop_overdue(NONE, 10**18) == []
     assert deadlines.next_due(NONE) is None
-    assert deadlines.take_overdue(DeadlineLimits(max_start_wait_ns=60), 50) == []
-    assert [each.request_id for each in deadlines.take_overdue(DeadlineLimits(max_start_wait_ns=10), 50)] == [
+    assert deadlines.pop_overdue(DeadlineLimits(max_start_wait_ns=60), 50) == []
+    assert [each.request_id for each in deadlines.pop_overdue(DeadlineLimits(max_start_wait_ns=10), 50)] == [
         "r"
     ]
 
 
 def test_end_and_late_start():
-    """A request that ended is not told of, and a late start does not bring it back."""
+    """A request that ended is not returned, and a late start does not bring it back."""
     deadlines = Deadlines()
     deadlines.begin("r", 0)
     deadlines.end("r")
@@ -112,7 +112,7 @@ def test_a_start_reported_late_counts_from_the_later_one():
     deadlines.begin("b", 0)
     deadlines.started("a", 20)
     deadlines.started("b", 10)
-    assert [each.request_id for each in deadlines.take_overdue(LIMITS, 26)] == ["a", "b"]
+    assert [each.request_id for each in deadlines.pop_overdue(LIMITS, 26)] == ["a", "b"]
 
 
 limits = st.builds(DeadlineLimits, st.none() | st.integers(0, 40), st.none() | st.integers(0, 40))
@@ -126,7 +126,7 @@ steps = st.tuples(
 
 @given(st.lists(steps, max_size=60))
 def test_like_a_plain_scan(script):
-    """Told are exactly those that a scan over all requests finds, and nothing is due before ``next_due``."""
+    """It returns exactly those that a scan over all requests finds, and nothing is due before ``next_due``."""
     deadlines, model, now = Deadlines(), {}, 0
     for pause, what, request_id, limit in script:
         now += pause
@@ -148,8 +148,8 @@ def test_like_a_plain_scan(script):
                 if limit.of(wait) is not None and now - since > limit.of(wait)
             }
             assert (due is not None and now > due) == bool(expected)
-            told = deadlines.take_overdue(limit, now)
-            assert sorted(told, key=lambda each: each.request_id) == [
+            overdue = deadlines.pop_overdue(limit, now)
+            assert sorted(overdue, key=lambda each: each.request_id) == [
                 expected[each] for each in sorted(expected)
             ]
             for each in expected:

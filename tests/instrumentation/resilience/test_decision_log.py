@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.instrumentation.resilience.decisions import DecidedBy, Decision, Outcome
-from penstock.instrumentation.resilience.ledger import DecisionLog
+from penstock.instrumentation.resilience.decisions import DecidedBy, Decision, DecisionLog, Outcome
 
 RECOMPUTED = Decision(Outcome.RECOMPUTED, DecidedBy.POLICY, "first")
 FAILED = Decision(Outcome.FAILED, DecidedBy.BUDGET, "later")
@@ -18,48 +17,48 @@ def never():
 
 
 def test_first_decision_sticks():
-    """A second report of the same attempt gets the first decision and is told that it is not the first."""
-    ledger = DecisionLog()
-    assert ledger.settle("r", 1, lambda: RECOMPUTED) == (RECOMPUTED, True)
-    assert ledger.settle("r", 1, never) == (RECOMPUTED, False)
+    """A second report of the same attempt gets the first decision, marked as not the first."""
+    log = DecisionLog()
+    assert log.get_or_decide("r", 1, lambda: RECOMPUTED) == (RECOMPUTED, True)
+    assert log.get_or_decide("r", 1, never) == (RECOMPUTED, False)
 
 
 def test_each_attempt_is_decided():
     """Another attempt of the request, and the same attempt of another, are decided on their own."""
-    ledger = DecisionLog()
-    ledger.settle("r", 1, lambda: RECOMPUTED)
-    assert ledger.settle("r", 2, lambda: FAILED) == (FAILED, True)
-    assert ledger.settle("s", 1, lambda: FAILED) == (FAILED, True)
+    log = DecisionLog()
+    log.get_or_decide("r", 1, lambda: RECOMPUTED)
+    assert log.get_or_decide("r", 2, lambda: FAILED) == (FAILED, True)
+    assert log.get_or_decide("s", 1, lambda: FAILED) == (FAILED, True)
 
 
 def test_an_error_decides_nothing():
     """A decision that raised can be taken again."""
-    ledger = DecisionLog()
+    log = DecisionLog()
     with pytest.raises(AssertionError, match="decided twice"):
-        ledger.settle("r", 1, never)
-    assert ledger.settle("r", 1, lambda: FAILED) == (FAILED, True)
+        log.get_or_decide("r", 1, never)
+    assert log.get_or_decide("r", 1, lambda: FAILED) == (FAILED, True)
 
 
 def test_bounded_and_counted():
     """Above the capacity the one asked for longest ago goes, and is counted."""
-    ledger = DecisionLog(capacity=2)
-    ledger.settle("a", 1, lambda: RECOMPUTED)
-    ledger.settle("b", 1, lambda: RECOMPUTED)
-    ledger.settle("a", 1, never)
-    ledger.settle("c", 1, lambda: RECOMPUTED)
-    assert ledger.forgotten == 1
-    assert not ledger.settle("a", 1, never).first
-    assert ledger.settle("b", 1, lambda: FAILED).first
+    log = DecisionLog(capacity=2)
+    log.get_or_decide("a", 1, lambda: RECOMPUTED)
+    log.get_or_decide("b", 1, lambda: RECOMPUTED)
+    log.get_or_decide("a", 1, never)
+    log.get_or_decide("c", 1, lambda: RECOMPUTED)
+    assert log.forgotten == 1
+    assert not log.get_or_decide("a", 1, never).first
+    assert log.get_or_decide("b", 1, lambda: FAILED).first
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.sampled_from([RECOMPUTED, FAILED]))))
 def test_one_first_per_attempt(reports):
     """Within the capacity each attempt is reported once, with one decision for all its reports."""
-    ledger = DecisionLog(capacity=9)
+    log = DecisionLog(capacity=9)
     decisions, firsts = {}, []
     for request_id, attempt, decision in reports:
-        settled = ledger.settle(request_id, attempt, lambda decision=decision: decision)
+        settled = log.get_or_decide(request_id, attempt, lambda decision=decision: decision)
         assert decisions.setdefault((request_id, attempt), settled.decision) == settled.decision
         firsts += [(request_id, attempt)] * settled.first
     assert sorted(firsts) == sorted(decisions)
-    assert ledger.forgotten == 0
+    assert log.forgotten == 0

@@ -22,7 +22,7 @@ from penstock.instrumentation.resilience.policy import (
     PolicyBody,
 )
 
-from tests.support.policy.full_budgets import budgets
+from tests.support.policy.full_budgets import full_budgets
 
 MAX = 100
 OUTCOMES = {"recomputed": Outcome.RECOMPUTED, "failed": Outcome.FAILED}
@@ -146,16 +146,16 @@ def test_every_kv_combination(own):
         outcome, decided_by = only_row(names, rows, combination)
         trigger, on_timeout, action, exported, size, room, over_budget = combination
         largest = None if size == "open" else MAX
-        purse = budgets(MAX * 10, largest)
+        pair = full_budgets(MAX * 10, largest)
         if room == "empty":
-            purse.enforced.take(purse.enforced.capacity)
+            pair.enforced.acquire(pair.enforced.capacity)
         rule = KvLoadFailure(ACTIONS[action], largest, MAX * 10, ACTIONS[over_budget])
         decision = decide_kv(
             KvLoss(MAX + 1 if size == "above" else MAX, exported == "yes", Trigger[trigger.upper()]),
             vllm=OUTCOMES[own],
             policy=PolicyBody(kv_load_failure=rule, deferral=deferral(on_timeout)),
             observed=None,
-            budgets=purse,
+            budgets=pair,
         )
         expected = OUTCOMES[own if outcome == "own" else outcome], DecidedBy[decided_by.upper()]
         assert (decision.outcome, decision.decided_by) == expected, combination

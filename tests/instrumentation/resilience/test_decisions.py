@@ -28,7 +28,7 @@ from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
 from penstock.proto.v1 import common_pb2
 
 from tests.support.manual_clock import SECOND, ManualClock
-from tests.support.policy.full_budgets import budgets
+from tests.support.policy.full_budgets import full_budgets
 
 AUTO = PolicyBody(kv_load_failure=KvLoadFailure(Action.AUTO, 4096, 500, Action.FAIL))
 
@@ -67,9 +67,9 @@ AUTO = PolicyBody(kv_load_failure=KvLoadFailure(Action.AUTO, 4096, 500, Action.F
 )
 def test_reasons(loss, policy, drained, reason):
     """The reason names the numbers and the field that decided."""
-    purse = budgets(500, 4096)
-    assert purse.enforced.take(drained)
-    decision = decide_kv(loss, vllm=Outcome.FAILED, policy=policy, observed=None, budgets=purse)
+    pair = full_budgets(500, 4096)
+    assert pair.enforced.acquire(drained)
+    decision = decide_kv(loss, vllm=Outcome.FAILED, policy=policy, observed=None, budgets=pair)
     assert decision.reason == reason
 
 
@@ -83,16 +83,16 @@ def test_numbers_are_the_wires():
 
 def test_observe_reports_without_acting():
     """An observed policy decides beside the enforced one and takes from a budget of its own."""
-    purse = budgets(100, 100)
+    pair = full_budgets(100, 100)
     observed = PolicyBody(kv_load_failure=KvLoadFailure(Action.AUTO, 100, 100))
     decisions = [
-        decide_kv(KvLoss(100), vllm=Outcome.FAILED, policy=NO_POLICY, observed=observed, budgets=purse)
+        decide_kv(KvLoss(100), vllm=Outcome.FAILED, policy=NO_POLICY, observed=observed, budgets=pair)
         for _ in range(2)
     ]
     assert [(each.outcome, each.decided_by) for each in decisions] == [(Outcome.FAILED, DecidedBy.VLLM)] * 2
     assert [each.observed.outcome for each in decisions] == [Outcome.RECOMPUTED, Outcome.FAILED]
     assert decisions[1].observed.decided_by is DecidedBy.BUDGET
-    assert purse.enforced.available() == 100
+    assert pair.enforced.available() == 100
 
 
 def test_ec_observe_reports_without_acting():
@@ -105,12 +105,12 @@ def test_ec_observe_reports_without_acting():
 
 def test_budgets_follow_the_policy():
     """Each bucket takes its limits from its own body, and becomes unlimited where none is set."""
-    purse = budgets()
+    pair = full_budgets()
     limited = KvLoadFailure(Action.AUTO, 300, 100)
-    purse.follow(Policy(kv_load_failure=limited, hash="a"))
-    assert (purse.enforced.capacity, purse.observed.rate) == (300, None)
-    purse.follow(Policy(observed=PolicyBody(kv_load_failure=limited), hash="b"))
-    assert (purse.enforced.rate, purse.observed.capacity) == (None, 300)
+    pair.on_policy_change(Policy(kv_load_failure=limited, hash="a"))
+    assert (pair.enforced.capacity, pair.observed.rate) == (300, None)
+    pair.on_policy_change(Policy(observed=PolicyBody(kv_load_failure=limited), hash="b"))
+    assert (pair.enforced.rate, pair.observed.capacity) == (None, 300)
 
 
 rules = st.builds(
@@ -134,8 +134,8 @@ def test_without_an_action_vllm_holds(loss, vllm, observed, rest):
     """Where no action is set the outcome is vLLM's, whatever is observed and whatever else a policy sets."""
     silent = PolicyBody(kv_load_failure=KvLoadFailure(None, *(_limits(rest))))
     for policy in (NO_POLICY, silent):
-        purse = budgets(0, 0)
-        decision = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=purse)
+        pair = full_budgets(0, 0)
+        decision = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=pair)
         assert decision.outcome is vllm
         assert (decision.decided_by is DecidedBy.VLLM) == (loss.trigger is Trigger.FAILURE)
 
@@ -154,16 +154,18 @@ def _limits(body):
 def test_invariants(steps, policy, observed, vllm):
     """Size and export bound every recompute by a policy, and the budget is what enforced ``auto`` took from it."""
     clock = ManualClock()
-    purse = Budgets(RecomputeBudget(clock), RecomputeBudget(clock))
-    purse.follow(Policy(kv_load_failure=policy.kv_load_failure, deferral=policy.deferral, observed=observed))
+    pair = Budgets(RecomputeBudget(clock), RecomputeBudget(clock))
+    pair.on_policy_change(
+        Policy(kv_load_failure=policy.kv_load_failure, deferral=policy.deferral, observed=observed)
+    )
     rule = policy.kv_load_failure or KvLoadFailure()
-    allowed, taken = purse.enforced.capacity * SECOND, 0
+    allowed, taken = pair.enforced.capacity * SECOND, 0
     for loss, pause in steps:
         clock.now += pause
-        allowed += pause * (purse.enforced.rate or 0)
-        before = purse.enforced.available()
-        decision = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=purse)
-        spent = (before or 0) - (purse.enforced.available() or 0)
+        allowed += pause * (pair.enforced.rate or 0)
+        before = pair.enforced.available()
+        decision = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=pair)
+        spent = (before or 0) - (pair.enforced.available() or 0)
         taken += spent
         on_timeout = (
             policy.deferral.on_timeout if policy.deferral and loss.trigger is Trigger.DEADLINE else None
@@ -181,7 +183,7 @@ def test_invariants(steps, policy, observed, vllm):
 @given(loss=losses, policy=bodies, observed=bodies, vllm=st.sampled_from(Outcome), rate=st.integers(0, 300))
 def test_observing_changes_nothing(loss, policy, observed, vllm, rate):
     """The enforced decision and its budget are the same with and without an observed policy."""
-    with_it, without_it = budgets(rate, 300), budgets(rate, 300)
+    with_it, without_it = full_budgets(rate, 300), full_budgets(rate, 300)
     seen = decide_kv(loss, vllm=vllm, policy=policy, observed=observed, budgets=with_it)
     alone = decide_kv(loss, vllm=vllm, policy=policy, observed=None, budgets=without_it)
     assert (seen.outcome, seen.decided_by, seen.reason) == (alone.outcome, alone.decided_by, alone.reason)

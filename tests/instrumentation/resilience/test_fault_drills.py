@@ -16,7 +16,7 @@ from penstock.instrumentation.resilience.fault_drills import (
     Drill,
     DrillRefusedError,
     Drills,
-    check,
+    check_bounds,
 )
 from penstock.proto.names import label
 from penstock.proto.v1 import common_pb2
@@ -156,7 +156,7 @@ def test_whatever_passes_the_check_ends(rate, valid, delay, mode):
     clock = ManualClock()
     fault_drills = Drills(allowed=True, random=Random(1), clock=clock)
     try:
-        check(drill)
+        check_bounds(drill)
     except DrillRefusedError:
         return
     fault_drills.replace([drill])

@@ -13,7 +13,7 @@ from tests.support.policy.quarantine_bench import EVERYONE, IDLE, INCOMPATIBLE, 
 
 
 def test_life_of_a_quarantine():
-    """Failures open it, the duration half-opens it, the probe closes it; each change is told once."""
+    """Failures open it, the duration half-opens it, the probe closes it; each change is reported once."""
     bench = Bench()
     bench.break_peer("a")
     assert bench.admit("a") == Admit(remote=False, reason="failures")
@@ -37,7 +37,7 @@ def test_life_of_a_quarantine():
 
 
 def test_without_rules_nothing_happens():
-    """With no policy nothing is counted and nobody cut off, and nothing counts later."""
+    """Without a policy no failure is counted, not even later, and no peer is cut off."""
     bench = Bench(rules=None)
     bench.break_peer("a", INCOMPATIBLE)
     assert bench.admit("a") == REMOTE
@@ -48,7 +48,7 @@ def test_without_rules_nothing_happens():
 
 @pytest.mark.parametrize("peer", ["", "unknown"])
 def test_nobody_is_not_a_peer(peer):
-    """Failures without a known peer cut nobody off, and nobody is not a share of the peers."""
+    """Failures without a known peer cut no peer off and do not add to the known peers."""
     bench = Bench(rules=EVERYONE, peers=())
     bench.break_peer(peer, INCOMPATIBLE)
     assert bench.admit(peer) == REMOTE
@@ -140,7 +140,7 @@ def test_policy_removed_lifts_all_automatic_ones():
 
 
 def test_idle_peers_are_forgotten():
-    """A peer nobody asks for is no longer a share of the peers; if it was cut off, that ends."""
+    """An idle peer leaves the known peers; if it was cut off, that ends."""
     bench = Bench(rules=EVERYONE)
     bench.break_peer("a")
     bench.story()
@@ -164,7 +164,7 @@ def test_idle_peers_shrink_the_share():
 
 
 def test_a_long_duration_outlasts_idleness():
-    """A peer stays cut off for the whole duration even if nobody asks for it."""
+    """A peer stays cut off for the whole duration even without requests."""
     bench = Bench(rules=replace(EVERYONE, duration_ns=2 * IDLE))
     bench.break_peer("a")
     bench.advance(1799)

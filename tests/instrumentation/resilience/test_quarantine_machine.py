@@ -9,6 +9,8 @@ from penstock.instrumentation.core import constants
 from penstock.instrumentation.resilience.circuit_breaker import BreakerState, PeerFailure, Rules
 from penstock.instrumentation.resilience.quarantine import Quarantine, QuarantineOrder
 
+from tests.support.examples import examples
+
 MAX_PEERS = 5
 IDLE = 200
 peers = st.sampled_from(["a", "b", "c", "d", "e", "f", "g"])
@@ -37,7 +39,7 @@ class QuarantineMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0
         self.rules: Rules | None = None
-        self.told: dict[str, BreakerState] = {}
+        self.reported: dict[str, BreakerState] = {}
         self.sick: set[str] = set()
         self.probes: list[tuple[str, int]] = []
         self.quarantine = Quarantine(self.hear, idle_ns=IDLE, max_peers=MAX_PEERS)
@@ -45,9 +47,9 @@ class QuarantineMachine(RuleBasedStateMachine):
     def hear(self, change) -> None:
         """Fold the changes as a reader of the events would."""
         peer = change.status.peer
-        assert change.previous is self.told.get(peer, BreakerState.CLOSED)
+        assert change.previous is self.reported.get(peer, BreakerState.CLOSED)
         assert change.status.reason
-        self.told[peer] = change.status.state
+        self.reported[peer] = change.status.state
 
     @rule(seconds=st.integers(0, 80))
     def wait(self, seconds):
@@ -68,10 +70,10 @@ class QuarantineMachine(RuleBasedStateMachine):
             assert answer.probe not in {number for _, number in self.probes}
             self.probes.append((peer, answer.probe))
         elif answer.remote:
-            assert self.told.get(peer, BreakerState.CLOSED) is BreakerState.CLOSED
+            assert self.reported.get(peer, BreakerState.CLOSED) is BreakerState.CLOSED
         else:
             assert answer.reason
-            assert self.told[peer] is not BreakerState.CLOSED
+            assert self.reported[peer] is not BreakerState.CLOSED
 
     @rule(peer=peers, engine_id=engine_ids, failure=failures)
     def fail(self, peer, engine_id, failure):
@@ -121,7 +123,7 @@ class QuarantineMachine(RuleBasedStateMachine):
         """Compare the listing with what a reader of the events knows."""
         listed = {status.peer: status.state for status in self.quarantine.listing()}
         assert listed == {
-            peer: state for peer, state in self.told.items() if state is not BreakerState.CLOSED
+            peer: state for peer, state in self.reported.items() if state is not BreakerState.CLOSED
         }
 
     @invariant()
@@ -155,5 +157,7 @@ class QuarantineMachine(RuleBasedStateMachine):
         assert self.quarantine.listing() == []
 
 
-QuarantineMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+QuarantineMachine.TestCase.settings = settings(
+    max_examples=examples(300), stateful_step_count=40, deadline=None
+)
 TestQuarantine = QuarantineMachine.TestCase

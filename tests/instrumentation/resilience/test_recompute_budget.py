@@ -27,7 +27,7 @@ def budget(clock):
 def test_unlimited_until_configured(clock):
     """Without a rate everything passes and there is no level to tell."""
     budget = RecomputeBudget(clock)
-    assert budget.take(10**12)
+    assert budget.acquire(10**12)
     assert (budget.available(), budget.rate, budget.capacity) == (None, None, 0)
 
 
@@ -40,37 +40,37 @@ def test_capacity(clock, rate, largest, capacity):
     budget = RecomputeBudget(clock)
     budget.configure(rate, largest)
     assert (budget.capacity, budget.available()) == (capacity, capacity)
-    assert budget.take(capacity)
-    assert not budget.take(1)
+    assert budget.acquire(capacity)
+    assert not budget.acquire(1)
 
 
 def test_refills_with_time_up_to_capacity(clock, budget):
     """What is taken comes back at the rate, and no more than the capacity is kept."""
-    assert budget.take(250)
+    assert budget.acquire(250)
     clock.advance(0.5)
     assert budget.available() == 50
-    assert not budget.take(51)
-    assert budget.take(50)
+    assert not budget.acquire(51)
+    assert budget.acquire(50)
     clock.advance(3600)
     assert budget.available() == 250
 
 
 def test_refusal_takes_nothing(clock, budget):
     """A request that does not fit leaves the level as it is."""
-    assert budget.take(200)
-    assert not budget.take(51)
-    assert budget.take(50)
+    assert budget.acquire(200)
+    assert not budget.acquire(51)
+    assert budget.acquire(50)
 
 
 def test_nothing_lost_always_passes(budget):
     """A request that lost no token needs no room."""
-    assert budget.take(250)
-    assert budget.take(0)
+    assert budget.acquire(250)
+    assert budget.acquire(0)
 
 
 def test_raised_rate_hands_out_nothing(clock, budget):
     """A larger budget starts from the level of the old one, and fills faster."""
-    assert budget.take(250)
+    assert budget.acquire(250)
     clock.advance(1)
     budget.configure(1000, 250)
     assert budget.available() == 100
@@ -86,14 +86,14 @@ def test_lowered_rate_cuts_the_level(clock, budget):
 
 def test_same_limits_again_change_nothing(clock, budget):
     """A push that repeats the limits does not touch the level."""
-    assert budget.take(200)
+    assert budget.acquire(200)
     budget.configure(100, 250)
     assert budget.available() == 50
 
 
 def test_a_clock_that_goes_back_brings_nothing(clock, budget):
     """A step back in time neither takes nor gives."""
-    assert budget.take(250)
+    assert budget.acquire(250)
     clock.advance(-5)
     assert budget.available() == 0
     clock.advance(6)
@@ -122,7 +122,7 @@ def test_conservation(rate, largest, steps):
     taken = []
     for pause, tokens in steps:
         clock.now += pause
-        if budget.take(tokens):
+        if budget.acquire(tokens):
             taken.append((clock.now, tokens))
         assert 0 <= budget.available() <= budget.capacity
     for first, (begin, _) in enumerate(taken):
@@ -146,5 +146,5 @@ def test_changes_of_the_rate_hand_out_nothing(changes):
         allowed += pause * budget.rate
         clock.now += pause
         budget.configure(rate, None)
-        taken += tokens if budget.take(tokens) else 0
+        taken += tokens if budget.acquire(tokens) else 0
         assert taken * SECOND <= allowed

@@ -5,13 +5,19 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, ROUND, SOON, Batcher
+from penstock.instrumentation.telemetry.batcher import (
+    BATCH_ENTRIES,
+    NEVER,
+    ROUTINE_DELAY,
+    URGENT_DELAY,
+    Batcher,
+)
 from penstock.instrumentation.telemetry.emitter import Emitter
 
 
 @pytest.fixture
 def emitter():
-    """Return an emitter that rings nobody."""
+    """Return an emitter that wakes nothing."""
     return Emitter(lambda: None)
 
 
@@ -21,17 +27,19 @@ def emit(emitter, count=1, kind="request_closed"):
         emitter.emit_event(kind, {}, component=0)
 
 
-@pytest.mark.parametrize(("kind", "wait"), [("request_closed", ROUND), ("transfer_failure", SOON)])
+@pytest.mark.parametrize(
+    ("kind", "wait"), [("request_closed", ROUTINE_DELAY), ("transfer_failure", URGENT_DELAY)]
+)
 def test_a_stream_is_sealed_once_a_round(emitter, kind, wait):
-    """One entry a millisecond for four seconds, after a silence; what somebody may wait for goes sooner."""
-    collector, sealed = Batcher(emitter, lambda: None), []
-    assert collector.collect(10.0, free=True, accounts=False) == []
-    assert collector.flush_at == NEVER
+    """One entry a millisecond for four seconds, after a silence; urgent entries leave sooner."""
+    batcher, sealed = Batcher(emitter, lambda: None), []
+    assert batcher.collect(10.0, free=True, snapshot_due=False) == []
+    assert batcher.flush_at == NEVER
     for number in range(4000):
         if number % 10 == 0:  # so that no batch is full
             emit(emitter, kind=kind)
         now = 100 + number / 1000
-        if collector.collect(now, free=True, accounts=False):
+        if batcher.collect(now, free=True, snapshot_due=False):
             sealed.append(now)
     assert sealed[0] == pytest.approx(100 + wait, abs=0.012)
     gaps = [later - earlier for earlier, later in itertools.pairwise(sealed)]
@@ -41,51 +49,51 @@ def test_a_stream_is_sealed_once_a_round(emitter, kind, wait):
 
 def test_an_urgent_entry_takes_the_calm_ones_along(emitter):
     """And the next batch has its own time again."""
-    collector = Batcher(emitter, lambda: None)
+    batcher = Batcher(emitter, lambda: None)
     emit(emitter)
-    assert collector.collect(100.0, free=True, accounts=False) == []
+    assert batcher.collect(100.0, free=True, snapshot_due=False) == []
     emit(emitter, kind="load_outcome")
-    assert collector.collect(100.5, free=True, accounts=False) == []
-    (batch,) = collector.collect(100.5 + SOON, free=True, accounts=False)
+    assert batcher.collect(100.5, free=True, snapshot_due=False) == []
+    (batch,) = batcher.collect(100.5 + URGENT_DELAY, free=True, snapshot_due=False)
     assert batch.held == {"request_closed": 1, "load_outcome": 1}
     emit(emitter)
-    assert collector.collect(101.0, free=True, accounts=False) == []
-    assert collector.flush_at == 101.0 + ROUND
+    assert batcher.collect(101.0, free=True, snapshot_due=False) == []
+    assert batcher.flush_at == 101.0 + ROUTINE_DELAY
 
 
 def test_what_waits_goes_with_a_snapshot(emitter):
     """One wake-up for both, if nothing is in flight."""
-    collector = Batcher(emitter, lambda: None)
+    batcher = Batcher(emitter, lambda: None)
     emit(emitter)
-    assert collector.collect(100.0, free=False, accounts=True) == []
-    assert collector.collect(100.0, free=True, accounts=True)
+    assert batcher.collect(100.0, free=False, snapshot_due=True) == []
+    assert batcher.collect(100.0, free=True, snapshot_due=True)
 
 
 def test_who_looks_by_himself_is_not_rung_for_a_calm_entry():
     """Only for an urgent one, and only once for a batch."""
     rings = []
     emitter = Emitter(lambda: rings.append(emitter.queued()))
-    collector = Batcher(emitter, lambda: None)
-    collector.collect(100.0, free=True, accounts=False, watched=True)
+    batcher = Batcher(emitter, lambda: None)
+    batcher.collect(100.0, free=True, snapshot_due=False, polled=True)
     emit(emitter, BATCH_ENTRIES - 1)
     assert rings == []
     emit(emitter, kind="transfer_failure")
     emit(emitter, kind="transfer_failure")
     assert len(rings) <= 2  # a full batch is another reason
     rings.clear()
-    assert collector.collect(100.0, free=True, accounts=False, watched=True)
+    assert batcher.collect(100.0, free=True, snapshot_due=False, polled=True)
     emit(emitter, kind="transfer_failure")
     assert rings == []  # what was left of the full batch is waited for already
-    assert collector.collect(100.0 + SOON, free=True, accounts=False, watched=True)
+    assert batcher.collect(100.0 + URGENT_DELAY, free=True, snapshot_due=False, polled=True)
     emit(emitter, 2, kind="transfer_failure")
     assert rings == [1]
 
 
 def test_full_batches_do_not_wait(emitter):
     """Not for the pace, and not for a free link."""
-    collector = Batcher(emitter, lambda: None)
+    batcher = Batcher(emitter, lambda: None)
     emit(emitter)
-    assert collector.collect(100.0, free=True, accounts=False) == []
-    assert collector.collect(100.0 + ROUND, free=True, accounts=False)
+    assert batcher.collect(100.0, free=True, snapshot_due=False) == []
+    assert batcher.collect(100.0 + ROUTINE_DELAY, free=True, snapshot_due=False)
     emit(emitter, BATCH_ENTRIES)
-    assert collector.collect(100.0 + ROUND, free=False, accounts=False)
+    assert batcher.collect(100.0 + ROUTINE_DELAY, free=False, snapshot_due=False)

@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 CAPACITY = 8
 
 
-class Bell:
+class WakeCounter:
     """Counts how often it is rung."""
 
     def __init__(self) -> None:
-        self.rings = 0
+        self.wakes = 0
 
     def __call__(self) -> None:
-        """Ring."""
-        self.rings += 1
+        """Count one wake-up."""
+        self.wakes += 1
 
 
 @pytest.fixture
-def bell() -> Bell:
-    """Make a bell."""
-    return Bell()
+def waker() -> WakeCounter:
+    """Make a waker."""
+    return WakeCounter()
 
 
 @pytest.fixture
-def emitter(bell: Bell) -> Emitter:
+def emitter(waker: WakeCounter) -> Emitter:
     """Make a small emitter."""
-    return Emitter(bell, CAPACITY)
+    return Emitter(waker, CAPACITY)
 
 
 def fill_events(emitter: Emitter, number: int) -> None:
@@ -73,19 +73,19 @@ def test_full_queue_gives_up_the_newest(
     kept = getattr(emitter, queue)
     assert len(kept) == CAPACITY
     assert "0" in kept[0]
-    assert emitter.drops.take() == {("queue_full", kind): 3}
+    assert emitter.drops.drain() == {("queue_full", kind): 3}
 
 
-def test_one_ring_for_each_mark(emitter: Emitter, bell: Bell) -> None:
+def test_one_ring_for_each_mark(emitter: Emitter, waker: WakeCounter) -> None:
     """The first entry wakes the exporter; the next ones do not, until it sets the mark again."""
     fill_events(emitter, 3)
     fill_probes(emitter, 3)
-    assert bell.rings == 1
-    emitter.mark = 4
+    assert waker.wakes == 1
+    emitter.wake_threshold = 4
     fill_events(emitter, 1)
-    assert bell.rings == 1
+    assert waker.wakes == 1
     fill_events(emitter, 2)
-    assert bell.rings == 2
+    assert waker.wakes == 2
 
 
 def test_time_is_now_unless_given(emitter: Emitter) -> None:
@@ -97,14 +97,14 @@ def test_time_is_now_unless_given(emitter: Emitter) -> None:
     assert emitter.events[1][0] == 5
 
 
-def test_reset_forgets(emitter: Emitter, bell: Bell) -> None:
-    """After a reset nothing waits, nothing is counted, and the first entry rings again."""
+def test_reset_forgets(emitter: Emitter, waker: WakeCounter) -> None:
+    """After a reset nothing waits, nothing is counted, and the first entry wakes again."""
     fill_transfers(emitter, CAPACITY + 1)
     emitter.reset()
     assert emitter.queued() == 0
     assert not emitter.drops
     fill_transfers(emitter, 1)
-    assert bell.rings == 2
+    assert waker.wakes == 2
 
 
 def test_threads_lose_nothing_uncounted() -> None:
@@ -118,6 +118,6 @@ def test_threads_lose_nothing_uncounted() -> None:
         with contextlib.suppress(IndexError):
             emitter.transfers.popleft()
             taken += 1
-    dropped = emitter.drops.take()
+    dropped = emitter.drops.drain()
     assert set(dropped) <= {("queue_full", "transfer_sample")}
     assert taken + len(emitter.transfers) + sum(dropped.values()) == 20_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.instrumentation.core import constants
 from penstock.instrumentation.core.drop_counter import DropCounter
 from penstock.instrumentation.telemetry import encoder, records
-from penstock.instrumentation.telemetry.encoder import frame, seal, text
+from penstock.instrumentation.telemetry.encoder import cut_text, frame, seal
 from penstock.instrumentation.telemetry.outbox import Sealed
 from penstock.proto.v1 import common_pb2, events_pb2
 from penstock.proto.v1.ingest_pb2 import Batch
@@ -96,7 +96,7 @@ def test_bad_event_is_dropped_alone(bad: Any, kind: str) -> None:
     drops = DropCounter()
     (found,) = batches(seal([event(request_id="a"), bad, event(request_id="b")], [], [], drops))
     assert [item.request_id for item in found.events] == ["a", "b"]
-    assert drops.take() == {("encode_error", kind): 1}
+    assert drops.drain() == {("encode_error", kind): 1}
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_bad_sample_is_dropped_alone(bad: Any) -> None:
     (found,) = batches(seal([], [transfer("a"), bad, transfer("b")], [], drops))
     assert [found.strings[index] for index in found.transfers.request_id] == ["a", "b"]
     assert len(found.transfers.duration_nano) == 2
-    assert drops.take() == {("encode_error", "transfer_sample"): 1}
+    assert drops.drain() == {("encode_error", "transfer_sample"): 1}
 
 
 def test_only_bad_entries_make_no_batch() -> None:
     """Nothing to send is no batch."""
     drops = DropCounter()
     assert seal([event("nonsense")], [(1, 2)], [], drops) == []
-    assert drops.take() == {("encode_error", "unknown"): 1, ("encode_error", "transfer_sample"): 1}
+    assert drops.drain() == {("encode_error", "unknown"): 1, ("encode_error", "transfer_sample"): 1}
 
 
 def test_large_batch_is_split() -> None:
@@ -149,7 +149,7 @@ def test_oversize_event_is_dropped_and_counted() -> None:
     drops = DropCounter()
     found = batches(seal([event(request_id="a"), event("eplb_rebalance", fields)], [], [], drops))
     assert [item.request_id for one in found for item in one.events] == ["a"]
-    assert drops.take() == {("oversize", "eplb_rebalance"): 1}
+    assert drops.drain() == {("oversize", "eplb_rebalance"): 1}
 
 
 def test_split_counts_a_bad_entry_once() -> None:
@@ -157,7 +157,7 @@ def test_split_counts_a_bad_entry_once() -> None:
     fields = {"layers": [{"recv_expert_ids": [70_000] * 100_000}]}
     drops = DropCounter()
     seal([event("nonsense"), *[event("eplb_rebalance", fields)] * 8], [transfer(size=-1)], [], drops)
-    assert drops.take() == {("encode_error", "unknown"): 1, ("encode_error", "transfer_sample"): 1}
+    assert drops.drain() == {("encode_error", "unknown"): 1, ("encode_error", "transfer_sample"): 1}
 
 
 def test_accounts_go_with_the_frame() -> None:
@@ -182,7 +182,7 @@ def test_accounts_go_with_the_frame() -> None:
 @settings(deadline=None)
 def test_text_is_cut_to_valid_unicode(value: str) -> None:
     """Any text, surrogates included, becomes at most a limit's worth of UTF-8, and a short one stays."""
-    cut = text(value, 100)
+    cut = cut_text(value, 100)
     encoded = cut.encode("utf-8")
     assert len(encoded) <= 100
     clean = value.encode("utf-8", "replace").decode()
@@ -215,7 +215,7 @@ def test_every_entry_is_encoded_or_counted(events: Any, probes: Any) -> None:
     found = batches(sealed)
     encoded = sum(len(one.events) + len(one.probes.result) for one in found)
     assert encoded == sum(one.entries for one in sealed)
-    assert encoded + sum(drops.take().values()) == len(events) + len(probes)
+    assert encoded + sum(drops.drain().values()) == len(events) + len(probes)
     for one in found:
         assert {len(getattr(one.probes, name)) for name in records.PROBE_COLUMNS} == {len(one.probes.result)}
 

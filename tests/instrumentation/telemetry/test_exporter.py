@@ -49,7 +49,7 @@ def test_first_message_is_the_hello(agent: FakeAgent, make_runtime: Callable[...
     runtime.start()
     agent.wait(lambda: agent.received.hellos, "a hello")
     epoch, hello = agent.received.hellos[0]
-    assert epoch == runtime.epoch
+    assert epoch == runtime.session.epoch
     assert (hello.key.server, hello.key.engine, hello.process) == ("left", "1", "engine-core")
     assert (hello.role, hello.role_guessed, dict(hello.labels)) == (
         ROLE_DECODE,
@@ -128,15 +128,15 @@ def test_agent_that_lost_its_state_gets_a_new_epoch(agent: FakeAgent, runtime: R
     """A watermark behind what was acknowledged begins a new life from number 1."""
     emit_failure(runtime, "old")
     wait_until(lambda: acknowledged(runtime), "the first is acknowledged")
-    first = runtime.epoch
+    first = runtime.session.epoch
     agent.stop()
     agent.received = type(agent.received)()
     emit_failure(runtime, "new")
     agent.start()
     agent.wait(lambda: ids(agent) == ["new"], "the entry in the new state")
-    assert runtime.epoch != first
+    assert runtime.session.epoch != first
     assert {epoch: [batch.seq for batch in log] for epoch, log in agent.received.log.items()} == {
-        runtime.epoch: [1]
+        runtime.session.epoch: [1]
     }
 
 
@@ -218,7 +218,7 @@ def test_flush_waits_until_the_agent_has_it(agent: FakeAgent, runtime: Runtime) 
 
 
 def test_flush_without_an_agent_waits_for_nothing(make_runtime: Callable[..., Runtime]) -> None:
-    """A deadline of an hour is no wait where nobody is connected, and none where nothing was ever emitted."""
+    """With a deadline of an hour it returns at once without an agent, and where nothing was emitted."""
     runtime = make_runtime()
     runtime.flush(3600.0)
     emit_failure(runtime, "r")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from penstock.instrumentation.core import Identity
 from penstock.instrumentation.core.constants import COMPONENT_WORKER
 from penstock.instrumentation.core.guard import guard
 from penstock.instrumentation.telemetry import exporter
 from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES
-from penstock.instrumentation.telemetry.bounds import ROWS_MAX
 from penstock.instrumentation.telemetry.encoder import TEXT_MAX
+from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX
 
 from tests.support.agent.agent import wait_until
 from tests.support.agent.entries import emit_failure, emit_probe, emit_transfer
@@ -55,12 +55,12 @@ def test_a_busy_source_has_its_snapshot_too(agent: FakeAgent, runtime: Runtime) 
     """A batch that goes at the same moment does not keep the snapshot back: the stream is not behind for that."""
     runtime.start()
 
-    def told() -> bool:
+    def reported() -> bool:
         # At every turn there is something to send.
         emit_transfer(runtime, "r-1")
         return len(agent.received.snapshots) >= 4
 
-    agent.wait(told, "four snapshots")
+    agent.wait(reported, "four snapshots")
     assert agent.received.entries()
 
 
@@ -106,14 +106,14 @@ def test_pause_by_acknowledgement(agent: FakeAgent, runtime: Runtime) -> None:
 def test_identity_that_rises_is_announced(agent: FakeAgent, make_runtime: Callable[..., Runtime]) -> None:
     """A worker's process that turns out to be EngineCore says so in a new Hello of the same epoch."""
     runtime = make_runtime()
-    runtime.identity = type(runtime.identity)(process="worker", engine="0")
+    runtime.session.identity = Identity(process="worker", engine="0")
     runtime.start()
     agent.wait(lambda: agent.received.hellos, "a hello")
     runtime.identify(process="engine-core", key="0")
     agent.wait(lambda: len(agent.received.hellos) == 2, "another hello")
     runtime.identify(process="worker", key="0", rank=3)
     assert [hello.process for _, hello in agent.received.hellos] == ["worker", "engine-core"]
-    assert {epoch for epoch, _ in agent.received.hellos} == {runtime.epoch}
+    assert {epoch for epoch, _ in agent.received.hellos} == {runtime.session.epoch}
     assert runtime.identity.process == "engine-core"
 
 
@@ -187,11 +187,11 @@ def test_error_in_the_thread_does_not_end_it(
     monkeypatch.setattr("penstock.instrumentation.transport.background_thread.ERROR_PAUSE", 0.01)
     runtime.start()
     agent.wait(lambda: agent.received.hellos, "a hello")
-    broken = runtime._exporter._collector
-    runtime._exporter._collector = None
+    broken = runtime._exporter._batcher
+    runtime._exporter._batcher = None
     emit_failure(runtime, "r-1")
     wait_until(lambda: guard.counts, "the error is counted")
-    runtime._exporter._collector = broken
+    runtime._exporter._batcher = broken
     agent.wait(lambda: ids(agent) == ["r-1"], "the entry")
     agent.wait(lambda: ("penstock-exporter", "AttributeError") in agent.received.guard_errors(), "the count")
 
@@ -219,7 +219,7 @@ def test_long_absence_is_one_line(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An agent that stays away is one line on the log, however often it is tried."""
-    monkeypatch.setattr(exporter, "PATIENCE", 0.0)
+    monkeypatch.setattr(exporter, "WARN_AFTER", 0.0)
     runtime.start()
     wait_until(lambda: runtime._exporter._connections >= 4, "four attempts")
     line = (
@@ -246,25 +246,5 @@ def test_idle_thread_sleeps(agent: FakeAgent, runtime: Runtime) -> None:
     runtime.start()
     agent.wait(lambda: agent.received.snapshots, "a snapshot")
     service = runtime._exporter
-    assert runtime.emitter.mark == BATCH_ENTRIES - 1  # an entry waits for the snapshot, too
+    assert runtime.emitter.wake_threshold == BATCH_ENTRIES - 1  # an entry waits for the snapshot, too
     wait_until(lambda: service._wait(0.0) == min(service._snapshot_at, service._proven_at), "it sleeps")
-
-
-def test_an_idle_stream_sleeps(agent: FakeAgent, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader does not look ten times a second, as grpc by itself does, whether there is an answer."""
-    from grpc import _common
-
-    looks: list[str] = []
-    look = _common._wait_once
-
-    def counted(*args: Any, **kwargs: Any) -> None:
-        looks.append(threading.current_thread().name)
-        look(*args, **kwargs)
-
-    monkeypatch.setattr(_common, "_wait_once", counted)
-    began = time.monotonic()
-    runtime.start()
-    agent.wait(lambda: len(agent.received.snapshots) >= 4, "four snapshots")
-    # By the clock at most one a second, and one for each time that something has been sent or answered.
-    passed = time.monotonic() - began
-    assert 0 < looks.count("penstock-reader") <= passed + 3 * len(agent.received.snapshots)

@@ -1,4 +1,4 @@
-"""An agent that hangs (SIGSTOP): the socket is open, the kernel takes bytes, nobody answers."""
+"""An agent that hangs (SIGSTOP): the socket is open, the kernel accepts bytes, no answer comes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_hung_agent_is_given_up_and_taken_back(
 def test_hung_agent_gets_no_pile_of_snapshots(
     hanging: subprocess.Popen[str], make_runtime: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Snapshots that nobody reads do not wait in memory: at most one does, and a batch behind it."""
+    """With an agent that does not read, at most one snapshot and one batch wait in memory."""
     monkeypatch.setattr(exporter, "SNAPSHOT_INTERVAL", 0.001)
     monkeypatch.setattr(exporter, "ANSWER_DEADLINE", 0.5)
     backlogs: list[int] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from penstock.instrumentation.transport.grpc_stream import Stream
-from penstock.instrumentation.transport.stream_errors import sentence
+from penstock.instrumentation.transport.stream_errors import explain_end
 
 from tests.support.agent.agent import short_directory
 
@@ -26,17 +26,17 @@ def directory() -> Iterator[Path]:
 
 
 def _why(endpoint: str) -> str:
-    """Connect to *endpoint*, and return why that came to nothing."""
+    """Connect to *endpoint*, and return why it came to nothing."""
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     stream = Stream(endpoint, "/penstock.v1.Ingest/Publish", bytes, inbox)
     try:
         stream.send(b"")
-        why: str = inbox.get(timeout=60).content.why
+        reason: str = inbox.get(timeout=60).content.reason
     finally:
         stream.close()
     for raw in ("FAILED_PRECONDITION", "last error", "addr:", "UNAVAILABLE", "ipv4:", "[field"):
-        assert raw not in why
-    return why
+        assert raw not in reason
+    return reason
 
 
 def test_a_socket_that_is_not_there(directory: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_port_of_something_else() -> None:
 )
 def test_other_ends(code: str, details: str, words: str) -> None:
     """What the agent says in words of its own stays."""
-    assert sentence(code, details).startswith(words)
+    assert explain_end(code, details).startswith(words)
 
 
 def test_a_text_without_end_is_cut() -> None:
     """Whatever a peer sends, it is one line of the log."""
-    assert len(sentence("INTERNAL", "x\n" * 10_000)) <= 300
+    assert len(explain_end("INTERNAL", "x\n" * 10_000)) <= 300

@@ -176,4 +176,4 @@ async def test_host_errors_pass() -> None:
     with pytest.raises(Exception, match="EngineCore encountered an issue"):
         await llm.add_request("x", {"type": "token"}, SamplingParams(), trace_headers=HEADERS)
     assert (await add(engine(), None)).trace_headers is None
-    assert not guard.counts.take()
+    assert not guard.counts.drain()

@@ -137,4 +137,4 @@ def test_a_class_that_refuses_to_be_derived_from_stays(
     monkeypatch.setattr(guard, "raising", False)
     guard.reset()
     assert instrument(Final) is Final
-    assert guard.counts.take() == {("scheduler_class", "TypeError"): 1}
+    assert guard.counts.drain() == {("scheduler_class", "TypeError"): 1}

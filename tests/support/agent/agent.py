@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support import where_to_look
+from tests.support.agent.forked_agent import launch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tests.support.forks.fork_server import Fork
 
 # Its imports take a second of one core, and others may be busy on it.
 START_DEADLINE = 60.0
@@ -64,7 +69,7 @@ class AgentProcess:
         self.listen = f"unix://{directory}/ingest.sock"
         self.admin = f"unix://{directory}/admin.sock"
         self.http = ""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Fork | subprocess.Popen[bytes] | None = None
         self._args = list(args)
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_"))
@@ -86,12 +91,13 @@ class AgentProcess:
 
     def start(self) -> AgentProcess:
         """Start it and wait until it is ready."""
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command(), env=self._env, stdin=subprocess.DEVNULL, stderr=log
-            )
+        self.launch()
         self.wait_ready()
         return self
+
+    def launch(self) -> None:
+        """Start it and do not wait."""
+        self.process = launch(self.command(), env=self._env, log=self._log)
 
     def wait_ready(self) -> None:
         """Wait until it is ready; fail if it ends before."""
@@ -171,6 +177,9 @@ def short_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="ps-"))
     try:
         yield directory
+    except BaseException:
+        where_to_look.rescue(directory)
+        raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec.protocol import EcFailure, EcTransfer
     from penstock.instrumentation.vllm.zmq_ec.consumer.item_state import LoadOrder
     from penstock.instrumentation.vllm.zmq_ec.memory.shared_region import RegionName
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys, ServerKeys
 
 Orders: TypeAlias = "tuple[tuple[LoadOrder, ...], RegionName | None]"
 
@@ -68,7 +69,7 @@ def request(name: str, *features: Any, params: Any = None) -> Any:
 
 @dataclass
 class Notes:
-    """An ``EcObserver`` that keeps what it is told."""
+    """An ``EcListener`` that keeps what is reported."""
 
     transfers: list[EcTransfer] = field(default_factory=list)
     hand_outs: list[EcTransfer] = field(default_factory=list)
@@ -96,13 +97,21 @@ class Notes:
 class Rig:
     """A consumer and one of its workers; ``step`` is what vLLM does with a request in one step."""
 
-    def __init__(self, *producers: str, ranks: int = 1, dtype: str = "float32", **settings: Any) -> None:
+    def __init__(
+        self,
+        *producers: str,
+        ranks: int = 1,
+        dtype: str = "float32",
+        keys: ClientKeys | None = None,
+        **settings: Any,
+    ) -> None:
         given = {"region_bytes": 4 << 20, **PATIENT, **settings}
         self.consumer = ConsumerScheduler(
             ConsumerSettings(producers=producers, **given),
             Expected(MODEL, dtype, HIDDEN),
             ranks=ranks,
             has_media=lambda each: each.data is not None,
+            keys=keys,
         )
         self.loaders = [ConsumerWorker() for _ in range(ranks)]
         self.encoder_caches: list[dict[str, torch.Tensor]] = [{} for _ in range(ranks)]
@@ -129,7 +138,7 @@ class Rig:
         """Allocate the items, as the scheduler does when it schedules them, and end the step."""
         for item in items:
             self.consumer.has(item)
-            self.consumer.allocated(item, "r")
+            self.consumer.on_allocated(item, "r")
         return self.consumer.end_step([])
 
     def load(self, *items: str) -> list[torch.Tensor]:
@@ -143,7 +152,7 @@ class Rig:
             loader.load(*orders, cache, "cpu")
             report = loader.report()
             if report is not None:
-                self.consumer.reported(report)
+                self.consumer.on_report(report)
 
     def close(self) -> None:
         """End it."""
@@ -164,9 +173,11 @@ def rig(*producers: str, **settings: Any) -> Iterator[Rig]:
 
 
 @contextlib.contextmanager
-def publisher(capacity: int = 64 << 20, model: bytes = MODEL, port: int = 0) -> Iterator[ProducerWorker]:
+def publisher(
+    capacity: int = 64 << 20, model: bytes = MODEL, port: int = 0, keys: ServerKeys | None = None
+) -> Iterator[ProducerWorker]:
     """Yield a producer on loopback."""
-    made = ProducerWorker("127.0.0.1", port, model, capacity)
+    made = ProducerWorker("127.0.0.1", port, model, capacity, keys)
     try:
         yield made
     finally:

@@ -29,6 +29,14 @@ def new_name(kind: str) -> str:
     return f"{kind}{uuid.uuid4().hex[:12]}"
 
 
+def wait_known(agent: Agent, server: str) -> None:
+    """Wait until the agent knows the engine of *server*, which may serve before."""
+    until(
+        lambda: agent.metrics().select("penstock_engine_info", server=server),
+        f"{server} is unknown to the agent",
+    )
+
+
 class AgentBench:
     """Looks at *server* through the agent, and sets one policy, *policy*, for the engines that have *labels*."""
 
@@ -100,6 +108,7 @@ class AgentBench:
 
     def enforce(self, **spec: Any) -> None:
         """Set the policy, and wait until it is in force."""
+        wait_known(self.agent, self.server)
         manifest = document(self.policy, **{"selector": {"matchLabels": self.labels}, **spec})
         applied = self.admin.ApplyPolicy(
             admin.ApplyPolicyRequest(manifest_json=json.dumps(manifest), author="tests", all=True),

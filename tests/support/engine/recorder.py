@@ -124,7 +124,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
     monkeypatch.setattr(runtime, "emit_probe", recorder.emit_probe)
     monkeypatch.setattr(runtime, "start", lambda: None)
     monkeypatch.setattr(runtime, "start_policy", lambda _fields: None)
-    monkeypatch.setattr(runtime, "identity", Identity())
+    monkeypatch.setattr(runtime.session, "identity", Identity())
     monkeypatch.setattr(runtime.snapshots, "_providers", dict(runtime.snapshots._providers))
     runtime.configure(Settings(endpoint="unix:///nowhere/ingest.sock"))
     try:

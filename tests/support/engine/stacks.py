@@ -10,6 +10,7 @@ from demo.common.otlp_receiver import Receiver
 from demo.stack import Stack
 from demo.steps import POLICY
 from tests.support.agent.agent import short_directory
+from tests.support.engine.bench import wait_known
 from tests.support.engine.pairs import Variant, running_pair
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def variant_stack(variant: Variant, *, logs: Path) -> Iterator[Stack]:
         try:
             agent.start()
             with running_pair(variant, logs=logs, endpoint=agent.endpoint) as pair:
+                for server in ("prefill", "decode"):
+                    wait_known(agent, server)
                 yield Stack(agent, receiver.endpoint, receiver, pair.prefill, pair.decode)
                 contained = agent.metrics().select("penstock_guard_errors_total")
                 assert not contained, [str(sample) for sample in contained]

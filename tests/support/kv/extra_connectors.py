@@ -40,7 +40,9 @@ _COUNTERS = (
 
 
 def environment() -> dict[str, str]:
-    """Return what a process needs to find the packages and their libraries."""
+    """Return what a process needs to find the packages and their libraries; nothing where there are none."""
+    if not HOME.exists():
+        return {}
     return {
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", ""), str(HOME)]),
         "LD_LIBRARY_PATH": str(HOME / "lib"),

@@ -8,14 +8,14 @@ from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
 from tests.support.manual_clock import ManualClock
 
 
-def budget(clock, rate, largest):
-    """Give a full budget."""
+def full_budget(clock, rate, largest):
+    """Return a full budget: *rate* in tokens per second, *largest* in tokens."""
     budget = RecomputeBudget(clock)
     budget.configure(rate, largest)
     return budget
 
 
-def budgets(rate=None, largest=None):
-    """Give two budgets of the same limits."""
+def full_budgets(rate=None, largest=None):
+    """Return two full budgets of the same limits."""
     clock = ManualClock()
-    return Budgets(budget(clock, rate, largest), budget(clock, rate, largest))
+    return Budgets(full_budget(clock, rate, largest), full_budget(clock, rate, largest))

@@ -19,7 +19,7 @@ IDLE = 900 * SECOND
 
 
 class Bench:
-    """A quarantine with its clock and what it told."""
+    """A quarantine with its clock and the changes that it reported."""
 
     def __init__(self, rules=RULES, peers=("a", "b"), **options):
         self.now = 0
@@ -59,9 +59,9 @@ class Bench:
         return {status.peer for status in self.quarantine.listing()}
 
     def story(self):
-        """Return what was told since the last call, as (peer, previous, state, reason)."""
-        told = [
+        """Return the changes since the last call, as (peer, previous, state, reason)."""
+        reported = [
             (each.status.peer, each.previous, each.status.state, each.status.reason) for each in self.changes
         ]
         self.changes.clear()
-        return told
+        return reported

@@ -19,17 +19,18 @@ from penstock.agent.errors import ContractError, HeldError
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
 from penstock.agent.policy.distribution.feed import PolicyFeed
-from penstock.agent.policy.manifest.merge import effective
+from penstock.agent.policy.manifest.merge import effective_schedule
 from penstock.agent.policy.orders.kill_switch import Pauses
 from penstock.agent.policy.orders.order_store import OrderStore
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from penstock.instrumentation.core.settings import Settings
-from penstock.instrumentation.policy.client import PolicyClient
 from penstock.instrumentation.runtime import Runtime
-from penstock.instrumentation.transport.background_thread import Message, Tag
-from penstock.instrumentation.transport.grpc_stream import Ended
+from penstock.instrumentation.transport.grpc_stream import StreamEnd
+from penstock.instrumentation.transport.inbox import Message, Tag
 from penstock.proto.v1.policy_pb2 import Push, Report
+
+from tests.support.policy.clients import make_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -121,7 +122,7 @@ class SimulatedEngine:
         # Without a configuration nothing is sent, and no exporter starts; the client has the settings that it needs.
         self.runtime.emit_event = lambda *_args, **_kwargs: None
         self.runtime.identify(process="engine-core", key=self.key.engine, model="tiny", vllm_version="0")
-        self.client = PolicyClient(
+        self.client = make_client(
             self.runtime, settings, self.fields, self.clock, lambda *_: self._world.dial(self)
         )
 
@@ -141,7 +142,7 @@ class SimulatedEngine:
     @property
     def hash(self) -> str:
         """The hash in force, or held back by the kill switch."""
-        return self.client._desk.hash
+        return self.client._applier.hash
 
 
 class World:
@@ -201,12 +202,12 @@ class World:
         report = Report.FromString(link.up.pop(index))
         if link.subscriber is not None:
             try:
-                self.feed.take(link.subscriber, report)
+                self.feed.on_report(link.subscriber, report)
             except ContractError:
                 self.end_at_agent(link)
         elif report.WhichOneof("message") == "subscribe":
             try:
-                link.subscriber = self.feed.enter(report.subscribe)
+                link.subscriber = self.feed.add_stream(report.subscribe)
             except HeldError:
                 self.end_at_agent(link)
         else:
@@ -215,7 +216,7 @@ class World:
     def end_at_agent(self, link: Link) -> None:
         """Let the agent see that a stream has ended, or end it."""
         if link.at_agent and link.subscriber is not None:
-            self.feed.leave(link.subscriber)
+            self.feed.end_stream(link.subscriber)
         link.at_agent = False
         link.up.clear()
 
@@ -224,7 +225,7 @@ class World:
         subscriber = link.subscriber
         if subscriber is None or not link.at_agent:
             return
-        while self.feed.holds(subscriber):
+        while self.feed.is_current(subscriber):
             push = self.feed.next_push(subscriber)
             if push is None:
                 return
@@ -262,7 +263,7 @@ class World:
     def end_at_engine(self, link: Link) -> None:
         """Let the engine see that a stream has ended; pushes that were under way come behind it."""
         link.at_engine = False
-        link.engine.hear(Message(Tag.ENDED, link, Ended("UNAVAILABLE", "gone")))  # type: ignore[arg-type]
+        link.engine.hear(Message(Tag.ENDED, link, StreamEnd("UNAVAILABLE", "gone")))  # type: ignore[arg-type]
 
     # What holds
 
@@ -273,7 +274,7 @@ class World:
             return
         manifests = [policy.manifest for policy in self.store.policies()]
         for engine in self.engines:
-            steps = effective(manifests, engine.target, datetime.fromtimestamp(self.now, UTC))
+            steps = effective_schedule(manifests, engine.target, datetime.fromtimestamp(self.now, UTC))
             self.admitted.setdefault(engine.key, {""}).update(step.merged.hash for step in steps)
 
     def pass_time(self, seconds: float) -> None:

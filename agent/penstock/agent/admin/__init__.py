@@ -1,1 +1,1 @@
-"""The Admin service: one line a call, and who may make it."""
+"""The Admin service: one line a call, and its authorization."""

@@ -1,4 +1,4 @@
-"""Who may call which method of the admin service, and as whom a change is recorded."""
+"""Authorization of the admin service: allowed methods by role, and the author of a change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.agent.server import AllowList, Caller
 
 SERVICE = "/penstock.v1.Admin/"
-# What only looks. All else changes something, what is not known here included.
+# Read-only methods. All others, unknown ones included, need the role write.
 READING = frozenset(
     {
         "GetStatus",
@@ -42,7 +42,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     """Admits callers by method and role; the author of a request is what the connection proves."""
 
     def __init__(self, allowed: AllowList | None) -> None:
-        """Prepare it; without a list (the unix socket) whoever has connected may do everything."""
+        """Check callers against *allowed*; None (the unix socket) allows everything."""
         self._allowed = allowed
 
     async def intercept_service(
@@ -50,7 +50,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Put the check before the method, and before its request is parsed; other services (health) have none."""
+        """Check before the request is parsed. Other services (health) are not checked."""
         handler = await continuation(handler_call_details)
         path = handler_call_details.method
         if handler is None or not path.startswith(SERVICE):
@@ -87,7 +87,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     async def _admit(
         self, method: str, handler: Any, body: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> Any:
-        """Return the request of a caller who may make it, with the author that the connection proves."""
+        """Return the request of an authorized caller, with the author that the connection proves."""
         try:
             caller = LOCAL if self._allowed is None else _proven(self._allowed, context)
             _require(caller, method)
@@ -107,7 +107,7 @@ def _proven(allowed: AllowList, context: grpc.aio.ServicerContext[Any, Any]) -> 
 
 
 async def _abort_missing(method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    """End a call of what only the generated base has: a plain function, which would raise."""
+    """End a call of a method that only the generated base has: a plain function, which would raise."""
     await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"this agent has no {method}")
 
 
@@ -115,6 +115,6 @@ def _require(caller: Caller, method: str) -> None:
     needed = Role.READ if method in READING else Role.WRITE
     if caller.role < needed:
         raise AccessError(
-            f"{caller.name!r} may read, and {method} changes something; "
-            f"start penstock-agent with --admin-allow {caller.name}=write to let it"
+            f"{caller.name!r} has read access, {method} needs write access; "
+            f"start penstock-agent with --admin-allow {caller.name}=write to grant it"
         )

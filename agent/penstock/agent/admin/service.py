@@ -1,6 +1,6 @@
-"""The ``Admin`` service: one line for each call, and one place where errors become statuses.
+"""The ``Admin`` service: one line a call, and one place where errors become statuses.
 
-A call that is not here answers UNIMPLEMENTED, by the generated base.
+A call not listed answers UNIMPLEMENTED, by the generated base.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.agent.admin.calls import (
-    backup_call,
+    backup,
     drills,
     engines,
     events,
@@ -51,11 +51,11 @@ def _unary(
 
 
 def _checked(response: Response) -> Response:
-    """Return *response*, if gRPC would send it: its own words for one that is too large are no help."""
+    """Return *response*; raise ImpossibleError if it exceeds the size that gRPC sends."""
     size = response.ByteSize()
     if size > MAX_SEND_BYTES:
         raise ImpossibleError(
-            f"the answer has {size >> 20} MiB, at most {MAX_SEND_BYTES >> 20} are sent; ask for less of it"
+            f"the response has {size >> 20} MiB, the limit is {MAX_SEND_BYTES >> 20}; narrow the request"
         )
     return response
 
@@ -76,7 +76,7 @@ def _stream(
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """What ``agentctl`` asks."""
+    """The methods of ``penstock.v1.Admin``."""
 
     def __init__(self, agent: AgentContext) -> None:
         self.agent = agent
@@ -114,7 +114,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     GetTrace = _unary(events.get_trace_of)
     Explain = _unary(events.explain_of)
 
-    Backup = _unary(backup_call.backup)
+    Backup = _unary(backup.backup)
     Forget = _unary(forget.forget)
 
     async def WatchEvents(  # noqa: N802  (the wire's name)

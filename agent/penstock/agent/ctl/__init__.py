@@ -1,1 +1,1 @@
-"""agentctl: entry, options, the client."""
+"""``agentctl``: entry, options, client."""

@@ -1,4 +1,4 @@
-"""Calls of the agent's admin service; every failure becomes a sentence and an exit code."""
+"""Calls to the agent's admin service; a gRPC error becomes a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from penstock.agent.ctl.tls import ClientTls
 
-# Seconds that an agent which is there may take to answer.
+# Seconds, the default deadline of a call.
 ANSWER_DEADLINE = 15.0
 
 _ADDRESS = re.compile(r"unix:(//)?/.+|/.+|\[.+\]:\d{1,5}|[^/:\[\]]+:\d{1,5}")
 _OPTIONS = (
-    # A proxy of the environment is for the web, not for the agent.
+    # HTTP_PROXY is not meant for the agent.
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    # Who follows a stream notices an agent that hangs.
+    # A stream ends if the agent hangs.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # Without it that takes a minute.
+    # The default is a minute.
     ("grpc.http2.ping_timeout_ms", 5_000),
-    # Who waits for an agent to come back looks once a second.
+    # `watch` reconnects within a second.
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
@@ -40,15 +40,15 @@ class Client:
     """A connection to one agent."""
 
     def __init__(self, address: str, tls: ClientTls, program: str = PROGRAM) -> None:
-        """Prepare the connection; nothing is sent yet. *program* is what people type to get here again.
+        """Prepare the connection; sends nothing. *program* is the command line that reaches this agent, for hints.
 
         Raises:
-            WrongUseError: the address cannot be read, or is TCP and *tls* is not complete.
+            UsageError: the address cannot be parsed, or is TCP and *tls* is incomplete.
 
         """
         if not _ADDRESS.fullmatch(address):
             raise UsageError(
-                f"address {address!r} cannot be read; write unix:///path/of/the/socket or host:port"
+                f"address {address!r} is not valid; write unix:///path/of/the/socket or host:port"
             )
         self.address = f"unix://{address}" if address.startswith("/") else address
         self._program = program
@@ -62,21 +62,21 @@ class Client:
         return grpc.secure_channel(self.address, tls.credentials(self.address), options=options)
 
     def call(self, method: str, request: Message, timeout: float = ANSWER_DEADLINE) -> Any:
-        """Call *method* and return its answer, which may take *timeout* seconds."""
+        """Call *method* and return its response; *timeout* in seconds."""
         with self._sentences():
             return getattr(self._stub, method)(request, timeout=timeout)
 
     def stream(self, method: str, request: Message, timeout: float | None = None) -> Iterator[Any]:
-        """Call *method* and yield its answers, for at most *timeout* seconds if it is given."""
+        """Call *method* and yield its responses; *timeout* in seconds, None for no deadline."""
         with self._sentences():
             yield from getattr(self._stub, method)(request, timeout=timeout)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         self._channel.close()
 
     def hinted(self, text: str) -> str:
-        """Return *text*, its command lines with the options that lead to this agent."""
+        """Return *text* with this agent's connection options in its command lines."""
         return hinted(text, self._program)
 
     @contextmanager
@@ -93,21 +93,21 @@ class Client:
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
             return UnreachableError(self._unreachable(details))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return UnreachableError(f"the agent at {self.address} did not answer in time: see its log")
+            return UnreachableError(f"the agent at {self.address} did not answer in time; see its log")
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return RefusedError(
-                f"{self.address} does not know this command: it is the engines' socket (--address takes what "
-                "--admin-listen names), or the agent is too old: upgrade it"
+                f"{self.address} does not know this command: it is the engines' socket (give --address the value of "
+                "--admin-listen), or the agent is older than agentctl: upgrade it"
             )
-        return RefusedError(details or f"the agent at {self.address} answered {code.name}: see its log")
+        return RefusedError(details or f"the agent at {self.address} answered {code.name}; see its log")
 
     def _unreachable(self, details: str) -> str:
         if not self.address.startswith("unix:"):
-            # TLS 1.3 tells a client that its certificate was refused only by hanging up.
+            # TLS 1.3 reports a refused client certificate only by closing the connection.
             return (
-                f"no agent answers at {self.address}, or one of the certificates is not accepted "
-                f"({' '.join(details.split()):.200}): see to the address and the --tls options"
+                f"no agent answers at {self.address}, or a certificate was refused "
+                f"({' '.join(details.split()):.200}): check the address and the --tls options"
             )
         if "Permission denied" in details:
-            return f"{self.address} may not be opened by this user: run agentctl as the agent's user"
+            return f"{self.address} permission denied: run agentctl as the agent's user"
         return f"no agent answers at {self.address}: 'agentctl doctor' says why (--address names another)"

@@ -1,4 +1,4 @@
-"""Command lines in sentences: they reach the agent that the sentence is about, wherever that is."""
+"""Adds the connection options in use to the ``agentctl`` command lines in messages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ COMMANDS = (
 )  # fmt: skip
 _META = "penstock.hints"
 _OPTIONS = ("address", "tls_ca", "tls_cert", "tls_key", "tls_server_name")
-# After -- stands a command of kubectl's, which runs where the default address is right.
+# After -- stands a command for kubectl exec, where the default address is right.
 _TYPED = re.compile(rf"(?<!-- )\b{PROGRAM} (?=(?:{'|'.join(COMMANDS)})\b)")
 
 
 def note_program(context: click.Context, address: str | None) -> str:
-    """Return ``agentctl`` with the connection's options as they were typed, and keep it for :func:`hinted_here`.
+    """Return ``agentctl`` with the connection options of the command line, and keep it for :func:`hinted_here`.
 
-    What comes from the environment is left out: the next command finds it there, too. *address* is that behind the command.
+    Options from the environment are left out. *address* is the one behind the command.
     """
     root = context.find_root()
     given = {
@@ -41,10 +41,10 @@ def note_program(context: click.Context, address: str | None) -> str:
 
 
 def hinted(text: str, program: str) -> str:
-    """Return *text* with *program* in each command line that it tells people to type."""
+    """Return *text* with *program* for ``agentctl`` in each command line."""
     return _TYPED.sub(lambda _: f"{program} ", text)
 
 
 def hinted_here(text: str, context: click.Context | None) -> str:
-    """Return *text* as :func:`hinted`, for the command line that is being run."""
+    """Return *text* as :func:`hinted`, with the program of the running command."""
     return text if context is None else hinted(text, context.meta.get(_META, PROGRAM))

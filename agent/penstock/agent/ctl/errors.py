@@ -1,4 +1,4 @@
-"""How a command ends: 0 it worked, 1 it failed or there is no such thing, 2 it was asked wrongly."""
+"""Errors of commands and their exit codes: 1 failed or not found, 2 usage error."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import click
 
 
 class FailedError(click.ClickException):
-    """It could not be done; exit code 1."""
+    """The command failed; exit code 1."""
 
     exit_code = 1
 
 
 class UnreachableError(FailedError):
-    """No agent answers, or it has hung up: it may come back."""
+    """The agent does not answer, or closed the connection; a retry may succeed."""
 
 
 class RefusedError(FailedError):
-    """The agent has answered, and it says no."""
+    """The agent refused the call."""
 
 
 class UsageError(click.ClickException):
-    """It was asked wrongly; exit code 2."""
+    """The command line is wrong; exit code 2."""
 
     exit_code = 2

@@ -1,6 +1,6 @@
 """The published JSON Schema of what commands print: ``python -m penstock.agent.ctl.json_schema``.
 
-Made from the descriptors of the messages, by the rules of ``plain.py``. Fields are added, so no object is closed.
+Made from the message descriptors by the rules of ``render/json_values.py``. Later versions add fields, so no object is closed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from penstock.agent.ctl.diagnosis import NOTE, OK, WRONG
-from penstock.agent.ctl.render import MOST, FieldKind, kind_of, may_be_absent, name_of
+from penstock.agent.ctl.render.json_values import MOST, FieldKind, field_kind, field_name, may_be_absent
 from penstock.agent.policy.manifest import API_VERSION, KIND
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -27,7 +27,7 @@ _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
     FieldKind.MOMENT: (
         "Moment",
         {
-            "description": "RFC 3339 in UTC, always with nanoseconds: moments sort as their texts do.",
+            "description": "RFC 3339 in UTC, always with nanoseconds: texts sort by time.",
             "type": "string",
             "format": "date-time",
             "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z$",
@@ -48,7 +48,7 @@ _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
     FieldKind.SUM: (
         "Sum",
         {
-            "description": "A number that may be larger than JSON's readers can hold.",
+            "description": "A number that may exceed 2^53 - 1, as text.",
             "type": "string",
             "pattern": r"^\d{1,20}$",
         },
@@ -56,7 +56,7 @@ _SCALARS: dict[FieldKind, tuple[str, dict[str, Any]]] = {
     FieldKind.COUNT: (
         "Count",
         {
-            "description": "What is larger stands as the largest: readers of JSON round beyond it.",
+            "description": "Clamped to 2^53 - 1: JSON readers round larger numbers.",
             "type": "integer",
             "minimum": -MOST,
             "maximum": MOST,
@@ -93,7 +93,7 @@ _ONE_CHANGE = {
     "anyOf": [
         _message(admin.ApplyPolicyResponse),
         {
-            "description": "With --wait: also how far it has come; null if the agent went before it told.",
+            "description": "With --wait: also the rollout; null if the agent disconnected first.",
             **_object(
                 {
                     "change": _message(admin.ApplyPolicyResponse),
@@ -109,8 +109,8 @@ _CHANGES = {
         {"description": "Of several policies.", **_object({"items": _list_of(_ref("Change"))})},
     ]
 }
-_SIDE = {"description": "Null where it is not there.", "type": ["string", "null"]}
-# What no message has.
+_SIDE = {"description": "Null if absent.", "type": ["string", "null"]}
+# Documents that are no messages.
 _OTHERS: dict[str, dict[str, Any]] = {
     "Change": _ONE_CHANGE,
     "Manifest": {
@@ -201,7 +201,7 @@ _MESSAGES = (
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema: of any command's output, and in ``$defs`` of each command's."""
+    """Return the schema of any command's output; ``$defs`` has one per command."""
     messages: dict[str, Any] = {}
     for message in _MESSAGES:
         _add(message.DESCRIPTOR, messages)
@@ -217,24 +217,24 @@ def schema() -> dict[str, Any]:
         "$schema": _DIALECT,
         "$id": _ID,
         "title": "What agentctl prints with -o json and -o yaml",
-        "description": "The output of one command is $defs/COMMAND, its words joined by a hyphen: $defs/get-engines.",
+        "description": "The output of one command is $defs/COMMAND, words joined by hyphens: $defs/get-engines.",
         "anyOf": [_ref(name) for name in COMMANDS],
         "$defs": definitions,
     }
 
 
 def _add(descriptor: Any, found: dict[str, Any]) -> None:
-    """Put the definitions of a message, and of what it holds, into *found*."""
+    """Add the definitions of a message and its fields to *found*."""
     if _name(descriptor) in found:
         return
     found[_name(descriptor)] = _properties(descriptor)
     for field in descriptor.fields:
-        if kind_of(field) is FieldKind.MESSAGE:
+        if field_kind(field) is FieldKind.MESSAGE:
             _add(field.message_type, found)
 
 
 def _properties(descriptor: Any, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    # Bytes are secrets, which are never printed.
+    # Bytes are secrets and never printed.
     fields = [
         field
         for field in descriptor.fields
@@ -242,8 +242,8 @@ def _properties(descriptor: Any, without: frozenset[str] = frozenset()) -> dict[
     ]
     return {
         "type": "object",
-        "properties": {name_of(field): _field(field) for field in fields},
-        "required": [name_of(field) for field in fields if _is_list(field) or not may_be_absent(field)],
+        "properties": {field_name(field): _field(field) for field in fields},
+        "required": [field_name(field) for field in fields if _is_list(field) or not may_be_absent(field)],
     }
 
 
@@ -252,7 +252,7 @@ def _field(field: Any) -> dict[str, Any]:
 
 
 def _value(field: Any) -> dict[str, Any]:
-    kind = kind_of(field)
+    kind = field_kind(field)
     if kind in _SCALARS:
         return _ref(_SCALARS[kind][0])
     if kind is FieldKind.MESSAGE:
@@ -269,11 +269,11 @@ def _value(field: Any) -> dict[str, Any]:
 
 
 def _is_list(field: Any) -> bool:
-    return isinstance(field.default_value, list) and kind_of(field) is not FieldKind.MAP
+    return isinstance(field.default_value, list) and field_kind(field) is not FieldKind.MAP
 
 
 def text() -> str:
-    """Return it as the file has it."""
+    """Return the schema as the file's text."""
     return json.dumps(schema(), indent=2) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Command groups that import a command only when it is run, and that say errors in one sentence."""
+"""Command groups that import a command when it runs, and print an error as one sentence."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ _HELP_WIDTH = 80
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are ``name -> (module, help)``; the attribute has the name of the command.
+    """A group whose commands are ``name -> (module, help)`` or ``name -> (module:attribute, help)``.
 
-    The help lists them in *sections*, what is in none of them last.
-
-    Importing gRPC takes longer than all else: ``agentctl --help`` and shell
-    completion do without it.
+    Without an attribute, the command's own name is the attribute's. The help lists commands by *sections*; the rest
+    come last. Commands are imported when they run: ``--help`` and shell completion do not import gRPC.
     """
 
     def __init__(
@@ -40,11 +38,11 @@ class LazyGroup(click.Group):
         self._aliases = aliases or {}
 
     def list_commands(self, _: click.Context) -> list[str]:
-        """Return the names, in the order in which the help has them."""
+        """Return the names in the order of the help."""
         return [name for name, _ in self._rows()]
 
     def _rows(self) -> list[tuple[str, str]]:
-        """Return names and what they are for, without importing a command."""
+        """Return names and help texts without importing a command."""
         rows = {name: text for name, (_, text) in self._lazy.items()}
         rows |= {name: command.get_short_help_str(_HELP_WIDTH) for name, command in self.commands.items()}
         first = [name for names in self._sections.values() for name in names if name in rows]
@@ -55,15 +53,16 @@ class LazyGroup(click.Group):
         name = self._aliases.get(cmd_name, cmd_name)
         if name not in self._lazy:
             return super().get_command(ctx, name)
-        module = importlib.import_module(self._lazy[name][0])
-        attribute = name.replace("-", "_")
+        path, _, attribute = self._lazy[name][0].partition(":")
+        module = importlib.import_module(path)
+        attribute = attribute or name.replace("-", "_")
         command: click.Command = getattr(module, f"{attribute}_" if iskeyword(attribute) else attribute)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; names what there is if it is unknown."""
+        """Find the command; an error lists the known ones."""
         name = self._aliases.get(args[0], args[0])
         if (
             not ctx.resilient_parsing
@@ -94,7 +93,7 @@ class LazyGroup(click.Group):
 
 
 class RootGroup(LazyGroup):
-    """The outermost group: ends the process with one sentence and the exit code."""
+    """The outermost group: prints an error as one sentence and exits with its code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command line and exit."""
@@ -111,13 +110,13 @@ class RootGroup(LazyGroup):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
-            # The reader (head, less) has seen enough; Python must not fail again on its own flush.
+            # The reader (head, less) closed the pipe; Python must not fail again on its own flush.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; its errors tell people to type what reaches the same agent."""
+        """Run the command; add the connection options to the command lines in its errors."""
         try:
             return super().invoke(ctx)
         except (FailedError, UsageError) as error:

@@ -1,10 +1,8 @@
-"""``agentctl``: what people ask and tell the agent.
+"""The entry of ``agentctl`` and its table of commands.
 
-Tables are for people. With ``-o json`` or ``-o yaml`` names are those of the
-wire's JSON mapping (camelCase), enum values are their label words, moments are
-RFC 3339 and durations such as ``1.500s``; ``plain.py`` has the rules, and
-docs/reference/agentctl.schema.json the shape. A list is the field of that
-name, and ``truncated`` beside it says that it is not all.
+Tables are for people. ``-o json`` and ``-o yaml`` print the wire's JSON mapping: camelCase names, label words for enum
+values, RFC 3339 times, durations such as ``1.500s``. ``render/json_values.py`` has the rules and
+docs/reference/agentctl.schema.json the shape. ``truncated`` beside a list means that it is incomplete.
 ``get policy`` prints manifests, with a ``status`` that ``apply`` ignores.
 """
 
@@ -21,39 +19,42 @@ DEFAULT_ADDRESS = "unix:///run/penstock/admin.sock"
 _PACKAGE = "penstock.agent.ctl.commands"
 
 _COMMANDS = {
-    "set-policy": (f"{_PACKAGE}.set_policy", "Set fields of a policy, by flags; creates it if need be."),
+    "set-policy": (
+        f"{_PACKAGE}.set_policy",
+        "Set fields of a policy by flags; create it if it does not exist.",
+    ),
     "apply": (f"{_PACKAGE}.apply", "Create or replace policies from a file."),
-    "rollback": (f"{_PACKAGE}.apply", "Make an earlier content of a policy its new generation."),
+    "rollback": (f"{_PACKAGE}.apply", "Roll back a policy to an earlier revision."),
     "export": (f"{_PACKAGE}.bundle", "Print all policies as one document."),
-    "import": (f"{_PACKAGE}.bundle", "Take many policies in one change: all or none."),
+    "import": (f"{_PACKAGE}.bundle", "Create or replace many policies in one change: all or none."),
     "trace": (f"{_PACKAGE}.trace", "Show the spans of one request as a tree."),
-    "explain": (f"{_PACKAGE}.trace", "Say in one sentence what happened to a request, and why."),
-    "quarantine": (f"{_PACKAGE}.quarantine", "Peers that are cut off: list, add, lift."),
-    "inject-fault": (f"{_PACKAGE}.inject_fault", "Rehearse a fault in engines that allow it."),
-    "drill": (f"{_PACKAGE}.drill", "Rehearsals that are running: list, stop."),
+    "explain": (f"{_PACKAGE}.trace", "Explain in one sentence what happened to a request."),
+    "quarantine": (f"{_PACKAGE}.quarantine", "Quarantined peers: list, add, lift."),
+    "inject-fault": (f"{_PACKAGE}.drill", "Start a fault drill in engines that allow it."),
+    "drill": (f"{_PACKAGE}.drill", "Running fault drills: list, stop."),
     "pause": (f"{_PACKAGE}.pause", "Make Penstock passive in engines: the kill switch."),
     "resume": (f"{_PACKAGE}.pause", "Undo a pause."),
-    "doctor": (f"{_PACKAGE}.doctor", "Look for what is wrong, and say what to do."),
-    "forget": (f"{_PACKAGE}.forget", "Forget an engine that has gone, or a peer."),
-    "completion": (f"{_PACKAGE}.completion", "Make a shell complete commands and names."),
-    "top": ("penstock.agent.ctl.top.command", "A live screen of engines and peers."),
+    "doctor": (f"{_PACKAGE}.doctor", "Find problems and print what to do about them."),
+    "forget": (f"{_PACKAGE}.forget", "Forget a disconnected engine, or a peer."),
+    "completion": (f"{_PACKAGE}.completion", "Print a shell completion script."),
+    "top": ("penstock.agent.ctl.top.command", "Live view of engines and peers."),
     "watch": (f"{_PACKAGE}.watch", "Print events as they come."),
 }
 
 _SECTIONS = {
-    "Look": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
+    "Inspect": ("top", "doctor", "get", "describe", "diff", "explain", "trace", "watch"),
     "Change policies": ("set-policy", "apply", "rollback", "delete", "export", "import"),
     "Orders to engines": ("quarantine", "inject-fault", "drill", "pause", "resume"),
     "Other": ("forget", "completion"),
 }
 
 _GET = {
-    "policy": (f"{_PACKAGE}.get_policy", "Policies, or what they come to in one engine (--effective)."),
-    "engines": (f"{_PACKAGE}.get", "Engines: connected, policy in force, what they wait for."),
+    "policy": (f"{_PACKAGE}.get_policy", "Policies, or their merge in one engine (--effective)."),
+    "engines": (f"{_PACKAGE}.get", "Engines: connected, policy in force, deferred requests."),
     "peers": (f"{_PACKAGE}.get", "Peers: transfers, failures, in flight."),
-    "requests": (f"{_PACKAGE}.get_requests", "Requests: what became of them, or which wait."),
+    "requests": (f"{_PACKAGE}.get_requests", "Requests: outcome, or what they wait for."),
     "events": (f"{_PACKAGE}.get", "Events of the log."),
-    "audit": (f"{_PACKAGE}.get", "Who changed or ordered what, when and why."),
+    "audit": (f"{_PACKAGE}.get", "Audit log: who changed what, when and why."),
 }
 
 
@@ -63,7 +64,7 @@ _GET = {
     lazy=_COMMANDS,
     sections=_SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 failed or not found, 2 wrong use.",
+    epilog="Exit codes: 0 done, 1 failed or not found, 2 usage error.",
 )
 @click.option(
     "--address",
@@ -78,7 +79,7 @@ _GET = {
 @click.version_option(__version__, message="agentctl %(version)s")
 @click.pass_context
 def cli(context: click.Context, address: str, tls: ClientTls) -> None:
-    """See and steer the transfers of vLLM engines, through the agent beside them."""
+    """Inspect and control the transfers of vLLM engines, through the agent beside them."""
     context.obj = (address, tls)
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         context.color = False
@@ -101,27 +102,27 @@ def get() -> None:
 
 @cli.group(cls=LazyGroup, lazy={"engine": (f"{_PACKAGE}.describe", "One engine, in full.")})
 def describe() -> None:
-    """Show an engine in full, and why it has the policy that it has."""
+    """Show an engine in full, and where its policy comes from."""
 
 
 @cli.group(
     cls=LazyGroup,
     lazy={
         "policy": (f"{_PACKAGE}.diff", "What changed in a policy, or what a file would change."),
-        "engine": (f"{_PACKAGE}.diff", "What tells two engines apart."),
+        "engine": (f"{_PACKAGE}.diff", "Compare two engines."),
     },
 )
 def diff() -> None:
-    """Say what changed in a policy, or what tells two engines apart."""
+    """Show what changed in a policy, or compare two engines."""
 
 
-@cli.group(cls=LazyGroup, lazy={"policy": (f"{_PACKAGE}.delete", "Delete a policy.")})
+@cli.group(cls=LazyGroup, lazy={"policy": (f"{_PACKAGE}.apply:delete_policy", "Delete a policy.")})
 def delete() -> None:
     """Delete a policy."""
 
 
 def main() -> None:
     """Run ``agentctl``."""
-    # gRPC's own log goes to the error stream, past all that says things in one sentence.
+    # gRPC logs to stderr; every error of agentctl is one sentence.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     cli.main(prog_name="agentctl")

@@ -17,12 +17,12 @@ _SUFFIXES = (".json", ".yaml", ".yml")
 
 
 class ManifestText(NamedTuple):
-    """A manifest as somebody wrote it.
+    """A manifest from a file.
 
     Attributes:
         text: JSON, without the ``status`` that ``get policy`` adds.
-        name: its own, empty if it has none that could be one.
-        where: the file that it is in.
+        name: ``metadata.name``; empty if it has none.
+        where: its file.
 
     """
 
@@ -35,7 +35,7 @@ def read_paths(paths: Iterable[str]) -> list[ManifestText]:
     """Return the manifests of files, of the ``*.yaml``, ``*.yml`` and ``*.json`` of directories, and of ``-``.
 
     Raises:
-        WrongUseError: one cannot be read, is not YAML, holds no manifest, or names a policy that another names too.
+        UsageError: a file cannot be read, is not YAML, has no manifest, or a policy name comes twice.
 
     """
     found = [manifest for path in paths for manifest in _read_path(path)]
@@ -44,7 +44,7 @@ def read_paths(paths: Iterable[str]) -> list[ManifestText]:
         other = by_name.setdefault(manifest.name, manifest)
         if manifest.name and other is not manifest:
             raise UsageError(
-                f"policy {manifest.name!r} is written twice, in {other.where} and in {manifest.where}; keep one"
+                f"policy {manifest.name!r} is in {other.where} and in {manifest.where}; keep one"
             )
     return found
 
@@ -57,14 +57,14 @@ def _read_path(path: str) -> list[ManifestText]:
         if not place.is_dir():
             with place.open(encoding="utf-8") as stream:
                 return _manifests(stream, path)
-        # What begins with a dot is not meant: editors and mounted ConfigMaps have such.
+        # Dot files are skipped: editors and mounted ConfigMaps leave some.
         files = sorted(
             file for file in place.iterdir() if file.suffix in _SUFFIXES and not file.name.startswith(".")
         )
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path!r} cannot be read: {getattr(error, 'strerror', error)}") from None
     if not files:
-        raise UsageError(f"directory {path!r} holds no file that ends in {', '.join(_SUFFIXES)}")
+        raise UsageError(f"directory {path!r} has no file that ends in {', '.join(_SUFFIXES)}")
     return [manifest for file in files for manifest in _read_path(str(file))]
 
 
@@ -77,7 +77,7 @@ def _manifests(stream: IO[str], where: str) -> list[ManifestText]:
     except DocumentError as error:
         raise UsageError(f"{where}:{error.line}: {error}") from None
     if not manifests:
-        raise UsageError(f"{where} holds no manifest; write one, or see 'agentctl get policy -o yaml'")
+        raise UsageError(f"{where} has no manifest; for an example see 'agentctl get policy -o yaml'")
     return [_written(manifest, where) for manifest in manifests]
 
 

@@ -1,6 +1,6 @@
-"""Arguments that name something the agent knows; the shell completes them with what is there.
+"""Arguments that name engines, peers, policies, drills or event kinds, with shell completion from the agent.
 
-Completion asks the agent within a short deadline. Where that fails it is silent: a person is in the middle of a line.
+Completion asks the agent with a deadline of 0.5 s and is silent if that fails.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     import click
 
-# Shells insert a completion as it is: a peer's name must not become a command, an option or an escape code.
+# Shells insert a completion unquoted: a peer's name must not become a command, an option or an escape code.
 _TYPEABLE = re.compile(r"[\w\[][\w.:/@%+,=\[\]-]*")
-# Seconds; longer feels like a hanging shell.
+# Seconds.
 _DEADLINE = 0.5
 _KINDS = tuple(field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields)
 
 
 class Named(Parsed):
-    """A name of something that is there."""
+    """A parameter type whose values the agent lists."""
 
     def __init__(
         self, name: str, names: Callable[[Client], Iterable[str]], parse: Callable[[str], Any] = str
@@ -41,7 +41,7 @@ class Named(Parsed):
     def shell_complete(
         self, ctx: click.Context, _: click.Parameter, incomplete: str
     ) -> list[CompletionItem[Any]]:
-        """Return the names that begin with *incomplete* and can be typed; none if the agent does not tell them at once."""
+        """Return the names that begin with *incomplete* and need no quoting; none if the agent does not answer in time."""
         with suppress(Exception), closing(_client(ctx)) as client:
             names = sorted(set(self._names(client)))
             return [
@@ -53,7 +53,7 @@ class Named(Parsed):
 
 
 def _client(ctx: click.Context) -> Client:
-    """Connect as the command would; in a completion no callback has run yet."""
+    """Connect as the command would; callbacks of options have not run in a completion."""
     root = ctx.find_root().params
     tls = ClientTls(*(root.get(f"tls_{name}") or "" for name in ("ca", "cert", "key", "server_name")))
     return Client(ctx.params.get("address") or root["address"], tls)

@@ -1,4 +1,4 @@
-"""Options that many commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class Parsed(click.ParamType[Any]):
-    """A value that a function reads; its ValueError is the sentence that people see."""
+    """A parameter type made from a parse function; its ValueError is the error text."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read *value*."""
+        """Parse *value*."""
         if not isinstance(value, str):
             return value
         try:
@@ -48,7 +48,7 @@ def _labels(text: str) -> str:
 def _positive(text: str) -> timedelta:
     duration = parse_duration(text)
     if not duration:
-        raise ValueError(f"{text!r} is no time at all; give a duration such as 30s")
+        raise ValueError(f"{text!r} is zero; give a duration such as 30s")
     return duration
 
 
@@ -58,7 +58,7 @@ PATH = click.Path(allow_dash=True)
 
 
 def with_paths(text: str, *, required: bool = True) -> Callable[[F], F]:
-    """Add ``-f`` as one argument ``paths``; *text* is its help."""
+    """Add ``-f`` as the argument ``paths``; *text* is its help."""
     return click.option(
         "--filename", "-f", "paths", type=PATH, multiple=True, required=required, metavar="PATH", help=text
     )
@@ -69,12 +69,12 @@ with_selector = click.option(
     "-l",
     type=SELECTOR,
     default="",
-    help="Which engines, by label: role=decode,tier in (a,b),!canary.",
+    help="Select engines by label: role=decode,tier in (a,b),!canary.",
 )
 
 
 def with_output(*, wide: bool = False) -> Callable[[F], F]:
-    """Add ``-o``; where nothing is wider than the table, *wide* is False and the command sees ``table``."""
+    """Add ``-o``; unless *wide*, the command sees ``table`` for ``wide``."""
 
     def narrowed(_: click.Context, __: click.Parameter, value: str) -> str:
         return value if wide or value != "wide" else "table"
@@ -85,18 +85,18 @@ def with_output(*, wide: bool = False) -> Callable[[F], F]:
         type=click.Choice(["table", "wide", "json", "yaml"]),
         default="table",
         callback=narrowed,
-        help="How it is printed.",
+        help="Output format.",
     )
 
 
 def with_client(function: F) -> F:
-    """Add ``--address`` and hand over a :class:`Client` as the first argument."""
+    """Add ``--address`` and pass a :class:`Client` as the first argument."""
 
     @click.option(
         "--address",
         "address",
         metavar="ADDRESS",
-        help="The agent's admin socket; overrides that before the command.",
+        help="The agent's admin socket; overrides the option before the command.",
     )
     @click.pass_context
     @functools.wraps(function)
@@ -114,7 +114,7 @@ def with_client(function: F) -> F:
 def engine_selector(
     labels: str = "", engines: Iterable[Any] = (), models: Iterable[str] = ()
 ) -> EngineSelector:
-    """Build the wire's selector."""
+    """Return a selector message."""
     return EngineSelector(
         labels=labels,
         models=models,
@@ -123,17 +123,17 @@ def engine_selector(
 
 
 def duration_message(value: timedelta) -> Duration:
-    """Build the wire's duration."""
+    """Return a duration message."""
     message = Duration()
     message.FromTimedelta(value)
     return message
 
 
 def author() -> str:
-    """Return who asks, as the audit log has it: ``user@host``."""
+    """Return the caller for the audit log: ``user@host``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        # A container's user often has no name.
+        # A container's user may have no name.
         user = f"uid{os.getuid()}"
     return f"{user}@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""Certificates for an agent that is reached over TCP."""
+"""TLS files for an agent over TCP."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """The files of one client; paths are not read before :meth:`credentials`.
+    """The TLS files of one client; :meth:`credentials` reads them.
 
     Attributes:
-        ca: who signed the agent's certificate.
-        cert: this client's own certificate, with its chain; the agent's allow-list names it.
-        key: of *cert*.
-        server_name: the name in the agent's certificate, where it is not the host of the address.
+        ca: CA bundle for the agent's certificate.
+        cert: the client's certificate and chain; the agent's allow-list names its subject.
+        key: private key of *cert*.
+        server_name: name in the agent's certificate, if it differs from the address's host.
 
     """
 
@@ -39,7 +39,7 @@ class ClientTls:
         """Read the files.
 
         Raises:
-            WrongUseError: one is not given or cannot be read.
+            UsageError: a file is missing or cannot be read.
 
         """
         import grpc  # noqa: PLC0415  (the command line's help does without it)
@@ -48,24 +48,24 @@ class ClientTls:
         missing = [flag for flag, path in files.items() if not path]
         if missing:
             raise UsageError(
-                f"address {address} is TCP, which the agent offers with certificates only; "
+                f"address {address} is TCP, which requires certificates; "
                 f"give {' and '.join(missing)}, or the unix socket"
             )
         ca, cert, key = (_read(flag, path) for flag, path in files.items())
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def channel_options(self) -> list[tuple[str, Any]]:
-        """Return what the channel has to know besides."""
+        """Return the channel options of these settings."""
         return [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
 
 
 def with_tls(function: F) -> F:
     """Add ``--tls-ca``, ``--tls-cert``, ``--tls-key`` and ``--tls-server-name`` as one argument ``tls``."""
 
-    @_option("ca", "FILE", "With an address of TCP: certificates of who signed the agent's.")
-    @_option("cert", "FILE", "With an address of TCP: this client's certificate.")
-    @_option("key", "FILE", "With an address of TCP: the key of that certificate.")
-    @_option("server-name", "NAME", "The name in the agent's certificate, if it is not the address's host.")
+    @_option("ca", "FILE", "With a TCP address: CA bundle for the agent's certificate.")
+    @_option("cert", "FILE", "With a TCP address: the client certificate.")
+    @_option("key", "FILE", "With a TCP address: the key of the client certificate.")
+    @_option("server-name", "NAME", "Name in the agent's certificate, if it differs from the address's host.")
     @functools.wraps(function)
     def command(
         *args: Any, tls_ca: str, tls_cert: str, tls_key: str, tls_server_name: str, **arguments: Any

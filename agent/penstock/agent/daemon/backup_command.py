@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import grpc
-from penstock.agent.admin.calls import back_up
+from penstock.agent.admin.calls import write_backup
 from penstock.agent.errors import ImpossibleError, StateError
 from penstock.agent.server import UnixAddress
 from penstock.agent.state import LOCK, Lock
@@ -52,6 +52,6 @@ def _alone(admin: Address, state_dir: Path, target: Path) -> int:
         )
     lock = Lock(state_dir / LOCK, f"--state-dir {state_dir}, but does not answer at {admin}")
     try:
-        return back_up(state_dir, target)
+        return write_backup(state_dir, target)
     finally:
         lock.release()

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ConfigError, FilesError
-from penstock.agent.policy.files import look, read
-from penstock.agent.policy.files.parse import check as check_files
+from penstock.agent.policy.files import read_files, scan_directory
+from penstock.agent.policy.files.parse import parse_files as check_files
 from penstock.agent.server import Certificates, UnixAddress
 from penstock.agent.state import foreign_link, stays_open
 from penstock.agent.traces.export.otlp_client import OtlpClient
@@ -103,7 +103,7 @@ def _policies(config: Config) -> Iterator[CheckResult]:
     if config.policy_file is None:
         return
     try:
-        found = read(look(config.policy_file))
+        found = read_files(scan_directory(config.policy_file))
         policies = check_files(found, (), datetime.now(UTC)).policies
     except (FilesError, OSError) as error:
         yield CheckResult(f"--policy-file {config.policy_file}: {error}", wrong=True)

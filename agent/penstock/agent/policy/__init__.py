@@ -1,1 +1,1 @@
-"""Policies: manifest, store, distribution to engines; five rooms below."""
+"""Policies: manifest, store, files, orders, and distribution to engines."""

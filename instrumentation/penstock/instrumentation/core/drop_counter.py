@@ -1,4 +1,4 @@
-"""Counts by two words, bounded, for what must not be lost silently."""
+"""Bounded counts by two words, for what must not be lost silently."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 OTHER: Final = "other"
 
 NO_ENTRIES: Final = frozenset({"snapshot", "snapshot_row"})
-"""Kinds of a drop account that are no entries: a gauge that is lost comes again within a second."""
+"""Kinds of a drop account that are no entries: a lost gauge is sent again within a second."""
 
 
-def entries_in(counts: Mapping[tuple[str, str], int]) -> int:
+def count_entries(counts: Mapping[tuple[str, str], int]) -> int:
     """Return how many entries a drop account, by (reason, kind), counts."""
     return sum(count for (_, kind), count in counts.items() if kind not in NO_ENTRIES)
 
 
 class DropCounter:
-    """Thread-safe counts of (word, word) that are taken out as they are reported.
+    """Counts of (word, word) that are removed as they are reported. Safe from any thread.
 
-    At most *limit* different keys are held between two reports; what comes on top
-    is counted under ``("other", "other")``. The lock is re-entrant because a signal
-    handler may count on the thread that is counting.
+    At most *limit* different keys are held between two reports; the rest is counted
+    under ``("other", "other")``. The lock is re-entrant because a signal handler may
+    count on the thread that is counting.
     """
 
     def __init__(self, limit: int = 256) -> None:
@@ -40,13 +40,13 @@ class DropCounter:
                 key = (OTHER, OTHER)
             self._counts[key] = self._counts.get(key, 0) + count
 
-    def take(self) -> dict[tuple[str, str], int]:
-        """Return all counts and start again from nothing."""
+    def drain(self) -> dict[tuple[str, str], int]:
+        """Return all counts and remove them."""
         with self._lock:
             counts, self._counts = self._counts, {}
         return counts
 
-    def look(self) -> dict[tuple[str, str], int]:
+    def snapshot(self) -> dict[tuple[str, str], int]:
         """Return a copy of the counts."""
         with self._lock:
             return dict(self._counts)
@@ -55,6 +55,6 @@ class DropCounter:
         return bool(self._counts)
 
     def reset(self) -> None:
-        """Forget everything, the lock included: for a child after a fork."""
+        """Remove all counts and make the lock anew: for a child after a fork."""
         self._lock = threading.RLock()
         self._counts = {}

@@ -1,9 +1,9 @@
-"""What makes a fork safe.
+"""The condition under which a child may use grpc.
 
 A child must not use grpc if grpc's threads were alive at the fork: it may hang, or
-abort the whole process (seen: "Check failed: g_active_poller"). So our threads
-close what they hold before a fork and go on after it, and the child goes on only
-if no thread of grpc was left, ours or the host's.
+abort the whole process ("Check failed: g_active_poller"). So our threads close
+their streams before a fork and go on after it, and the child goes on only if no
+thread of grpc was left, ours or the host's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POLL: Final = 0.001
 
 
 def grpc_threads() -> int:
-    """Return how many threads of grpc's core live in this process."""
+    """Return how many threads of grpc's core run in this process (Linux; raises OSError elsewhere)."""
     found = 0
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -38,7 +38,7 @@ def grpc_threads() -> int:
 
 
 def wait_for_grpc_to_end(deadline: float) -> bool:
-    """Wait until grpc's core has shut down, until *deadline* on the monotonic clock; tell whether it has."""
+    """Wait until grpc's core has shut down, until *deadline* on the monotonic clock; return whether it has."""
     if not any(name in sys.modules for name in ("grpc", "grpc._cython.cygrpc")):
         return True
     try:

@@ -51,7 +51,7 @@ class Guard:
 
 
 class GuardRegistry:
-    """All guards of the process and what they contained.
+    """The guards of the process, and the counts of what they contained.
 
     Attributes:
         raising: let errors through after counting them.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 PRECEDENCE: Final = {"": 0, "api": 1, "worker": 2, "engine-core": 3}
-"""One process may hold several parts; it goes by the one that ranks highest."""
+"""Rank of each part. A process that holds several parts is named after the highest."""
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,13 @@ class Identity:
     """What the hooks found out about their process.
 
     Attributes:
-        process: ``api``, ``engine-core`` or ``worker``; empty while nobody has said it.
-        engine: vLLM's engine index in its server (``"0"``); empty in the API process.
+        process: ``api``, ``engine-core`` or ``worker``; empty while it is unknown.
+        engine: vLLM's engine index in its server (``"0"``); empty in the API process, which serves all engines.
         rank: of the worker; 0 elsewhere.
-        role: ``prefill``, ``decode``, ``encoder``, ``both``, or empty where it is not known.
-        role_guessed: the role does not come from ``PENSTOCK_LABELS``.
+        role: ``prefill``, ``decode``, ``encoder``, ``both``; empty while it is unknown.
+        role_guessed: whether the role does not come from ``PENSTOCK_LABELS``.
+        model: the served model's name.
+        vllm_version: of this vLLM.
 
     """
 
@@ -31,9 +33,13 @@ class Identity:
     model: str = ""
     vllm_version: str = ""
 
+    def with_role(self, role: str) -> Identity:
+        """Return this identity with a role that is not guessed."""
+        return replace(self, role=role, role_guessed=False)
+
 
 def new_secret() -> bytes:
-    """Return what proves to the agent that two streams come from one process. It is never logged, nor given to a child."""
+    """Return 16 random bytes that prove to the agent that two streams come from one process."""
     return secrets.token_bytes(16)
 
 

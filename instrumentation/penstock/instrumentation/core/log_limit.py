@@ -1,4 +1,4 @@
-"""At most one log line of a kind in an interval (``telemetry.failureLogInterval``), and how many were left out."""
+"""At most one log line of a kind in an interval (``telemetry.failureLogInterval``), and how many were suppressed."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 KINDS_MAX: Final = 1_024
-"""Kinds that are remembered; beyond it the oldest goes, and its next line is let through."""
+"""Kinds that are remembered; beyond it the oldest is forgotten, and its next line is admitted."""
 
 
 class LogLimit:
-    """Decides which lines are written. Any thread may ask.
+    """Decides which lines are written. Safe from any thread.
 
     Attributes:
-        interval: seconds between two lines of one kind; None and 0 let all of them through.
+        interval: seconds between two lines of one kind; None and 0 admit all of them.
 
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Let every line through until :attr:`interval` is set; *clock* is monotonic seconds."""
+        """Admit every line until :attr:`interval` is set; *clock* is monotonic seconds."""
         self.interval: float | None = None
         self._clock = clock
         self._lock = threading.Lock()
-        # By kind: when its last line was written, and how many have been left out since.
+        # By kind: when its last line was written, and how many have been suppressed since.
         self._last: dict[Hashable, tuple[float, int]] = {}
 
-    def ask(self, kind: Hashable) -> int | None:
-        """Return None if a line of *kind* is to be left out now, else how many were left out since the last one.
+    def admit(self, kind: Hashable) -> int | None:
+        """Return how many lines of *kind* were suppressed since the last one; None if this one is suppressed too.
 
         A changed interval counts from the last line that was written while there was one.
         """
@@ -39,12 +39,12 @@ class LogLimit:
             return 0
         now = self._clock()
         with self._lock:
-            written, left_out = self._last.pop(kind, (0.0, -1))
-            if interval and left_out >= 0 and now - written < interval:
-                self._last[kind] = (written, left_out + 1)
+            written, suppressed = self._last.pop(kind, (0.0, -1))
+            if interval and suppressed >= 0 and now - written < interval:
+                self._last[kind] = (written, suppressed + 1)
                 return None
             if interval:
                 if len(self._last) >= KINDS_MAX:
                     del self._last[next(iter(self._last))]
                 self._last[kind] = (now, 0)
-        return max(left_out, 0)
+        return max(suppressed, 0)

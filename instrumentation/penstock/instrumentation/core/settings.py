@@ -1,7 +1,6 @@
-"""What the environment says, read once, validated and frozen.
+"""The environment of an engine process, read once, validated and frozen.
 
-Nothing here raises into the host: :func:`load` turns a wrong value into one log
-line and leaves Penstock off.
+:func:`load` never raises: it turns a wrong value into one log line and leaves Penstock off.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ logger = logging.getLogger("penstock")
 DOWNWARD_API: Final = ("POD_NAME", "POD_NAMESPACE", "POD_UID", "NODE_NAME")
 MAX_LABELS: Final = 64
 MAX_LABEL_BYTES: Final = 6 << 10
-"""Of all keys and values together: the agent takes a Hello of 8 KiB."""
+"""Of all keys and values together: the agent accepts a Hello of 8 KiB."""
 
 # The kernel's limit of sun_path, with its closing zero byte.
 _UNIX_PATH_MAX: Final = 107
@@ -36,7 +35,7 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
 
 
 class SettingsError(ValueError):
-    """A variable holds a wrong value; the text names it, the value and the way out."""
+    """A variable holds a wrong value; the text names variable, value and remedy."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,11 @@ class Settings:
     """The environment of one engine process.
 
     Attributes:
-        endpoint: where the agent listens, as grpc takes it: ``unix:///path`` or ``host:port``.
+        endpoint: where the agent listens, in grpc's syntax: ``unix:///path`` or ``host:port``.
         server: name of this vLLM server; empty where the pod has one.
         labels: ``PENSTOCK_LABELS`` and the downward API, at most 64.
-        hooks_disabled: names of hooks that are not to be installed.
-        allow_faults: whether a ``FaultDrill`` may be run here.
+        hooks_disabled: names of hooks that are not installed.
+        allow_faults: whether this engine accepts a ``FaultDrill``.
 
     """
 
@@ -91,7 +90,7 @@ def parse(environ: Mapping[str, str]) -> Settings | None:
 
 
 def guard_raises(environ: Mapping[str, str]) -> bool:
-    """Tell whether the guard lets errors through (``PENSTOCK_GUARD=raise``, for tests only)."""
+    """Return whether the guard lets errors through (``PENSTOCK_GUARD=raise``, for tests only)."""
     return environ.get("PENSTOCK_GUARD", "") == "raise"
 
 

@@ -1,30 +1,23 @@
-"""What a hook is: what it needs of the host, how it attaches and detaches. Knows no vLLM."""
+"""What a hook is: its requirements of the host, how it attaches and detaches. Knows no vLLM."""
 
 from __future__ import annotations
 
 from penstock.instrumentation.hooks.patch import Patch
-from penstock.instrumentation.hooks.registry import (
-    Extension,
-    Hook,
-    InstanceState,
-    Need,
-    Requirement,
-    misfit,
-    registry,
-)
+from penstock.instrumentation.hooks.registry import Hook, registry, unmet_requirements
 from penstock.instrumentation.hooks.report import (
-    GROUP,
+    PLUGIN_GROUP,
     HookReport,
     HookStatus,
     Report,
-    as_json,
-    as_text,
-    surroundings,
+    check_environment,
+    format_json,
+    format_text,
 )
+from penstock.instrumentation.hooks.requirements import Extension, InstanceState, Need, Requirement
 from penstock.instrumentation.hooks.subclass import Swaps, instrumented
 
 __all__ = [
-    "GROUP",
+    "PLUGIN_GROUP",
     "Extension",
     "Hook",
     "HookReport",
@@ -35,10 +28,10 @@ __all__ = [
     "Report",
     "Requirement",
     "Swaps",
-    "as_json",
-    "as_text",
+    "check_environment",
+    "format_json",
+    "format_text",
     "instrumented",
-    "misfit",
     "registry",
-    "surroundings",
+    "unmet_requirements",
 ]

@@ -1,4 +1,4 @@
-"""Attributes of vLLM's that are replaced, and what they were."""
+"""Replacement of attributes of vLLM's classes and modules, and its undoing."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ _ABSENT: Final = object()
 
 
 class Patch:
-    """Replacements that can be undone, the last one first. Later patches by others over ours are left alone."""
+    """Replacements that :meth:`undo` reverts, the last one first. An attribute that other code replaced later is unchanged."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute of a class or module; what was a static method stays one."""
+        """Replace an attribute of a class or module; a static method stays one."""
         before = vars(owner).get(name, _ABSENT)
         if isinstance(before, staticmethod):
             value = staticmethod(value)
@@ -22,7 +22,7 @@ class Patch:
         self._undo.append((owner, name, before, value))
 
     def undo(self) -> None:
-        """Put back what was there, unless somebody else has replaced it meanwhile."""
+        """Restore the former values, except where other code has replaced ours."""
         while self._undo:
             owner, name, before, value = self._undo.pop()
             if vars(owner).get(name, _ABSENT) is not value:

@@ -1,4 +1,4 @@
-"""What becomes of the hooks here, and how that is said; ``check.py`` asks, ``vllm/survey.py`` looks."""
+"""The report of ``check.py``: which hooks fit the installed vLLM. ``vllm/survey.py`` fills it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _COMPONENTS: Final = {
     c.COMPONENT_WORKER: "worker",
     c.COMPONENT_FRONTEND: "frontend",
 }
-GROUP: Final = "vllm.general_plugins"
-"""The entry points among which vLLM finds the plugin."""
+PLUGIN_GROUP: Final = "vllm.general_plugins"
+"""The group of entry points in which vLLM finds the plugin."""
 
 _PLUGIN: Final = "penstock"
 
 
 class HookStatus(enum.Enum):
-    """What becomes of a hook."""
+    """Whether a hook would be installed."""
 
     FITS = "fits"
     LEFT_OUT = "left out"
@@ -35,12 +35,12 @@ class HookStatus(enum.Enum):
 
 @dataclass(frozen=True)
 class HookReport:
-    """One hook, held against one class of vLLM's.
+    """One hook, compared with one class of vLLM.
 
     Attributes:
         hook: its name, as in ``penstock_hook_installed{hook}``.
         component: ``COMPONENT_*``.
-        verdict: what becomes of it.
+        status: whether it would be installed.
         reason: why, where it is not installed.
         host: the class, for a hook that has several.
 
@@ -48,14 +48,14 @@ class HookReport:
 
     hook: str
     component: int
-    verdict: HookStatus
+    status: HookStatus
     reason: str = ""
     host: str = ""
 
 
 @dataclass(frozen=True)
-class Surrounding:
-    """A line about the surroundings; *wrong* if Penstock would not come to work."""
+class EnvironmentFinding:
+    """A sentence about the environment; *wrong* if it keeps Penstock from working."""
 
     text: str
     wrong: bool = False
@@ -63,54 +63,54 @@ class Surrounding:
 
 @dataclass(frozen=True)
 class Report:
-    """All that is found.
+    """The result of a check.
 
     Attributes:
-        versions: of what is installed, by name; an empty one says that it is not.
-        answers: about the hooks.
+        versions: by name of the package; empty for one that is not installed.
+        hooks: one for each hook and class.
         findings: about the plugin and the environment.
 
     """
 
     versions: Mapping[str, str]
-    answers: Sequence[HookReport]
-    findings: Sequence[Surrounding]
+    hooks: Sequence[HookReport]
+    findings: Sequence[EnvironmentFinding]
 
     @property
     def wrong(self) -> bool:
-        """Whether something that would be shown is not."""
-        return any(answer.verdict is HookStatus.LEFT_OUT for answer in self.answers) or any(
+        """Whether a hook or the environment keeps Penstock from showing something."""
+        return any(each.status is HookStatus.LEFT_OUT for each in self.hooks) or any(
             finding.wrong for finding in self.findings
         )
 
 
-def surroundings(environ: Mapping[str, str], plugins: Iterable[str]) -> list[Surrounding]:
-    """Tell whether vLLM would load the plugin, one of *plugins* by name, and whether that would do anything."""
+def check_environment(environ: Mapping[str, str], plugins: Iterable[str]) -> list[EnvironmentFinding]:
+    """Return whether vLLM would load the plugin and whether Penstock would be on; *plugins* are the entry points' names."""
     found = [_plugin(environ.get("VLLM_PLUGINS"), plugins)]
     try:
         parsed = settings.parse(environ)
     except settings.SettingsError as error:
-        return [*found, Surrounding(f"Penstock stays off: {error}", wrong=True)]
+        return [*found, EnvironmentFinding(f"Penstock stays off: {error}", wrong=True)]
     if parsed is None:
         text = "PENSTOCK_ENDPOINT is not set here: an engine without it is left alone"
     else:
         text = f"entries go to {parsed.endpoint}"
-    return [*found, Surrounding(text)]
+    return [*found, EnvironmentFinding(text)]
 
 
-def _plugin(allowed: str | None, plugins: Iterable[str]) -> Surrounding:
+def _plugin(allowed: str | None, plugins: Iterable[str]) -> EnvironmentFinding:
     if _PLUGIN not in plugins:
-        text = f"vLLM will not find the plugin: no entry point {_PLUGIN!r} in {GROUP}; install the package penstock"
-        return Surrounding(f"{text} into this Python, a path alone is not enough", wrong=True)
+        text = f"vLLM will not find the plugin: no entry point {_PLUGIN!r} in {PLUGIN_GROUP}; install the package penstock"
+        return EnvironmentFinding(f"{text} into this Python, a path alone is not enough", wrong=True)
     if allowed is not None and _PLUGIN not in allowed.split(","):
-        return Surrounding(
+        return EnvironmentFinding(
             f"vLLM will not load the plugin: VLLM_PLUGINS={allowed!r} leaves it out; add {_PLUGIN}",
             wrong=True,
         )
-    return Surrounding("vLLM will load the plugin")
+    return EnvironmentFinding("vLLM will load the plugin")
 
 
-def as_text(report: Report) -> str:
+def format_text(report: Report) -> str:
     """Return the report for people."""
     rows = [("HOOK", "COMPONENT", "CLASS", "")]
     rows += [
@@ -118,15 +118,15 @@ def as_text(report: Report) -> str:
             each.hook,
             _COMPONENTS[each.component],
             each.host,
-            f"{each.verdict.value}: {each.reason}".rstrip(": "),
+            f"{each.status.value}: {each.reason}".rstrip(": "),
         )
-        for each in report.answers
+        for each in report.hooks
     ]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     lines = [", ".join(f"{name} {number or 'not installed'}" for name, number in report.versions.items())]
     lines += ["  ".join((*map(str.ljust, row, widths), row[-1])).rstrip() for row in rows]
     lines += [finding.text for finding in report.findings]
-    left_out = {each.hook for each in report.answers if each.verdict is HookStatus.LEFT_OUT}
+    left_out = {each.hook for each in report.hooks if each.status is HookStatus.LEFT_OUT}
     if left_out:
         lines.append(
             f"not fit for this vLLM: {', '.join(sorted(left_out))}; engines start without, what these show is missing"
@@ -134,7 +134,7 @@ def as_text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def as_json(report: Report) -> str:
+def format_json(report: Report) -> str:
     """Return the report for programs."""
     return json.dumps(
         {
@@ -144,10 +144,10 @@ def as_json(report: Report) -> str:
                     "hook": each.hook,
                     "component": _COMPONENTS[each.component],
                     "class": each.host,
-                    "verdict": each.verdict.value,
+                    "verdict": each.status.value,
                     "reason": each.reason,
                 }
-                for each in report.answers
+                for each in report.hooks
             ],
             "findings": [{"text": each.text, "wrong": each.wrong} for each in report.findings],
             "ok": not report.wrong,

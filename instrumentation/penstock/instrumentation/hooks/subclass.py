@@ -1,4 +1,4 @@
-"""Instrumented subclasses that look like the class they come from.
+"""Instrumented subclasses with the names of their base class.
 
 vLLM keys statistics and settings by a connector's class name and checks ``isinstance``; a subclass of the same
 ``__name__``, ``__qualname__`` and ``__module__`` keeps all of that.
@@ -29,7 +29,7 @@ def _make(mixin: type, base: type) -> type:
 
 
 class Swaps:
-    """Objects whose class was changed after they were built, so that it can be changed back."""
+    """Objects whose class was replaced after their construction, and their former classes."""
 
     def __init__(self) -> None:
         self._swapped: list[tuple[weakref.ref[Any], type]] = []
@@ -50,7 +50,7 @@ class Swaps:
         self._swapped.append((weakref.ref(target), base))
 
     def restore(self) -> None:
-        """Give every object that is still alive the class it had."""
+        """Give every object that is still alive its former class."""
         while self._swapped:
             ref, base = self._swapped.pop()
             target = ref()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from penstock.instrumentation.policy.active_policy import ActivePolicy
+from penstock.instrumentation.policy.applier import PolicyApplier
 
 __all__ = [
     "ActivePolicy",
+    "PolicyApplier",
 ]

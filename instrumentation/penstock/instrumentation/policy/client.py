@@ -1,7 +1,7 @@
-"""The policy client's thread (EngineCore only): subscribe, hand pushes to the desk, send its answers.
+"""The policy client's thread (EngineCore only): subscribes, applies pushes, sends the answers.
 
-A policy stays in force whatever becomes of the agent, and its schedule runs down
-here (``policy_desk.py``). Importing this module is cheap; grpc and protobuf come with the thread.
+A policy stays in force without the agent, and its schedule runs down in the applier.
+Importing this module is cheap; the thread imports grpc and protobuf.
 """
 
 from __future__ import annotations
@@ -9,99 +9,97 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.policy.applier import PolicyApplier
 from penstock.instrumentation.resilience import NO_POLICY
 from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from queue import SimpleQueue
 
-    from penstock.instrumentation.core import Settings
-    from penstock.instrumentation.runtime import Runtime
-    from penstock.instrumentation.transport.grpc_stream import Ended, Stream
+    from penstock.instrumentation.core import Session, Settings
+    from penstock.instrumentation.policy.applier import PolicyApplier
+    from penstock.instrumentation.transport.grpc_stream import Stream, StreamEnd
     from penstock.proto.v1.policy_pb2 import Push, Report
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 METHOD: Final = "/penstock.v1.PolicyFeed/Watch"
 
 PROVEN: Final = 10.0
-"""Seconds after which a stream counts as good even if nothing came."""
+"""Seconds after which a stream counts as good, even if no push came."""
 
 _HOPELESS: Final = frozenset({"ABORTED", "INVALID_ARGUMENT", "PERMISSION_DENIED", "UNIMPLEMENTED"})
-"""Ends that another attempt will not change soon. ABORTED: another process subscribes under our name, and to take the
-name back at once would only make it do the same."""
+"""Status codes that another attempt will not change soon. ABORTED: another process subscribes under this name, and taking
+the name back at once would make it do the same."""
 
 _NEVER: Final = float("inf")
 
 
 class PolicyClient(BackgroundThread):
-    """Owns the Watch stream; what is pushed is the desk's business."""
+    """Owns the Watch stream; the applier processes the pushes."""
 
     def __init__(
         self,
-        runtime: Runtime,
+        session: Session,
+        applier: PolicyApplier,
         settings: Settings,
-        fields: Collection[str],
-        clock: Callable[[], float] = time.monotonic,
         connect: Callable[[str, SimpleQueue[Message]], Stream[Push]] | None = None,
     ) -> None:
-        """Make the client.
+        """Make the client; :meth:`start` starts its thread.
 
         Args:
-            runtime: whose policy it changes.
+            session: of this process; a new epoch makes the client subscribe again.
+            applier: applies the pushes, on this thread only.
             settings: of this process.
-            fields: what this engine acts upon, as dotted names of ``PolicyBody``.
-            clock: monotonic seconds, by which schedules run down.
             connect: opens a stream to an endpoint, whose answers come into an inbox.
 
         """
         super().__init__("penstock-policy")
-        self._runtime = runtime
+        self._session = session
+        self._applier = applier
         self._settings = settings
-        self._desk = PolicyApplier(runtime, fields, faults_allowed=settings.allow_faults, clock=clock)
         self._open_stream = connect or _connect
-        self._ended: Ended | None = None
-        self._refused_link = ""
+        self._ended: StreamEnd | None = None
+        self._link_error = ""
         self._stream: Stream[Push] | None = None
-        self._identity = runtime.identity
+        self._identity = session.identity
         self._backoff = Backoff()
         self._connect_at = 0.0
         self._proven_at = _NEVER
         self._nonce = 0
         self._heard = False
+        session.subscribe(self.resubscribe)
 
     def resubscribe(self) -> None:
-        """Subscribe anew, because the epoch has changed."""
+        """Open a new stream, because the epoch has changed. From any thread."""
         self.inbox.put(Message(Tag.RECONNECT))
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add the policy's status; ``kv_action`` and ``ec_action`` stay empty where vLLM's own configuration holds.
 
-        It holds in a paused engine, also before a step has let the policy out.
+        It holds in a paused engine, also before a step has ended and the policy is out of force.
         """
-        held_back = self._runtime.paused
-        status, current = snapshot.policy, NO_POLICY if held_back else self._runtime.policy.current
-        expires_in = None if held_back else self._desk.expires_in()
+        held_back = self._session.paused
+        status, current = snapshot.policy, NO_POLICY if held_back else self._applier.in_force
+        expires_in = None if held_back else self._applier.expires_in()
         status.hash = current.hash
         status.nonce = self._nonce
         status.connected = self._heard
-        status.changed_time_unix_nano = self._desk.changed_ns
+        status.changed_time_unix_nano = self._applier.changed_ns
         if expires_in is not None:
             status.expires_time_unix_nano = time.time_ns() + int(expires_in * 1e9)
         if current.kv_load_failure and current.kv_load_failure.action:
             status.kv_action = current.kv_load_failure.action.value
         if current.ec_load_failure and current.ec_load_failure.action:
             status.ec_action = current.ec_load_failure.action.value
-        status.last_error = self._refused_link or self._desk.last_error
+        status.last_error = self._link_error or self._applier.last_error
 
     # The inbox.
 
     def _wait(self, now: float) -> float:
-        due = self._desk.due_in()
+        due = self._applier.due_in()
         if self._stream is not None:
             return min(due, self._proven_at - now)
-        return min(due, self._connect_at - now) if self._runtime.identity.process else due
+        return min(due, self._connect_at - now) if self._session.identity.process else due
 
     def _handle(self, message: Message) -> None:
         if message.tag is Tag.STOP:
@@ -109,52 +107,52 @@ class PolicyClient(BackgroundThread):
         elif message.tag in (Tag.RESUME, Tag.RECONNECT):
             self._close()
             self._connect_at = 0.0
-        elif message.stream is not None and message.stream is self._stream:
+        elif message.sender is not None and message.sender is self._stream:
             if message.tag is Tag.ANSWER:
                 self._backoff.reset()
-                self._take_push(message.content)
+                self._on_push(message.content)
             else:
-                self._take_end(message.content)
+                self._on_end(message.content)
 
     def _tick(self, now: float) -> None:
         if self.finished:
             return
-        self._send(self._desk.tick())
+        self._send(self._applier.tick())
         if self._ended is not None:
-            self._set_back(self._ended, now)
+            self._schedule_attempt(self._ended, now)
             self._ended = None
         if now >= self._proven_at:
             self._backoff.reset()
             self._proven_at = _NEVER
-        if self._stream is not None and self._identity != self._runtime.identity:
+        if self._stream is not None and self._identity != self._session.identity:
             self._close()
             self._connect_at = now
-        if self._stream is None and now >= self._connect_at and self._runtime.identity.process:
+        if self._stream is None and now >= self._connect_at and self._session.identity.process:
             self._connect(now)
 
     # The link.
 
     def _connect(self, now: float) -> None:
-        from penstock.instrumentation.transport.hello import engine_key, labels  # noqa: PLC0415  (protobuf)
+        from penstock.instrumentation.transport.hello import engine_key, selector_labels  # noqa: PLC0415  (protobuf)
         from penstock.proto import SCHEMA_VERSION  # noqa: PLC0415
         from penstock.proto.v1.policy_pb2 import Report, Subscribe  # noqa: PLC0415
 
-        identity = self._identity = self._runtime.identity
+        identity = self._identity = self._session.identity
         self._connect_at = now + self._backoff.next()
         self._proven_at = now + PROVEN
         self._nonce = 0
         self._stream = self._open_stream(self._settings.endpoint, self.inbox)
         subscribe = Subscribe(
             schema_version=SCHEMA_VERSION,
-            epoch=self._runtime.epoch,
+            epoch=self._session.epoch,
             key=engine_key(identity, self._settings),
             model=identity.model,
-            labels=labels(identity, self._settings),
-            hash_in_force=self._desk.hash,
-            supported_fields=self._desk.sections,
+            labels=selector_labels(identity, self._settings),
+            hash_in_force=self._applier.hash,
+            supported_fields=self._applier.sections,
             faults_allowed=self._settings.allow_faults,
-            paused=self._desk.paused,
-            secret=self._runtime.secret,
+            paused=self._applier.paused,
+            secret=self._session.secret,
         )
         self._send(Report(subscribe=subscribe))
 
@@ -162,33 +160,33 @@ class PolicyClient(BackgroundThread):
         stream, self._stream = self._stream, None
         self._heard = False
         self._proven_at = _NEVER
-        self._desk.forget_stream()
+        self._applier.forget_stream()
         if stream is not None:
             stream.close()
 
-    def _take_end(self, ended: Ended) -> None:
+    def _on_end(self, ended: StreamEnd) -> None:
         self._close()
         self._ended = ended
 
-    def _set_back(self, ended: Ended, now: float) -> None:
-        """Decide when to connect again."""
+    def _schedule_attempt(self, ended: StreamEnd, now: float) -> None:
+        """Schedule the next attempt after the end of a stream."""
         hopeless = ended.code in _HOPELESS
-        self._refused_link = ended.why if hopeless else ""
+        self._link_error = ended.reason if hopeless else ""
         if hopeless:
             self._connect_at = now + self._backoff.longest()
-        elif now >= self._connect_at:  # else the attempt was short, and has named the time of the next
+        elif now >= self._connect_at:  # else the attempt was short, and has set the time of the next
             self._connect_at = now + self._backoff.next()
 
     def _send(self, report: Report | None) -> None:
         if self._stream is not None and report is not None:
             self._stream.send(report.SerializeToString())
 
-    def _take_push(self, push: Push) -> None:
-        self._heard, self._refused_link = True, ""
+    def _on_push(self, push: Push) -> None:
+        self._heard, self._link_error = True, ""
         if push.nonce <= self._nonce:
-            return  # stale: a newer one has been taken already
+            return  # stale: a newer one has been applied already
         self._nonce = push.nonce
-        self._send(self._desk.take(push))
+        self._send(self._applier.apply(push))
 
 
 def _connect(endpoint: str, inbox: SimpleQueue[Message]) -> Stream[Push]:

@@ -1,8 +1,8 @@
-"""From a Push to a schedule of policies, against bounds of our own.
+"""Decodes the schedule of a Push, within bounds of its own.
 
-The agent has validated already; the engine does not rely on it. What it does not
-know (a field or value of a newer agent) or does not do (a field that its hooks do
-not act upon) is refused, with the field's path as in the manifest.
+The agent has validated the push already; the engine does not rely on it. It refuses
+what it does not know (a field or value of a newer agent) or does not act upon (a field
+that no hook supports), with the field's path as in the manifest.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.unknown_fields import UnknownFieldSet
-from penstock.instrumentation.policy.policy_schedule import Entry
+from penstock.instrumentation.policy.active_policy import ScheduleEntry
 from penstock.instrumentation.resilience import (
     Action,
     Deferral,
@@ -44,7 +44,7 @@ _ACTIONS: Final = tuple(Action)
 
 
 class RefusedError(Exception):
-    """A push cannot be put in force.
+    """A policy of a push cannot be put in force; the text is an operator's.
 
     Attributes:
         field: path of the field in a policy's spec (``kvLoadFailure.action``); empty for the whole.
@@ -56,7 +56,7 @@ class RefusedError(Exception):
         self.field = field
 
 
-def decode(push: Push, fields: Collection[str]) -> list[Entry]:
+def decode_schedule(push: Push, fields: Collection[str]) -> list[ScheduleEntry]:
     """Return the schedule of *push*, in order.
 
     Args:
@@ -64,10 +64,10 @@ def decode(push: Push, fields: Collection[str]) -> list[Entry]:
         fields: what this engine acts upon, as dotted names of ``PolicyBody``.
 
     Raises:
-        RefusedError: it breaks a bound, or asks for what this engine does not know or do.
+        RefusedError: a value is out of bounds, or a field or value is not supported by this engine.
 
     """
-    # The search for them costs more than all the rest.
+    # The search for unknown fields costs more than all the rest.
     for path in _unknown_in_policy(push) if _has_unknown(push) else ():
         raise RefusedError(
             path, f"field {path} is not known to this engine; upgrade the engine or remove the field"
@@ -81,7 +81,7 @@ def decode(push: Push, fields: Collection[str]) -> list[Entry]:
 
 
 def _has_unknown(push: Push) -> bool:
-    """Tell whether any field, anywhere in it, is not known."""
+    """Return whether any field, at any depth, is unknown."""
     known = Push()
     known.CopyFrom(push)
     known.DiscardUnknownFields()
@@ -89,14 +89,14 @@ def _has_unknown(push: Push) -> bool:
 
 
 def _unknown_in_policy(push: Push) -> Iterator[str]:
-    """Leave out the orders: each is judged alone (directives_decode.py)."""
+    """Yield the unknown fields outside the orders, each of which is decoded alone (decode_orders.py)."""
     yield from _own_unknown(push, "")
     for entry in push.schedule:
         yield from unknown_fields(entry)
 
 
 def unknown_fields(message: Any, path: str = "") -> Iterator[str]:
-    """Yield the path of every field, anywhere in *message*, that our version of the contract lacks."""
+    """Yield the path of every field, at any depth of *message*, that our version of the contract lacks."""
     yield from _own_unknown(message, path)
     for descriptor, value in message.ListFields():
         if descriptor.message_type is None:
@@ -120,7 +120,7 @@ def _is_repeated(descriptor: Any) -> bool:
     return bool(repeated) if repeated is not None else descriptor.label == descriptor.LABEL_REPEATED
 
 
-def _entry(entry: ScheduledPolicy, fields: Collection[str], *, is_last: bool) -> Entry:
+def _entry(entry: ScheduledPolicy, fields: Collection[str], *, is_last: bool) -> ScheduleEntry:
     timed = entry.HasField("valid_for")
     if timed == is_last:
         raise RefusedError(
@@ -134,13 +134,13 @@ def _entry(entry: ScheduledPolicy, fields: Collection[str], *, is_last: bool) ->
     body = _body(entry.body, fields)
     observed = _body(entry.observed, fields) if entry.HasField("observed") else None
     if len(entry.hash) > HASH_MAX:
-        raise RefusedError("", f"the hash has {len(entry.hash)} characters; at most {HASH_MAX} are taken")
+        raise RefusedError("", f"the hash has {len(entry.hash)} characters; at most {HASH_MAX} are accepted")
     if not entry.hash and (body or observed is not None):
         raise RefusedError("", "a policy that sets something has no hash")
     policy = Policy(
         **(body or {}), hash=entry.hash, observed=None if observed is None else PolicyBody(**observed)
     )
-    return Entry(policy, valid_for)
+    return ScheduleEntry(policy, valid_for)
 
 
 def _body(message: policy_pb2.PolicyBody, fields: Collection[str]) -> dict[str, Any]:

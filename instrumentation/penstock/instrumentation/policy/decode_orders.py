@@ -1,4 +1,4 @@
-"""From a Push to the directives in it, against bounds of our own: see :mod:`policy_decode`. Each order is judged alone."""
+"""Decodes the orders of a Push, within bounds of its own (see ``decode.py``). Each order is accepted or refused alone."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 ORDERS_MAX: Final = 1024
 NAME_MAX: Final = 256
 REFUSALS_MAX: Final = 512
-"""Refused orders that are told; an agent never sends as many as this."""
+"""Refused orders that are reported; an agent never sends as many as this."""
 
 M = TypeVar("M", "policy_pb2.QuarantineOrder", "policy_pb2.FaultDrill")
 T = TypeVar("T")
 
 
-def decode_directives(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple[Orders, dict[str, str]]:
-    """Return the directives of *push*, received at *now_ns*, and by id why orders in it are left out.
+def decode_orders(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple[Orders, dict[str, str]]:
+    """Return the accepted orders of *push*, and by id why the others are refused.
 
     Args:
         push: as it was received.
         faults_allowed: whether the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
-        now_ns: monotonic nanoseconds.
+        now_ns: monotonic nanoseconds of its receipt.
 
     """
     refused: dict[str, str] = {}
     if not (push.quarantines or push.drills):
         return NO_ORDERS, refused
-    orders = _each(push.quarantines, _order, ORDERS_MAX, "quarantine orders", refused)
+    quarantines = _each(push.quarantines, _order, ORDERS_MAX, "quarantine orders", refused)
     allowed = Drills(allowed=faults_allowed)
 
     def drill_of(message: policy_pb2.FaultDrill) -> Drill:
@@ -51,7 +51,7 @@ def decode_directives(push: Push, *, faults_allowed: bool, now_ns: int) -> tuple
         return drill
 
     drills = _each(push.drills, drill_of, MAX_ACTIVE, "fault drills", refused)
-    return Orders(orders, drills, now_ns) if orders or drills else NO_ORDERS, refused
+    return Orders(quarantines, drills, now_ns) if quarantines or drills else NO_ORDERS, refused
 
 
 def _each(
@@ -71,7 +71,7 @@ def _each(
 
 
 def _wrong(message: policy_pb2.QuarantineOrder | policy_pb2.FaultDrill) -> str:
-    """Return what is wrong with any order, or nothing."""
+    """Return why an order of any kind is refused; empty if it is not."""
     if not 0 < len(message.id) <= NAME_MAX or len(message.peer) > NAME_MAX:
         return (
             f"it has {len(message.id)} characters of id and {len(message.peer)} of peer; use 1 to {NAME_MAX}"

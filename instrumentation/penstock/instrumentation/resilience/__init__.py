@@ -8,21 +8,22 @@ from penstock.instrumentation.resilience.deadlines import (
     Deadlines,
     Overdue,
     WaitKind,
-    exceeded,
+    exceeded_deadline,
 )
 from penstock.instrumentation.resilience.decisions import (
     Budgets,
     DecidedBy,
     Decision,
+    DecisionLog,
     EcLoss,
     KvLoss,
+    LoggedDecision,
     Outcome,
     Trigger,
     decide_ec,
     decide_kv,
 )
 from penstock.instrumentation.resilience.fault_drills import MAX_ACTIVE, SLOW, Drill, Drills
-from penstock.instrumentation.resilience.ledger import DecisionLog, Settled
 from penstock.instrumentation.resilience.orders import NO_ORDERS, Orders
 from penstock.instrumentation.resilience.policy import (
     NO_POLICY,
@@ -60,6 +61,7 @@ __all__ = [
     "EcLoss",
     "KvLoadFailure",
     "KvLoss",
+    "LoggedDecision",
     "Orders",
     "Outcome",
     "Overdue",
@@ -71,11 +73,10 @@ __all__ = [
     "QuarantineOrder",
     "RecomputeBudget",
     "Rules",
-    "Settled",
     "Telemetry",
     "Trigger",
     "WaitKind",
     "decide_ec",
     "decide_kv",
-    "exceeded",
+    "exceeded_deadline",
 ]

@@ -1,7 +1,7 @@
 """The circuit breaker of one peer: closed, open, half-open (``peerQuarantine``).
 
-What one peer's failures mean, with no view of the other peers; :mod:`penstock.instrumentation.resilience.quarantine` holds the
-circuits of all and the rules between them. Times are monotonic nanoseconds.
+It knows one peer only; :mod:`penstock.instrumentation.resilience.quarantine` holds the circuit breakers of all peers and
+the rules between them. Times are monotonic nanoseconds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _SECOND: Final = 1_000_000_000
 _MAX_FAILURES: Final = 1000
 
-# Failures that say nothing about the health of the peer: another request's doing, our own library's, a reader that
-# came too late or not at all, an item that is simply gone.
+# Failures that are not the peer's: another request's, our own library's, a reader that came too late or not at all, an
+# evicted item.
 _INNOCENT_MODES: Final = frozenset(
     {
         constants.FAILURE_MODE_COLLATERAL,
@@ -47,7 +47,7 @@ class Rules:
     """``peerQuarantine`` in force: *failures* within *window* open a circuit for *duration*.
 
     Raises:
-        ValueError: a value that no circuit could work by.
+        ValueError: a value is out of bounds.
 
     """
 
@@ -58,7 +58,7 @@ class Rules:
 
     @classmethod
     def from_policy(cls, policy: PeerQuarantine) -> Rules:
-        """Take the rules of a policy; a field that it leaves open has the default of this class."""
+        """Return the rules of a policy; a field that it does not set has the default of this class."""
         default = cls()
         return cls(
             failures=default.failures if policy.failures is None else policy.failures,
@@ -85,7 +85,7 @@ class Rules:
 class PeerFailure:
     """A failed attempt: its ``FailureMode`` and ``ErrorType`` (:mod:`penstock.instrumentation.core.constants`).
 
-    A wait for a start that another peer's trouble held up is collateral.
+    A wait for a start that another peer delayed is collateral.
     """
 
     mode: int
@@ -94,12 +94,12 @@ class PeerFailure:
 
     @property
     def conclusive(self) -> bool:
-        """One is enough: the two ends will never agree."""
+        """Whether one such failure opens the circuit: the two ends are incompatible."""
         return self.error_type == constants.ERROR_TYPE_INCOMPATIBLE and self.mode not in _INNOCENT_MODES
 
     @property
     def counts(self) -> bool:
-        """It says something about the peer."""
+        """Whether it counts against the peer."""
         return self.mode not in _INNOCENT_MODES and self.error_type not in _INNOCENT_ERROR_TYPES
 
 
@@ -107,8 +107,11 @@ class PeerFailure:
 class Admit:
     """Whether a request may load from its peer.
 
-    *probe* is not 0 for the one request that decides about a half-open circuit: its result is reported with
-    that number. *reason* is a word: why not, ``probe`` for the probe, else empty.
+    Attributes:
+        remote: whether it may.
+        probe: number of the probe that decides about a half-open circuit, to report with its result; 0 for others.
+        reason: why it may not (a word); ``probe`` for the probe, else empty.
+
     """
 
     remote: bool
@@ -124,17 +127,17 @@ class _Counted:
 
 
 class CircuitBreaker:
-    """One peer's breaker. It belongs to one thread.
+    """One peer's circuit breaker. Belongs to one thread.
 
     - closed → open after ``failures`` in ``window``, or one incompatible handshake.
     - open → half-open with the first request after ``duration``: that request is the probe. An incompatible peer is
-      not probed; its circuit closes when its engine id changes. Where that id is not known it could never be seen
-      to change, so such a peer is probed like others.
+      not probed; its circuit closes when its engine id changes. An incompatible peer without a known
+      engine id is probed like others.
     - half-open → closed or open by the probe's result; of the others' results only an incompatibility matters. A
       probe without a result for a further ``duration`` is given up, and the next request probes.
 
-    Slowness alone never opens it: transfers that our own deadline ended (mode ``timeout``), from this peer or in a queue
-    that it held up, count only as long as nothing gets through at all.
+    Slowness alone never opens it: transfers that our own deadline ended (mode ``timeout``) count only while no transfer
+    succeeds.
     """
 
     __slots__ = (
@@ -166,15 +169,15 @@ class CircuitBreaker:
         return self._incompatible_id != ""
 
     def until(self, rules: Rules) -> int | None:
-        """When the next probe is let through; None for never and for a closed circuit."""
+        """Return when the next probe is admitted; None for never and for a closed circuit."""
         if self.state is BreakerState.CLOSED or self.permanent:
             return None
         return self.began + rules.duration_ns
 
-    def meet(self, engine_id: str, *, asked: bool) -> None:
+    def learn_engine_id(self, engine_id: str, *, asked: bool) -> None:
         """Learn the peer's engine id; a new one in a request (*asked*) ends an incompatibility.
 
-        Reports come late and may speak of an engine that is gone, so they only fill in what is not known.
+        Reports come late and may name an engine that is gone, so they only fill in an unknown id.
         """
         if not engine_id or (self.engine_id and not asked):
             return
@@ -182,7 +185,7 @@ class CircuitBreaker:
             self.close("engine_id_changed")
         self.engine_id = engine_id
 
-    def ask(self, rules: Rules, now: int, numbers: Iterator[int]) -> Admit:
+    def admit(self, rules: Rules, now: int, numbers: Iterator[int]) -> Admit:
         """Decide about one request; *numbers* gives a probe its number."""
         if self.state is BreakerState.CLOSED:
             return Admit(remote=True)
@@ -198,21 +201,21 @@ class CircuitBreaker:
         return Admit(remote=True, probe=self.probe, reason="probe")
 
     def succeeded(self, probe: int) -> None:
-        """Take in a good transfer."""
+        """Apply a successful load; *probe* is the number that its :class:`Admit` gave."""
         if self.state is BreakerState.CLOSED:
             self._counted = deque(each for each in self._counted if not each.deadline)
         elif self._decides(probe):
             self.close("probe_ok")
 
     def failed(self, failure: PeerFailure, engine_id: str, probe: int, rules: Rules, now: int) -> str:
-        """Take in a failed one; return the reason to open the circuit now, or an empty string."""
+        """Apply a failed load; return the reason to open the circuit now, or an empty string."""
         if failure.conclusive and engine_id in {"", self.engine_id}:
             known = self.state is BreakerState.OPEN and self.reason == "incompatible"
             return "" if known else "incompatible"
         if self._decides(probe):
             if failure.counts:
                 return "probe_failed"
-            self.began = now - rules.duration_ns  # it told nothing: the next request probes
+            self.began = now - rules.duration_ns  # inconclusive: the next request probes
             return ""
         if self.state is not BreakerState.CLOSED or not failure.counts:
             return ""
@@ -224,7 +227,7 @@ class CircuitBreaker:
         return "failures" if len(self._counted) >= rules.failures else ""
 
     def open(self, reason: str, now: int, *, rehearsal: bool) -> None:
-        """Let no load pass from now on; *rehearsal* if the last failure was one, or one that counted."""
+        """Open the circuit; it is a *rehearsal* if the last failure was one, or one that was counted."""
         self.rehearsal = rehearsal or (reason == "failures" and any(each.rehearsal for each in self._counted))
         self.state = BreakerState.OPEN
         self.reason = reason
@@ -232,7 +235,7 @@ class CircuitBreaker:
         self._incompatible_id = self.engine_id if reason == "incompatible" else ""
 
     def close(self, reason: str) -> None:
-        """Let every load pass; what has been counted is forgotten."""
+        """Close the circuit and forget the counted failures."""
         self.state = BreakerState.CLOSED
         self.reason = reason
         self._incompatible_id = ""

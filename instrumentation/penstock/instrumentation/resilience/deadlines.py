@@ -19,7 +19,7 @@ _SECOND: Final = 1_000_000_000
 
 
 class WaitKind(StrEnum):
-    """What a request waits for, by the name of the policy's field that bounds it."""
+    """The two waits of a request, each by the policy's field that bounds it."""
 
     START = "maxStartWait"
     TRANSFER = "maxTransferWait"
@@ -34,7 +34,7 @@ class DeadlineLimits:
 
     @classmethod
     def from_policy(cls, deferral: Deferral | None) -> DeadlineLimits:
-        """Take the limits of a policy; without one there are none."""
+        """Return the limits of a policy; none without one."""
         if deferral is None:
             return cls()
         start, transfer = deferral.max_start_wait, deferral.max_transfer_wait
@@ -50,7 +50,7 @@ class DeadlineLimits:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A request that is over a deadline: waited *waited_ns* where *limit_ns* are allowed."""
+    """A request that is over a deadline: it waited *waited_ns*, and *limit_ns* are allowed."""
 
     request_id: str
     wait: WaitKind
@@ -58,8 +58,10 @@ class Overdue:
     limit_ns: int
 
 
-def exceeded(limits: DeadlineLimits, start: int, transfer: int, end: int) -> tuple[WaitKind, int, int] | None:
-    """Return the deadline that a wait which has ended was over, with how long it took and was allowed; None for neither.
+def exceeded_deadline(
+    limits: DeadlineLimits, start: int, transfer: int, end: int
+) -> tuple[WaitKind, int, int] | None:
+    """Return the deadline that a finished wait exceeded, the nanoseconds it waited and the limit; None if none.
 
     Times in nanoseconds of any one clock; *transfer* is when the transfer started, 0 if it never did.
     """
@@ -74,7 +76,7 @@ def exceeded(limits: DeadlineLimits, start: int, transfer: int, end: int) -> tup
 
 
 class Deadlines:
-    """Who waits for what, and since when.
+    """The requests that wait, by kind of wait and since when.
 
     One limit holds for all requests of a kind and each kind is kept in the order in which its waits began, so the
     first is always the next due: a check costs O(1) plus the requests that are over, and a changed limit applies to
@@ -85,7 +87,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._since: dict[WaitKind, dict[str, int]] = {wait: {} for wait in WaitKind}
-        # Looked at in every step.
+        # Read in every step.
         self._tables = tuple(self._since.values())
         self._latest = dict.fromkeys(WaitKind, 0)
 
@@ -94,12 +96,12 @@ class Deadlines:
         return len(starts) + len(transfers)
 
     def begin(self, request_id: str, now: int) -> None:
-        """Note that a request waits for its transfer to start; a repeated poll of the same wait changes nothing."""
+        """Begin a request's wait for its transfer to start; a repeated call changes nothing."""
         if not any(request_id in waiting for waiting in self._tables):
             self._append(WaitKind.START, request_id, now)
 
     def started(self, request_id: str, now: int) -> None:
-        """Note that the transfer of a waiting request has started; of a request that does not wait, nothing.
+        """Begin the wait for the transfer of a request that waits for its start; a request that does not wait is ignored.
 
         A start that is reported behind a later one counts from the later one.
         """
@@ -107,19 +109,19 @@ class Deadlines:
             self._append(WaitKind.TRANSFER, request_id, now)
 
     def end(self, request_id: str) -> None:
-        """Note that a request no longer waits, for whatever reason."""
+        """End the wait of a request, for any reason."""
         for waiting in self._tables:
             waiting.pop(request_id, None)
 
-    def take_overdue(self, limits: DeadlineLimits, now: int) -> list[Overdue]:
-        """Return the requests that have waited for longer than *limits* allow; each is told once and then forgotten."""
+    def pop_overdue(self, limits: DeadlineLimits, now: int) -> list[Overdue]:
+        """Remove and return the requests that have waited for longer than *limits* allow."""
         overdue = [*self._scan(WaitKind.START, limits, now), *self._scan(WaitKind.TRANSFER, limits, now)]
         for each in overdue:
             del self._since[each.wait][each.request_id]
         return overdue
 
     def next_due(self, limits: DeadlineLimits) -> int | None:
-        """Return the time after which :meth:`take_overdue` has something to tell, if nothing changes until then."""
+        """Return the time after which :meth:`pop_overdue` returns something, if nothing changes until then."""
         due = []
         for wait, waiting in self._since.items():
             limit = limits.of(wait)

@@ -1,32 +1,35 @@
-"""What is done about one failed load: recompute or fail, decided by whom, and why.
+"""Decides about one failed load: recompute or fail, by whom, and why.
 
-Pure functions of the failure, vLLM's own configuration and the policy; the only state is the budget and the ledger.
-The table in ``tests/instrumentation/decisions`` lists every combination.
+Pure functions of the failure, vLLM's own configuration and the policy; the only state is the budget and the log of
+decisions. ``tests/instrumentation/resilience/test_decision_tables.py`` lists every combination.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.instrumentation.core import constants
 from penstock.instrumentation.resilience.policy import Action, EcLoadFailure, KvLoadFailure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.instrumentation.resilience.policy import Policy, PolicyBody
     from penstock.instrumentation.resilience.recompute_budget import RecomputeBudget
 
 
 class Outcome(IntEnum):
-    """The two outcomes that are chosen, as on the wire."""
+    """The two outcomes to choose from, with the wire's numbers."""
 
     RECOMPUTED = constants.OUTCOME_RECOMPUTED
     FAILED = constants.OUTCOME_FAILED
 
 
 class DecidedBy(IntEnum):
-    """Who chose, as on the wire."""
+    """Who chose, with the wire's numbers."""
 
     VLLM = constants.DECIDED_BY_VLLM
     POLICY = constants.DECIDED_BY_POLICY
@@ -36,7 +39,7 @@ class DecidedBy(IntEnum):
 
 
 class Trigger(Enum):
-    """Why there is something to decide; the value opens the reason."""
+    """What requires a decision; the value begins its reason."""
 
     FAILURE = ""
     QUARANTINE = "the peer is quarantined; "
@@ -45,7 +48,7 @@ class Trigger(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome, who chose it, and why in words."""
+    """An outcome, who chose it, and a sentence why."""
 
     outcome: Outcome
     decided_by: DecidedBy
@@ -54,17 +57,20 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Decision(Verdict):
-    """What is done, and in *observed* what the policies in mode observe would have done; None if there are none."""
+    """The verdict to act by, and in *observed* the verdict of the policies in mode observe; None if there are none."""
 
     observed: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KvLoss:
-    """What a failed KV load means for one request.
+    """A failed KV load of one request.
 
-    *tokens* would be computed again. *exported*: another connector may already have passed tainted blocks on, so the
-    request must not be rewound.
+    Attributes:
+        tokens: to compute again.
+        exported: another connector may already have passed tainted blocks on, so the request must not be rewound.
+        trigger: what requires the decision.
+
     """
 
     tokens: int
@@ -74,9 +80,14 @@ class KvLoss:
 
 @dataclass(frozen=True, slots=True)
 class EcLoss:
-    """What a failed load of encoder outputs means for one request.
+    """A failed load of encoder outputs of one request.
 
-    *items* would be encoded again, here, with those that it has lost before. *local_media*: this engine has the media to encode them from.
+    Attributes:
+        items: to encode again on this engine, including those that the request has lost before.
+        local_media: whether this engine has the media to encode them from.
+        exported: as of :class:`KvLoss`.
+        trigger: what requires the decision.
+
     """
 
     items: int
@@ -87,16 +98,16 @@ class EcLoss:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The recompute budget that is enforced, and the one that policies in mode observe are judged by.
+    """The enforced recompute budget, and the one of the policies in mode observe.
 
-    Two buckets: only enforced recomputes take from the first, and the second shows what the observed policy
-    would really have let through.
+    Two buckets: only enforced recomputes consume the first; the second shows what the observed policy would have
+    admitted.
     """
 
     enforced: RecomputeBudget
     observed: RecomputeBudget
 
-    def follow(self, policy: Policy) -> None:
+    def on_policy_change(self, policy: Policy) -> None:
         """Configure both by a policy that came into force."""
         for budget, body in ((self.enforced, policy), (self.observed, policy.observed)):
             rule = (body and body.kv_load_failure) or KvLoadFailure()
@@ -122,9 +133,9 @@ def decide_kv(
 ) -> Decision:
     """Decide about a failed KV load by ``kvLoadFailure``, and after a deadline by ``deferral.onTimeout``.
 
-    *vllm* is what vLLM's own ``kv_load_failure_policy`` does; it holds wherever the policy names no action, to the
-    letter, so that without a policy nothing changes. Only ``auto`` asks the budget, and only a recompute by
-    ``auto`` takes from it: what an operator has ordered outright is not counted against it.
+    *vllm* is the outcome of vLLM's own ``kv_load_failure_policy``; it holds wherever the policy sets no action, so
+    that without a policy nothing changes. Only a recompute by ``auto`` consumes the budget; one by an explicit
+    ``recompute`` does not.
     """
     verdict = _kv_verdict(loss, vllm, policy, budgets.enforced)
     shadow = None if observed is None else _kv_verdict(loss, vllm, observed, budgets.observed)
@@ -134,8 +145,8 @@ def decide_kv(
 def decide_ec(loss: EcLoss, *, default: Outcome, policy: PolicyBody, observed: PolicyBody | None) -> Decision:
     """Decide about a failed load of encoder outputs by ``ecLoadFailure``, and after a deadline by ``deferral.onTimeout``.
 
-    vLLM has no such choice: *default* is what the connector does where the policy names no action. Without the media,
-    and where tainted blocks may have been passed on, a request can only fail, whoever decides.
+    vLLM has no such setting: *default* is the connector's outcome where the policy sets no action. Without the media,
+    and where tainted blocks may have been passed on, the only outcome is to fail.
     """
     verdict = _ec_verdict(loss, default, policy)
     shadow = None if observed is None else _ec_verdict(loss, default, observed)
@@ -149,7 +160,7 @@ def _kv_verdict(loss: KvLoss, vllm: Outcome, policy: PolicyBody, budget: Recompu
     why = loss.trigger.value
     if action is None:
         decider = DecidedBy.VLLM if loss.trigger is Trigger.FAILURE else decider
-        return Verdict(vllm, decider, f"{why}vLLM's own kv_load_failure_policy: {_word(vllm)}")
+        return Verdict(vllm, decider, f"{why}vLLM's own kv_load_failure_policy: {_name(vllm)}")
     if loss.exported:
         return Verdict(Outcome.FAILED, decider, f"{why}{_EXPORTED}")
     if action is not Action.AUTO:
@@ -159,13 +170,13 @@ def _kv_verdict(loss: KvLoss, vllm: Outcome, policy: PolicyBody, budget: Recompu
         return Verdict(
             Outcome.FAILED, decider, f"{why}{loss.tokens} tokens lost, at most {largest} are recomputed"
         )
-    if budget.take(loss.tokens):
+    if budget.acquire(loss.tokens):
         bound = "any number is recomputed" if largest is None else f"at most {largest} are recomputed"
         return Verdict(Outcome.RECOMPUTED, decider, f"{why}{loss.tokens} tokens lost, {bound}")
     outcome = Outcome.RECOMPUTED if rule.over_budget is Action.RECOMPUTE else Outcome.FAILED
     room = f"the budget of {budget.rate} tokens/s has room for {budget.available()}"
     return Verdict(
-        outcome, DecidedBy.BUDGET, f"{why}{loss.tokens} tokens lost, {room}; overBudget: {_word(outcome)}"
+        outcome, DecidedBy.BUDGET, f"{why}{loss.tokens} tokens lost, {room}; overBudget: {_name(outcome)}"
     )
 
 
@@ -185,7 +196,7 @@ def _ec_verdict(loss: EcLoss, default: Outcome, policy: PolicyBody) -> Verdict:
     if loss.exported:
         return Verdict(Outcome.FAILED, decider, f"{why}{_EXPORTED}")
     if action is None:
-        return Verdict(default, decider, f"{why}the connector's own default: {_word(default)}")
+        return Verdict(default, decider, f"{why}the connector's own default: {_name(default)}")
     if action is not Action.AUTO:
         return Verdict(_OUTCOMES[action], decider, f"{why}{field}: {action.value}")
     largest = rule.max_recompute_items
@@ -204,5 +215,48 @@ def _action(
     return own, field
 
 
-def _word(outcome: Outcome) -> str:
+def _name(outcome: Outcome) -> str:
     return "recompute" if outcome is Outcome.RECOMPUTED else "fail"
+
+
+_CAPACITY: Final = 8192
+
+
+class LoggedDecision(NamedTuple):
+    """The decision that holds; *first* only the first time, when its outcome is to be reported."""
+
+    decision: Decision
+    first: bool
+
+
+class DecisionLog:
+    """Decisions by request and attempt; the first one holds. One per channel; belongs to one thread.
+
+    vLLM reports one failed load more than once: a step earlier with tensor parallelism, again after the request has
+    finished, and at every poll while the release of a handle fails. Beyond the capacity the decision that was asked
+    for longest ago is forgotten.
+
+    Attributes:
+        forgotten: how many decisions were forgotten.
+
+    """
+
+    __slots__ = ("_capacity", "_decisions", "forgotten")
+
+    def __init__(self, capacity: int = _CAPACITY) -> None:
+        self._capacity = capacity
+        self._decisions: OrderedDict[tuple[str, int], Decision] = OrderedDict()
+        self.forgotten = 0
+
+    def get_or_decide(self, request_id: str, attempt: int, decide: Callable[[], Decision]) -> LoggedDecision:
+        """Return the decision on the *attempt*-th load of a request; *decide* is called if there is none yet."""
+        key = (request_id, attempt)
+        known = self._decisions.get(key)
+        if known is not None:
+            self._decisions.move_to_end(key)
+            return LoggedDecision(known, first=False)
+        decision = self._decisions[key] = decide()
+        if len(self._decisions) > self._capacity:
+            self._decisions.popitem(last=False)
+            self.forgotten += 1
+        return LoggedDecision(decision, first=True)

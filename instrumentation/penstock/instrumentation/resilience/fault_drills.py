@@ -1,7 +1,7 @@
-"""Rehearsals of faults: which attempt a ``FaultDrill`` hits.
+"""Fault drills: which attempts a ``FaultDrill`` hits.
 
-Only the choice is made here. The faults themselves are raised at the transfer library's boundary, so that vLLM's own
-failure path runs, and all that they cause is marked ``rehearsal``.
+This module only chooses. The hooks raise the faults at the transfer library's boundary, so that vLLM's own failure path
+runs, and every entry that results is marked ``rehearsal``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 SLOW: Final = 0
-"""The wire's unspecified mode, with a delay: the attempt succeeds later."""
+"""The wire's unspecified mode: the attempt is delayed and succeeds."""
 
 MODES: Final = {
     constants.FAILURE_MODE_HANDSHAKE: "handshake",
@@ -28,7 +28,7 @@ MODES: Final = {
     constants.FAILURE_MODE_LOAD: "load",
     SLOW: "slow",
 }
-"""What can be rehearsed, and the word for it."""
+"""The modes that a drill may have, and their names."""
 
 MAX_ACTIVE: Final = 16
 _SECOND: Final = 1_000_000_000
@@ -37,14 +37,22 @@ MAX_DELAY_NS: Final = 60 * _SECOND
 
 
 class DrillRefusedError(ValueError):
-    """A drill is not allowed here, or out of bounds; the text names the value and the way out."""
+    """A drill is not allowed here or out of bounds; the text names value and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """One rehearsal, as the policy feed pushes it.
+    """One fault drill, as the policy feed pushes it. Times in nanoseconds.
 
-    *channel* and *mode* are numbers of the wire, *mode* one of :data:`MODES`. *rate* is the share of the attempts that are hit, in (0, 1]; *peer* a ``host:port``, empty for all. Times in nanoseconds.
+    Attributes:
+        id: of the order.
+        channel: ``CHANNEL_*``.
+        mode: one of :data:`MODES`.
+        rate: share of the attempts that are hit, in (0, 1].
+        valid_for_ns: from its receipt.
+        peer: ``host:port``; empty for all.
+        delay_ns: before the fault is raised.
+
     """
 
     id: str
@@ -64,8 +72,8 @@ class Armed:
     ends_ns: int
 
 
-def check(drill: Drill) -> None:
-    """Check a drill against the bounds that are compiled in.
+def check_bounds(drill: Drill) -> None:
+    """Check a drill against the built-in bounds.
 
     Raises:
         DrillRefusedError: a field is out of bounds.
@@ -99,8 +107,8 @@ def check(drill: Drill) -> None:
 class Drills:
     """The drills of this process.
 
-    :meth:`replace` belongs to one thread; :meth:`hit` may be called from any (polling, handshakes and
-    notifications run on different ones), it reads one immutable tuple.
+    :meth:`replace` belongs to one thread. :meth:`hit` may be called from any, because polling, handshakes and
+    notifications run on different ones; it reads one immutable tuple.
     """
 
     __slots__ = ("_allowed", "_armed", "_clock", "_random")
@@ -112,7 +120,7 @@ class Drills:
         random: Random | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Start with none; *allowed* is ``PENSTOCK_ALLOW_FAULTS=1``, *random* draws per attempt, *clock* is in nanoseconds."""
+        """Start with none; *allowed* is ``PENSTOCK_ALLOW_FAULTS=1``, *random* is drawn per attempt, *clock* is monotonic nanoseconds."""
         self._allowed = allowed
         self._random = random or Random()  # noqa: S311 (a share of attempts, not a secret)
         self._clock = clock
@@ -127,9 +135,9 @@ class Drills:
         return tuple(armed for armed in self._armed if now < armed.ends_ns)
 
     def replace(self, drills: Iterable[Drill]) -> None:
-        """Put *drills*, the full state of the feed, in the place of the present ones.
+        """Replace the present drills by *drills*, the full state of the feed.
 
-        A drill whose id is known keeps its end: a repeated push does not prolong a rehearsal.
+        A drill whose id is known keeps its end: a repeated push does not prolong it.
 
         Raises:
             DrillRefusedError: faults are not allowed in this engine, there are too many drills, or one is
@@ -142,7 +150,7 @@ class Drills:
         if len(wanted) > MAX_ACTIVE:
             raise DrillRefusedError(f"{len(wanted)} fault drills at once; use at most {MAX_ACTIVE}")
         for drill in wanted.values():
-            check(drill)
+            check_bounds(drill)
         now = self._clock()
         ends = {armed.drill.id: armed.ends_ns for armed in self._armed}
         self._armed = tuple(
@@ -153,12 +161,12 @@ class Drills:
     def hit(self, channel: int, mode: int, peer: str) -> Drill | None:
         """Return the drill that hits this attempt, if one does.
 
-        Asked once per attempt at the place where *mode* would happen. Each running drill that fits draws
-        once, in the order of the push, until one hits.
+        Call it once per attempt, where *mode* would happen. Each running drill that matches is drawn once, in the
+        order of the push, until one hits.
         """
         for armed in self.active:
             drill = armed.drill
-            fits = drill.channel == channel and drill.mode == mode and drill.peer in {"", peer}
-            if fits and self._random.random() < drill.rate:
+            matches = drill.channel == channel and drill.mode == mode and drill.peer in {"", peer}
+            if matches and self._random.random() < drill.rate:
                 return drill
         return None

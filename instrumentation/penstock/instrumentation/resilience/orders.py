@@ -1,4 +1,4 @@
-"""What operators order beside policies: quarantine orders and fault drills, as the feed pushes them with every policy."""
+"""Operators' orders beside policies: quarantine orders and fault drills, which the feed pushes with every policy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 class Orders:
     """The full state of the feed; the times in it count from *received_ns* (monotonic nanoseconds)."""
 
-    orders: tuple[QuarantineOrder, ...] = ()
+    quarantines: tuple[QuarantineOrder, ...] = ()
     drills: tuple[Drill, ...] = ()
     received_ns: int = 0
 
     def drills_at(self, now_ns: int) -> tuple[Drill, ...]:
-        """Return the drills that still run at *now_ns*, each with the time it has left."""
+        """Return the drills that still run at *now_ns* (monotonic), each with its remaining time."""
         passed = now_ns - self.received_ns
         return tuple(
             replace(drill, valid_for_ns=drill.valid_for_ns - passed)

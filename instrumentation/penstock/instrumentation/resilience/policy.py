@@ -1,4 +1,4 @@
-"""The policy as decisions take it: frozen values, None where vLLM's own configuration holds. Times in seconds."""
+"""A policy as decisions read it: frozen values, None where vLLM's own configuration holds. Times in seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Action(StrEnum):
-    """What is done about a failed load, by the word of the manifest."""
+    """The action on a failed load, by the manifest's word."""
 
     RECOMPUTE = "recompute"
     FAIL = "fail"
@@ -72,11 +72,11 @@ class PolicyBody:
 
 @dataclass(frozen=True, slots=True)
 class Policy(PolicyBody):
-    """What is in force: the body to act by, its hash, and what a policy in mode observe would do besides.
+    """The policy in force: the body to act by, its hash, and the body of the policies in mode observe.
 
     Attributes:
         hash: as the agent computed it; empty for vLLM's own configuration.
-        observed: decide by it and report, but do not act; None if no policy is in mode observe.
+        observed: decisions by it are reported and not acted upon; None if no policy is in mode observe.
 
     """
 

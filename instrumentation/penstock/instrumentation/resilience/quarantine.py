@@ -1,4 +1,4 @@
-"""Quarantine of sick peers (``peerQuarantine``): the circuits of all peers, the share that may be cut off, and orders.
+"""Quarantine of peers (``peerQuarantine``): the circuit breakers of all peers, the share that may be cut off, and orders.
 
 Times are monotonic nanoseconds, given by the caller. All changes belong to one thread, the scheduler's;
 :meth:`Quarantine.listing` may be read from any.
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _IDLE_NS = 15 * 60 * 1_000_000_000
 _MAX_PEERS = 1024
-# Names that are no peer: nobody known, or this machine's own memory and disk.
-_NOBODY = frozenset({"", "unknown", "host", "disk"})
+# Names that are not peers: unknown, or this machine's own memory and disk.
+_NOT_PEERS = frozenset({"", "unknown", "host", "disk"})
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineOrder:
-    """An operator's word about a peer: *quarantined* or kept out of quarantine, for *ttl_ns* or until withdrawn."""
+    """An operator's order about a peer: *quarantined* or exempt, for *ttl_ns* or until withdrawn."""
 
     id: str
     peer: str
@@ -40,10 +40,16 @@ class QuarantineOrder:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a peer stands.
+    """The state of a peer.
 
-    *until_ns*: when the next probe may pass, a probe is given up or an order ends; None where no time does it.
-    *rehearsal*: a fault drill brought it there.
+    Attributes:
+        peer: ``host:port``.
+        engine_id: vLLM's; empty where it is unknown.
+        state: of its circuit, or by order.
+        reason: of the last change, a word.
+        until_ns: when the next probe is admitted, a probe times out or an order ends; None if no time ends it.
+        rehearsal: whether a fault drill caused it.
+
     """
 
     peer: str
@@ -56,17 +62,17 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A peer's standing changed from *previous* to ``status.state`` (the event ``quarantine_changed``)."""
+    """A peer's state changed from *previous* to ``status.state`` (the event ``quarantine_changed``)."""
 
     status: Status
     previous: BreakerState
 
 
 class Quarantine:
-    """Which peers are loaded from.
+    """The peers from which loads are admitted.
 
-    Without rules only orders hold. A peer is known from the first request or report on until nothing has been
-    heard of it for 15 minutes (for ``duration``, if that is longer). Of the known peers at most ``maxPeersPercent``
+    Without rules only orders hold. A peer is known from its first request or report until it has had
+    none for 15 minutes (for ``duration``, if that is longer). Of the known peers at most ``maxPeersPercent``
     are cut off automatically, in whole peers: with 50 % one of two, and never an engine's only one; what orders
     cut off counts, but orders are always obeyed. An incompatible peer that falls idle is no longer counted but
     remembered.
@@ -79,12 +85,12 @@ class Quarantine:
         idle_ns: int = _IDLE_NS,
         max_peers: int = _MAX_PEERS,
     ) -> None:
-        """Start without rules and orders; *on_change* hears each change and must not call back."""
+        """Start without rules and orders; *on_change* receives each change and must not call back."""
         self._on_change = on_change
         self._idle_ns = idle_ns
         self._max_peers = max_peers
         self._rules: Rules | None = None
-        self._peers: OrderedDict[str, CircuitBreaker] = OrderedDict()  # least recently heard of first
+        self._peers: OrderedDict[str, CircuitBreaker] = OrderedDict()  # least recently seen first
         self._dormant: OrderedDict[str, CircuitBreaker] = OrderedDict()  # incompatible and idle
         self._orders: dict[str, tuple[QuarantineOrder, int | None]] = {}  # by peer, in force
         self._order_ends: dict[str, int | None] = {}  # by id, of the last push
@@ -98,40 +104,40 @@ class Quarantine:
 
     @property
     def known_peers(self) -> int:
-        """How many peers ``maxPeersPercent`` is a share of."""
+        """The number of peers of which ``maxPeersPercent`` is a share."""
         return len(self._peers)
 
     def admit(self, peer: str, engine_id: str, now: int) -> Admit:
         """Decide whether a request may load from *peer* (``host:port``), an engine known as *engine_id* or empty.
 
-        Asked once per load: the one that is let through as a probe must report its result with its number.
+        Call it once per load; a load that is admitted as a probe must report its result with its number.
         """
         self.advance(now)
-        if peer in _NOBODY:
+        if peer in _NOT_PEERS:
             return Admit(remote=True)
         circuit = self._touch(peer, engine_id, now, asked=True)
         if peer in self._orders:
             return Admit(remote=not self._orders[peer][0].quarantined, reason="operator")
         if self._rules is None:
             return Admit(remote=True)
-        answer = circuit.ask(self._rules, now, self._probe_numbers)
+        answer = circuit.admit(self._rules, now, self._probe_numbers)
         self._publish(peer)
         return answer
 
     def report(
         self, peer: str, engine_id: str, failure: PeerFailure | None, now: int, *, probe: int = 0
     ) -> None:
-        """Take in how one load from *peer* ended: well (None) or by *failure*.
+        """Apply the end of one load from *peer*: success (None) or *failure*.
 
-        *probe* is the number its :class:`Admit` gave. Reports about a peer that an order keeps out of quarantine,
-        and reports without rules, only keep the peer known.
+        *probe* is the number that its :class:`Admit` gave. Reports about an exempt peer, and reports without rules,
+        only keep the peer known.
         """
         self.advance(now)
-        if peer in _NOBODY:
+        if peer in _NOT_PEERS:
             return
         circuit = self._touch(peer, engine_id, now, asked=False)
-        lifted = peer in self._orders and not self._orders[peer][0].quarantined
-        if self._rules is not None and not lifted:
+        exempt = peer in self._orders and not self._orders[peer][0].quarantined
+        if self._rules is not None and not exempt:
             if failure is None:
                 circuit.succeeded(probe)
             else:
@@ -141,7 +147,7 @@ class Quarantine:
             self._publish(peer)
 
     def set_rules(self, rules: Rules | None, now: int) -> None:
-        """Change the policy; None lifts every automatic quarantine. New times hold for those that run."""
+        """Change the rules; None ends every automatic quarantine. New times apply to quarantines that run."""
         self.advance(now)
         self._rules = rules
         if rules is None:
@@ -152,10 +158,10 @@ class Quarantine:
         self._release_beyond_cap()
 
     def set_orders(self, orders: Iterable[QuarantineOrder], now: int) -> None:
-        """Put *orders*, the full state of the feed, in the place of the present ones; the last about a peer wins.
+        """Replace the present orders by *orders*, the full state of the feed; the last one about a peer wins.
 
-        An order whose id is known keeps its end: a repeated push does not prolong it. One that lifts also closes
-        the peer's circuit, once.
+        An order whose id is known keeps its end: a repeated push does not prolong it. An exemption also closes the
+        peer's circuit, once.
 
         Raises:
             ValueError: there are too many; the present ones stay.
@@ -174,7 +180,7 @@ class Quarantine:
                 continue
             in_force[order.peer] = (order, end)
             if not order.quarantined and order.id not in self._order_ends:
-                self._lift(order.peer)
+                self._exempt(order.peer)
         touched = {*self._orders, *in_force}
         self._orders, self._order_ends = in_force, ends
         for peer in touched:
@@ -183,7 +189,7 @@ class Quarantine:
         self._release_beyond_cap()
 
     def advance(self, now: int) -> None:
-        """Let orders end and idle peers go; called often, it costs one comparison unless something is due."""
+        """End orders that are over and forget idle peers; costs one comparison unless something is due."""
         if self._due is not None and now < self._due:
             return
         for peer, (_, end) in list(self._orders.items()):
@@ -209,7 +215,7 @@ class Quarantine:
             )
         self._peers.move_to_end(peer)
         circuit.seen = max(circuit.seen, now)
-        circuit.meet(engine_id, asked=asked)
+        circuit.learn_engine_id(engine_id, asked=asked)
         self._publish(peer)
         if is_new and peer in self._listed:  # incompatible, or cut off by an order that came first
             self._release_beyond_cap()
@@ -222,7 +228,7 @@ class Quarantine:
             peer = self._dormant.popitem(last=False)[0] if len(self._dormant) > self._max_peers else peer
         self._publish(peer, "expired")
 
-    def _lift(self, peer: str) -> None:
+    def _exempt(self, peer: str) -> None:
         self._dormant.pop(peer, None)
         if peer in self._peers:
             self._peers[peer].close("operator")
@@ -231,7 +237,7 @@ class Quarantine:
         return [peer for peer in self._listed if peer in self._peers]
 
     def _may_cut_off(self, peer: str, rules: Rules) -> bool:
-        """Answer whether *peer* may be, or already is, cut off: the share is never exceeded."""
+        """Return whether *peer* may be, or already is, cut off: the share is never exceeded."""
         share = 100 * len({peer, *self._cut_off()})
         return peer in self._listed or share <= rules.max_peers_percent * len(self._peers)
 
@@ -261,7 +267,7 @@ class Quarantine:
         return Status(peer, circuit.engine_id, circuit.state, circuit.reason, until, circuit.rehearsal)
 
     def _publish(self, peer: str, closed_by: str = "") -> None:
-        """Bring the listing up to date and tell of a change; *closed_by* is why, where the circuit itself does not know."""
+        """Update the listing and report a change; *closed_by* is its reason where the circuit has none."""
         before, after = self._listed.get(peer), self._status(peer)
         if after.state is BreakerState.CLOSED:
             if before is None:

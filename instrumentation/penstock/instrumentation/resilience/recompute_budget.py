@@ -1,7 +1,7 @@
 """The recompute budget: how many tokens may be computed again per second.
 
 A token bucket (``kvLoadFailure.recomputeBudget.tokensPerSecond``). The arithmetic is exact: the level is kept in
-tokens times nanoseconds, so that no rounding adds or loses a token however often it is asked.
+tokens times nanoseconds, so that no rounding adds or loses a token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RecomputeBudget:
 
     Its capacity is what one second brings, and at least the largest request that the policy lets through
     (``maxRecomputeTokens``): otherwise a request of a permitted size could never pass. A rate of 0 has the capacity
-    0: only a request that lost nothing passes. Over any span of *t* seconds at most ``capacity + rate * t`` tokens are taken.
+    0: only a request that lost nothing passes. Over any span of *t* seconds at most ``capacity + rate * t`` tokens are acquired.
 
     Without a rate the budget is unlimited. Belongs to the thread that decides; every operation is O(1).
     """
@@ -42,14 +42,14 @@ class RecomputeBudget:
 
     @property
     def capacity(self) -> int:
-        """The largest number of tokens that can ever be taken at once; 0 while the budget is unlimited."""
+        """The largest number of tokens that can be acquired at once; 0 while the budget is unlimited."""
         return self._capacity
 
     def configure(self, rate: int | None, largest: int | None) -> None:
         """Change the limits of the running budget: *rate* in tokens per second, *largest* in tokens.
 
-        A budget that was unlimited starts full. Otherwise the level stays (what the old rate has brought until now
-        included) and is cut to the new capacity, so that no change hands out tokens.
+        A budget that was unlimited starts full. Otherwise the level stays (including what the old rate has
+        added until now) and is cut to the new capacity, so that no change adds tokens.
 
         Raises:
             ValueError: a limit is negative.
@@ -67,14 +67,14 @@ class RecomputeBudget:
         self._level = full if was_unlimited else min(self._level, full)
 
     def available(self) -> int | None:
-        """Tokens that could be taken now, or None while the budget is unlimited."""
+        """Tokens that can be acquired now; None while the budget is unlimited."""
         if self._rate is None:
             return None
         self._fill()
         return self._level // _SECOND
 
-    def take(self, tokens: int) -> bool:
-        """Take *tokens* if all of them are there; otherwise take none and answer False."""
+    def acquire(self, tokens: int) -> bool:
+        """Acquire *tokens* if all of them are available; otherwise acquire none and return False."""
         if self._rate is None:
             return True
         self._fill()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.telemetry.emitter import CAPACITY, Emitter
+from penstock.instrumentation.telemetry.emitter import QUEUE_CAPACITY, Emitter
 from penstock.instrumentation.telemetry.snapshots import Snapshots
 
 __all__ = [
-    "CAPACITY",
+    "QUEUE_CAPACITY",
     "Emitter",
     "Snapshots",
 ]

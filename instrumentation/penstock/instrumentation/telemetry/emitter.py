@@ -1,13 +1,13 @@
 """The emit path: append a tuple to a bounded queue, compare one number, return.
 
-No lock is taken, no clock but the event's is read, nothing is allocated but the
-tuple. One number, the *mark*, carries the three reasons to do more than that: the
-exporter sleeps (mark 0: the first entry wakes it), a batch is full (mark 511), the
-queue is full (mark at capacity: the newest entry is given up and counted). An event
-that somebody may wait for wakes the exporter as well, once for each batch.
+It takes no lock, reads no clock but the event's and allocates nothing but the tuple.
+One number, the wake threshold, carries the three reasons to do more than that: the
+exporter sleeps (0: the first entry wakes it), a batch is full (511), the queue is full
+(the capacity: the newest entry is dropped and counted). An urgent event wakes the
+exporter as well, once for each batch.
 
-An entry is appended before the mark and *urgent* are read, and the exporter sets both
-before it looks at the queues a last time; so one of the two always sees the other.
+An entry is appended before the threshold and *urgent* are read, and the exporter sets
+both before it reads the queues a last time; so one of the two always sees the other.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 
     from penstock.instrumentation.telemetry.records import EventRecord, ProbeRecord, TransferRecord
 
-CAPACITY: Final = 16_384
-"""Entries of each kind that wait for the exporter. It is rung at 512: the rest is for what comes until it gets the interpreter."""
+QUEUE_CAPACITY: Final = 16_384
+"""Entries of each kind that may wait for the exporter. It is woken at 512; the rest holds what is emitted until it gets
+the interpreter."""
 
 QUEUE_FULL: Final = "queue_full"
-"""The reason of a drop for want of room here."""
+"""The reason of a drop from a full queue."""
 
 ID_MAX: Final = 1024
-"""Characters of a request id that are kept. A client chooses a part of it, and what waits here must stay small."""
+"""Characters of a request id that are kept. A client chooses a part of it, and a queued entry must stay small."""
 
-CALM: Final = frozenset({"request_closed", "deferral_start", "deferral_end", "lease_closed"})
-"""Kinds of events that come with every request, however well it goes: they wait for the next snapshot. All others are told soon."""
+ROUTINE_KINDS: Final = frozenset({"request_closed", "deferral_start", "deferral_end", "lease_closed"})
+"""Kinds of events that every healthy request emits: they wait for the next snapshot. All other kinds are urgent."""
 
 _EVENT_KIND: Final = 1
 
@@ -43,23 +44,23 @@ class Emitter:
     """Bounded queues between the host's threads and the exporter's.
 
     Attributes:
-        events, transfers, probes: what waits, oldest first; the exporter takes from the left.
+        events, transfers, probes: what waits, oldest first; the exporter pops from the left.
         drops: entries given up, by (reason, kind).
-        mark: length of a queue above which an emit calls *ring*, at most once per setting.
-        urgent: whether an event that is not calm waits, and *ring* was called for it.
+        wake_threshold: length of a queue above which an emit calls *wake*, at most once per setting.
+        urgent: whether an urgent event waits, and *wake* was called for it.
 
     """
 
-    __slots__ = ("_capacity", "_ring", "drops", "events", "mark", "probes", "transfers", "urgent")
+    __slots__ = ("_capacity", "_wake", "drops", "events", "probes", "transfers", "urgent", "wake_threshold")
 
-    def __init__(self, ring: Callable[[], None], capacity: int = CAPACITY) -> None:
-        self._ring = ring
+    def __init__(self, wake: Callable[[], None], capacity: int = QUEUE_CAPACITY) -> None:
+        self._wake = wake
         self._capacity = capacity
         self.drops = DropCounter()
         self.events: deque[EventRecord] = deque()
         self.transfers: deque[TransferRecord] = deque()
         self.probes: deque[ProbeRecord] = deque()
-        self.mark = 0
+        self.wake_threshold = 0
         self.urgent = False
 
     def emit_event(
@@ -77,7 +78,7 @@ class Emitter:
 
         Args:
             kind: the field of ``Event.body`` (``"transfer_failure"``).
-            fields: the fields of that message, nested messages as dicts; the caller gives it away.
+            fields: the fields of that message, nested messages as dicts; the caller must not change it afterwards.
             component: ``COMPONENT_*``.
             rank: of the worker that emits.
             request_id: vLLM's internal id; empty where the event concerns no request.
@@ -99,13 +100,13 @@ class Emitter:
                 rehearsal,
             )
         )
-        rung = self.urgent or kind in CALM
-        if not rung:
+        quiet = self.urgent or kind in ROUTINE_KINDS
+        if not quiet:
             self.urgent = True
-        if len(queue) > self.mark:
-            self._attend(queue)
-        elif not rung:
-            self._ring()
+        if len(queue) > self.wake_threshold:
+            self._on_threshold(queue)
+        elif not quiet:
+            self._wake()
 
     def emit_transfer(
         self,
@@ -132,19 +133,19 @@ class Emitter:
             end_ns, duration_ns, bytes, descriptors, post_ns, channel, direction, result, component, rank,
             connector, peer, peer_engine_id, request_id,
         ))  # fmt: skip
-        if len(queue) > self.mark:
-            self._attend(queue)
+        if len(queue) > self.wake_threshold:
+            self._on_threshold(queue)
 
     def emit_probe(
         self, end_ns: int, duration_ns: int, result: int, connector: str, peer: str, request_id: str
     ) -> None:
-        """Queue one question to a remote cache and its answer (``PROBE_RESULT_*``)."""
+        """Queue one look-up in a remote cache and its result (``PROBE_RESULT_*``); times in nanoseconds."""
         if len(request_id) > ID_MAX:
             request_id = request_id[:ID_MAX]
         queue = self.probes
         queue.append((end_ns, duration_ns, result, connector, peer, request_id))
-        if len(queue) > self.mark:
-            self._attend(queue)
+        if len(queue) > self.wake_threshold:
+            self._on_threshold(queue)
 
     def longest(self) -> int:
         """Return the length of the longest queue."""
@@ -155,23 +156,23 @@ class Emitter:
         return len(self.events) + len(self.transfers) + len(self.probes)
 
     def saturate(self) -> None:
-        """Set the mark so that nothing rings until a queue is full."""
-        self.mark = self._capacity
+        """Wake nothing until a queue is full."""
+        self.wake_threshold = self._capacity
         self.urgent = True
 
     def reset(self) -> None:
-        """Forget everything: for a child after a fork, whose parent sends what is queued."""
+        """Drop all entries and counts: for a child after a fork, whose parent sends what is queued."""
         self.events.clear()
         self.transfers.clear()
         self.probes.clear()
         self.drops.reset()
-        self.mark = 0
+        self.wake_threshold = 0
         self.urgent = False
 
-    def _attend(self, queue: deque[Any]) -> None:
+    def _on_threshold(self, queue: deque[Any]) -> None:
         if len(queue) <= self._capacity:
-            self.mark = self._capacity
-            self._ring()
+            self.wake_threshold = self._capacity
+            self._wake()
             return
         try:
             lost = queue.pop()

@@ -1,7 +1,7 @@
-"""From the hooks' tuples to sealed batches.
+"""Encodes queued records into sealed batches.
 
-An entry that cannot be encoded is dropped and counted, never the batch it is in;
-text that is too long is cut; a batch that is too large is split.
+An entry that cannot be encoded is dropped and counted, and the rest of its batch is kept; text that is too long is cut;
+a batch that is too large is split.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.common_pb2 import Component
 
 BATCH_BYTES: Final = (1 << 20) - (256 << 10)
-"""Bytes of entries in one batch; the rest of the mebibyte is for the head and the accounts."""
+"""Bytes of entries in one batch; the rest of the mebibyte holds the head and the accounts."""
 
 BATCH_PARTS: Final = 24_000
 """Strings and submessages of one batch; the agent counts them before it parses, because each takes memory."""
@@ -37,13 +37,13 @@ TEXT_MAX: Final = 1024
 """Bytes of UTF-8 of one text."""
 
 WORD_MAX: Final = 128
-"""Bytes of one word of an account, so that 256 of each fit beside the entries."""
+"""Bytes of one word of an account, so that 256 of each fit into a message beside the entries."""
 
 ENCODE_ERROR: Final = "encode_error"
 OVERSIZE: Final = "oversize"
 UNKNOWN_KIND: Final = "unknown"
 
-# The agent writes these two, into its own log.
+# The agent writes these two itself.
 _KINDS: Final = {field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields} - {
     "source_lost",
     "forgotten",
@@ -56,7 +56,7 @@ def seal(
     probes: Sequence[ProbeRecord],
     drops: DropCounter,
 ) -> list[Sealed]:
-    """Return the entries as batches, in their order; what cannot be encoded is added to *drops*."""
+    """Return the records as batches, in their order; a record that cannot be encoded is counted in *drops*."""
     sealed: list[Sealed] = []
     if events or transfers or probes:
         _seal(events, transfers, probes, drops, sealed)
@@ -64,16 +64,16 @@ def seal(
 
 
 def frame(epoch: int, seq: int, batch: Sealed) -> bytes:
-    """Return *batch* as it goes over the wire under its number.
+    """Return *batch* as a serialized ``Batch`` with its sequence number.
 
-    Serialized messages that follow one another are one message.
+    Concatenated serialized messages are one message.
     """
     head = Batch(
         epoch=epoch,
         seq=seq,
         drops=_drops(batch.drops),
         guard_errors=[
-            GuardError(hook=text(hook, WORD_MAX), error_class=text(error, WORD_MAX), count=count)
+            GuardError(hook=cut_text(hook, WORD_MAX), error_class=cut_text(error, WORD_MAX), count=count)
             for (hook, error), count in batch.guard_errors.items()
         ],
     )
@@ -82,11 +82,11 @@ def frame(epoch: int, seq: int, batch: Sealed) -> bytes:
     return head.SerializeToString() + batch.body
 
 
-def text(value: str, limit: int = TEXT_MAX) -> str:
-    """Return *value* cut to *limit* bytes of UTF-8; what is not Unicode in it is replaced."""
+def cut_text(value: str, limit: int = TEXT_MAX) -> str:
+    """Return *value* cut to *limit* bytes of UTF-8; lone surrogates are replaced."""
     if len(value) * 4 <= limit and value.isascii():
         return value
-    # A character is a byte or more: what is not looked at is not paid for.
+    # A character is a byte or more: the rest need not be encoded.
     return value[:limit].encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
 
 
@@ -117,7 +117,7 @@ def _seal(
         samples.strings.extend(table)
     found = Sealed(batch.SerializeToString(), held, samples.SerializeToString() if sampled else b"", sampled)
     if found.size <= BATCH_BYTES and parts.count + len(table) <= BATCH_PARTS:
-        for (reason, kind), count in refused.take().items():
+        for (reason, kind), count in refused.drain().items():
             drops.add(reason, kind, count)
         if found:
             sealed.append(found)
@@ -168,7 +168,7 @@ def _event(record: EventRecord, parts: _Parts, drops: DropCounter) -> Event | No
             time_unix_nano=time_ns,
             component=cast("Component", component),
             rank=rank,
-            request_id=text(request_id),
+            request_id=cut_text(request_id),
             rehearsal=rehearsal,
             **{kind: body},
         )
@@ -181,7 +181,7 @@ def _clean(value: Any, parts: _Parts) -> Any:
     """Return *value* with every text in it cut."""
     if isinstance(value, str):
         parts.count += 1
-        return text(value)
+        return cut_text(value)
     if isinstance(value, dict):
         parts.count += 1
         return {name: _clean(item, parts) for name, item in value.items()}
@@ -221,12 +221,12 @@ def _fill(
 ) -> None:
     for index, (name, column) in enumerate(zip(names, zip(*rows, strict=True), strict=True)):
         is_text = index >= first_text
-        values = [table.setdefault(text(value), len(table)) for value in column] if is_text else column
+        values = [table.setdefault(cut_text(value), len(table)) for value in column] if is_text else column
         getattr(message, name).extend(values)
 
 
 def _drops(counts: Mapping[tuple[str, str], int]) -> list[Drop]:
     return [
-        Drop(reason=text(reason, WORD_MAX), kind=text(kind, WORD_MAX), count=count)
+        Drop(reason=cut_text(reason, WORD_MAX), kind=cut_text(kind, WORD_MAX), count=count)
         for (reason, kind), count in counts.items()
     ]

@@ -1,8 +1,9 @@
 """The exporter's thread: queues → batches → the agent, one batch in flight.
 
-Importing this module is cheap; grpc and protobuf come with the thread. The order of
-a stream is Hello, the agent's greeting with its watermark, then what lies beyond it.
-A stream that does not answer within the deadline is given up and another is tried.
+Importing this module is cheap; the thread imports grpc and protobuf. A stream begins
+with the Hello and the agent's greeting with its watermark; then follow the batches
+beyond it. A stream that does not answer within the deadline is closed and another
+is tried.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from penstock.instrumentation.core import entries_in, guard
+from penstock.instrumentation.core import count_entries, guard
 from penstock.instrumentation.hooks import registry
-from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Batcher, overflowed
+from penstock.instrumentation.telemetry.batcher import BATCH_ENTRIES, NEVER, Batcher, count_overflowed
 from penstock.instrumentation.telemetry.outbox import Outbox, Sealed, Watermark
 from penstock.instrumentation.transport import BackgroundThread, Backoff, Message, Tag
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.core import Settings
-    from penstock.instrumentation.runtime import Runtime
+    from penstock.instrumentation.core import Session, Settings
+    from penstock.instrumentation.telemetry.emitter import Emitter
     from penstock.instrumentation.telemetry.outbox import Counts
-    from penstock.instrumentation.transport.grpc_stream import Ended, Stream
+    from penstock.instrumentation.telemetry.snapshots import Snapshots
+    from penstock.instrumentation.transport.grpc_stream import Stream, StreamEnd
     from penstock.proto.v1.ingest_pb2 import Ack
     from penstock.proto.v1.snapshot_pb2 import Emitter as EmitterMessage
 
@@ -34,34 +36,44 @@ ANSWER_DEADLINE: Final = 5.0
 SNAPSHOT_INTERVAL: Final = 1.0
 
 SNAPSHOT_REFUSED: Final = 60.0
-"""Seconds without snapshots after the agent has called one invalid: the next would end the stream again."""
+"""Seconds without snapshots after the agent has rejected one: the next would end the stream again."""
 
 PROVEN: Final = 10.0
 """Seconds after which a stream counts as good, even if there was nothing to acknowledge."""
 
-PATIENCE: Final = 10.0
-"""Seconds without an agent until one line on the log says so; a sidecar often starts after its engine."""
+WARN_AFTER: Final = 10.0
+"""Seconds without an agent until one warning is logged; a sidecar often starts after its engine."""
 
 logger = logging.getLogger("penstock")
 
 
 class Exporter(BackgroundThread):
-    """Sends what the emitter holds; owns the stream, the outbox and their clocks."""
+    """Sends what the emitter holds; owns the stream, the outbox and their deadlines."""
 
-    def __init__(self, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, session: Session, emitter: Emitter, snapshots: Snapshots, settings: Settings) -> None:
+        """Make the exporter; :meth:`start` starts its thread.
+
+        Args:
+            session: of this process; an acknowledgement sets its kill switch and may begin a new epoch.
+            emitter: the queues to drain.
+            snapshots: the providers of the snapshot of each second.
+            settings: of this process.
+
+        """
         super().__init__("penstock-exporter")
-        self._runtime = runtime
+        self._session = session
         self._settings = settings
-        self._emitter = runtime.emitter
-        self._collector = Batcher(runtime.emitter, self.ring)
+        self._emitter = emitter
+        self._snapshots = snapshots
+        self._batcher = Batcher(emitter, self.wake)
         self._outbox = Outbox()
         self._backoff = Backoff()
         self._stream: Stream[Ack] | None = None
-        self._identity = runtime.identity
+        self._identity = session.identity
         self._greeted = False
         self._in_flight = 0
-        # True after the agent called something invalid: until the batch in flight has been judged alone, no snapshot
-        # is sent, so that neither is given up for the other's fault.
+        # True after the agent rejected a message: until the batch in flight has been answered alone, no snapshot is
+        # sent, so that neither is dropped for the other's fault.
         self._suspect = False
         self._answer_by = NEVER
         self._proven_at = NEVER
@@ -75,17 +87,17 @@ class Exporter(BackgroundThread):
         # Entries that were settled in epochs before this one.
         self._forgotten = 0
         self._connections = 0
-        self._complain_at = time.monotonic() + PATIENCE
+        self._warn_at = time.monotonic() + WARN_AFTER
 
     def finish(self, deadline: float) -> None:
-        """Ask for the end, with all that is left and a goodbye, by *deadline* on the monotonic clock."""
+        """Ask the thread to send what is queued and a Goodbye, and to end by *deadline* on the monotonic clock."""
         self._stop_by = deadline
         self.request_stop()
 
     def flush(self, seconds: float) -> bool:
-        """Send what has been emitted so far at once, and wait until the agent has it, at most *seconds*.
+        """Send what has been emitted so far, and wait at most *seconds* for the agent's acknowledgement.
 
-        Tell whether it has. Without an agent it waits for nothing.
+        Returns whether there is a stream and the wait ended in time. Without an agent it returns at once.
         """
         flushed = threading.Event()
         self.inbox.put(Message(Tag.FLUSH, content=flushed))
@@ -96,11 +108,11 @@ class Exporter(BackgroundThread):
     def _wait(self, now: float) -> float:
         due = [self._answer_by, self._proven_at, self._stop_by]
         if self._stream is None:
-            due.append(self._connect_at if self._runtime.identity.process else NEVER)
+            due.append(self._connect_at if self._session.identity.process else NEVER)
         elif self._greeted and not self._stopping:
             due.append(self._snapshot_at)
             if not self._in_flight:
-                due.append(self._collector.flush_at)
+                due.append(self._batcher.flush_at)
         return min(due) - now
 
     def _handle(self, message: Message) -> None:
@@ -113,28 +125,28 @@ class Exporter(BackgroundThread):
             self._connect_at = 0.0
         elif message.tag is Tag.FLUSH:
             self._flushes.append(message.content)
-        elif message.stream is not None and message.stream is self._stream:
+        elif message.sender is not None and message.sender is self._stream:
             if message.tag is Tag.ANSWER:
-                self._take_ack(message.content)
+                self._on_ack(message.content)
             else:
-                self._take_end(message.content)
+                self._on_end(message.content)
 
     def _tick(self, now: float) -> None:
         if now >= self._answer_by:
             self._fail(f"no answer within {ANSWER_DEADLINE:g} s")
         if now >= self._proven_at:
             self._prove()
-        if self._stream is not None and self._identity != self._runtime.identity:
+        if self._stream is not None and self._identity != self._session.identity:
             self._close()
             self._connect_at = now
         if not self._stopping:
             self._collect(now)
-        elif now >= self._stop_by or not self._runtime.identity.process:
+        elif now >= self._stop_by or not self._session.identity.process:
             self.finished = True
             return
         if self._stream is None:
             self._connect(now)
-        # Before the batch that goes with it: behind that, a stream that has not taken it yet would look like an agent that does not read.
+        # Before the batch: behind it, the stream's backlog would look like an agent that does not read.
         if now >= self._snapshot_at and self._greeted and not self._stopping:
             self._send_snapshot(now)
         self._send_next()
@@ -145,25 +157,25 @@ class Exporter(BackgroundThread):
     # The link.
 
     def _connect(self, now: float) -> None:
-        if now < self._connect_at or not self._runtime.identity.process:
+        if now < self._connect_at or not self._session.identity.process:
             return
         self._connect_at = now + self._backoff.next()
         from penstock.instrumentation.transport.grpc_stream import Stream  # noqa: PLC0415
-        from penstock.instrumentation.transport.hello import hello  # noqa: PLC0415  (not before the first emit)
+        from penstock.instrumentation.transport.hello import build_hello  # noqa: PLC0415  (not before the first emit)
         from penstock.proto.v1.ingest_pb2 import Ack, Batch  # noqa: PLC0415
 
-        self._identity = self._runtime.identity
+        self._identity = self._session.identity
         self._connections += 1
         self._stream = Stream(self._settings.endpoint, METHOD, Ack.FromString, self.inbox)
-        runtime = self._runtime
+        session = self._session
         greeting = Batch(
-            epoch=runtime.epoch,
-            hello=hello(self._identity, self._settings, runtime.born_ns, runtime.secret),
+            epoch=session.epoch,
+            hello=build_hello(self._identity, self._settings, session.started_ns, session.secret),
         )
-        # By these the agent finds that it has lost what it had committed.
+        # From these the agent finds that it has lost what it had committed.
         greeting.hello.acknowledged = self._outbox.acknowledged
         greeting.hello.acknowledged_entries = max(
-            0, self._settled(self._emitter.drops.look()) - self._forgotten
+            0, self._settled(self._emitter.drops.snapshot()) - self._forgotten
         )
         self._stream.send(greeting.SerializeToString())
         self._answer_by = time.monotonic() + ANSWER_DEADLINE
@@ -177,27 +189,27 @@ class Exporter(BackgroundThread):
             stream.close()
 
     def _fail(self, reason: str) -> None:
-        """Give the stream up and wait before the next."""
+        """Close the stream and schedule the next attempt."""
         self._close()
         now = time.monotonic()
-        if now >= self._complain_at:
-            self._complain_at = NEVER
+        if now >= self._warn_at:
+            self._warn_at = NEVER
             logger.warning(
                 "penstock delivers nothing to the agent at %s: %s; vLLM is not affected, up to 32 MiB of entries are buffered",
                 self._settings.endpoint,
                 reason,
             )
-        if now >= self._connect_at:  # else the attempt was short, and has named the time of the next
+        if now >= self._connect_at:  # else the attempt was short, and has set the time of the next
             self._connect_at = now + self._backoff.next()
 
     def _prove(self) -> None:
         self._backoff.reset()
         self._proven_at = NEVER
-        self._complain_at = time.monotonic() + PATIENCE
+        self._warn_at = time.monotonic() + WARN_AFTER
 
-    def _take_end(self, ended: Ended) -> None:
+    def _on_end(self, ended: StreamEnd) -> None:
         in_flight, greeted = self._in_flight, self._greeted
-        self._fail(ended.why)
+        self._fail(ended.reason)
         if self._stopping:
             self.finished = True
         if ended.code != "INVALID_ARGUMENT":
@@ -217,15 +229,15 @@ class Exporter(BackgroundThread):
         else:
             self._suspect = True
 
-    def _take_ack(self, ack: Ack) -> None:
-        if ack.epoch != self._runtime.epoch:
+    def _on_ack(self, ack: Ack) -> None:
+        if ack.epoch != self._session.epoch:
             return
-        self._runtime.pause("ingest", paused=ack.paused)
+        self._session.set_paused("ingest", paused=ack.paused)
         if self._outbox.acknowledge(ack.durable_watermark) is Watermark.FOREIGN:
             self._outbox.restart()
-            self._runtime.renew_epoch()
+            self._session.new_epoch()
             self._in_flight = 0
-            self._forgotten = self._settled(self._emitter.drops.look())
+            self._forgotten = self._settled(self._emitter.drops.snapshot())
             self._fail("the agent has lost what it had committed; a new epoch begins")
             return
         now = time.monotonic()
@@ -238,7 +250,7 @@ class Exporter(BackgroundThread):
             self._in_flight = 0
             self._answer_by = NEVER
             if self._suspect:
-                # Alone it was good: it was the snapshot beside it.
+                # It was accepted alone: the snapshot beside it was at fault.
                 self._suspect = False
                 self._snapshot_at = self._snapshots_from = now + SNAPSHOT_REFUSED
             self._prove()
@@ -256,27 +268,27 @@ class Exporter(BackgroundThread):
         from penstock.instrumentation.telemetry.encoder import frame  # noqa: PLC0415  (not before the first emit)
 
         self._in_flight, batch = head
-        self._stream.send(frame(self._runtime.epoch, self._in_flight, batch))
+        self._stream.send(frame(self._session.epoch, self._in_flight, batch))
         self._sent += 1
         self._answer_by = time.monotonic() + ANSWER_DEADLINE
 
     def _send_snapshot(self, now: float) -> None:
         self._snapshot_at = now + SNAPSHOT_INTERVAL
-        # An agent that does not read gets no more of them, and a suspected batch is judged without.
+        # None to an agent that does not read, and none beside a batch that is tried alone.
         if self._stream is None or self._stream.backlog or self._suspect:
             return
-        from penstock.instrumentation.telemetry.bounds import bound  # noqa: PLC0415  (not before the first emit)
         from penstock.instrumentation.telemetry.encoder import BATCH_BYTES  # noqa: PLC0415
+        from penstock.instrumentation.telemetry.snapshot_limits import enforce_limits  # noqa: PLC0415  (not before the first emit)
         from penstock.proto.v1.ingest_pb2 import Batch  # noqa: PLC0415
 
-        batch = Batch(epoch=self._runtime.epoch)
+        batch = Batch(epoch=self._session.epoch)
         snapshot = batch.snapshot
         snapshot.time_unix_nano = time.time_ns()
-        snapshot.paused = self._runtime.paused
-        self._describe(snapshot.emitter)
+        snapshot.paused = self._session.paused
+        self._fill_emitter(snapshot.emitter)
         registry.fill(snapshot)
-        self._runtime.snapshots.collect(snapshot)
-        lost = bound(snapshot)
+        self._snapshots.collect(snapshot)
+        lost = enforce_limits(snapshot)
         if lost:
             self._emitter.drops.add("oversize", "snapshot_row", lost)
         content = batch.SerializeToString()
@@ -285,46 +297,46 @@ class Exporter(BackgroundThread):
             return
         self._stream.send(content)
 
-    def _describe(self, emitter: EmitterMessage) -> None:
+    def _fill_emitter(self, emitter: EmitterMessage) -> None:
         emitter.queued_entries = self._emitter.queued()
         emitter.unacknowledged_batches = len(self._outbox)
         emitter.unacknowledged_bytes = self._outbox.size
         emitter.sent_batches = self._sent
         emitter.reconnects = max(0, self._connections - 1)
-        # One look for both numbers: entries are given up meanwhile.
-        untold = self._emitter.drops.look()
-        emitter.pending_entries = emitter.queued_entries + self._waiting(untold)
-        emitter.produced_entries = emitter.pending_entries + self._settled(untold) - self._forgotten
+        # One copy for both numbers: entries are dropped meanwhile.
+        unreported = self._emitter.drops.snapshot()
+        emitter.pending_entries = emitter.queued_entries + self._waiting(unreported)
+        emitter.produced_entries = emitter.pending_entries + self._settled(unreported) - self._forgotten
 
-    def _settled(self, untold: Counts) -> int:
-        """Return how many entries the agent has or was told of, what is in flight on this stream included."""
-        return self._collector.taken + overflowed(untold) - self._waiting(untold)
+    def _settled(self, unreported: Counts) -> int:
+        """Return how many entries the agent has, or has a report of, including those in flight on this stream."""
+        return self._batcher.drained + count_overflowed(unreported) - self._waiting(unreported)
 
-    def _waiting(self, untold: Counts) -> int:
-        """Return how many of the entries that were taken from the queues, or given up, are in no batch that was sent."""
+    def _waiting(self, unreported: Counts) -> int:
+        """Return how many of the entries that were drained or dropped are in no batch that was sent."""
         in_flight = self._outbox.in_flight() if self._in_flight else None
         sent = in_flight[1].entries if in_flight is not None else 0
-        return entries_in(untold) + self._outbox.entries - sent
+        return count_entries(unreported) + self._outbox.entries - sent
 
     def _collect(self, now: float) -> None:
         free = self._greeted and not self._in_flight and not len(self._outbox)
-        # A stream that is greeted has a snapshot a second, unless the agent has refused one: the next look comes by itself.
-        watched = self._greeted and self._snapshot_at <= now + SNAPSHOT_INTERVAL
-        for batch in self._collector.collect(
-            now, free=free, accounts=now >= self._snapshot_at, hurry=bool(self._flushes), watched=watched
+        # A greeted stream sends a snapshot a second unless the agent has rejected one, so the thread wakes by itself.
+        polled = self._greeted and self._snapshot_at <= now + SNAPSHOT_INTERVAL
+        for batch in self._batcher.collect(
+            now, free=free, snapshot_due=now >= self._snapshot_at, flush=bool(self._flushes), polled=polled
         ):
             self._outbox.append(batch)
 
     def _seal_the_rest(self) -> None:
-        """Seal all that is left and a goodbye behind it."""
+        """Seal what is queued, and a Goodbye behind it."""
         from penstock.proto.v1.ingest_pb2 import Batch, Goodbye  # noqa: PLC0415  (not before the first emit)
 
-        # What is emitted meanwhile by threads that do not know of the end may be lost, but not keep us here.
+        # Bounded: what other threads emit meanwhile may be lost, but must not delay the end.
         for _ in range(-(-self._emitter.longest() // BATCH_ENTRIES) or 1):
-            for batch in self._collector.seal():
+            for batch in self._batcher.seal():
                 self._outbox.append(batch)
         self._outbox.append(Sealed(Batch(goodbye=Goodbye(reason="exit")).SerializeToString()))
 
 
 class RejectedError(Exception):
-    """The agent called a message of ours invalid; the text is the agent's."""
+    """The agent rejected a message as invalid; the text is the agent's."""

@@ -1,10 +1,9 @@
-"""What has been sealed and not yet acknowledged: pure, without clock or wire.
+"""Sealed batches that are not acknowledged yet. Pure: no clock, no wire.
 
-A batch gets its sequence number when it is first sent. One is in flight at a time and stays as it is until it is
-acknowledged, so whatever is given up behind it leaves no gap and costs no number. When more than the bound waits,
-the oldest samples go first, then the oldest events: a sample is one of many, an event may be the only word about a
-request. What was given up is counted by kind and told with the next batch, so an agent that is away for a day leaves
-one tombstone.
+A batch gets its sequence number when it is first sent. One is in flight at a time and does not change until it is
+acknowledged, so a batch dropped behind it leaves no gap and uses no number. Beyond the limit the oldest samples are
+dropped first, then the oldest events: a sample is one of many, an event may be the only one of its request. Dropped
+entries are counted by kind and reported with the next batch, so an agent that is away for a day leaves one tombstone.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from penstock.instrumentation.core import OTHER, entries_in
+from penstock.instrumentation.core import OTHER, count_entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +26,7 @@ REJECTED: Final = "rejected"
 """Reasons in a tombstone."""
 
 KEYS_MAX: Final = 256
-"""Different keys of a tombstone's counts; what comes on top is counted as other."""
+"""Different keys of a tombstone's counts; the rest is counted as other."""
 
 Counts: TypeAlias = "Mapping[tuple[str, str], int]"
 
@@ -41,7 +40,7 @@ class Sealed:
         samples: its samples and their strings, likewise.
         held: how many events of which kind are in the content.
         sampled: how many samples of which kind are in the samples.
-        lost: what was given up before this batch, by (reason, kind): ``Batch.tombstone``.
+        lost: entries dropped before this batch, by (reason, kind): ``Batch.tombstone``.
         drops: ``Batch.drops``, by (reason, kind).
         guard_errors: ``Batch.guard_errors``, by (hook, error class).
 
@@ -56,12 +55,12 @@ class Sealed:
     guard_errors: Counts = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether there is anything to send."""
         return bool(self.content or self.samples or self.lost or self.drops or self.guard_errors)
 
     @property
     def body(self) -> bytes:
-        """All its entries: serialized messages that follow one another are one message."""
+        """All its entries: concatenated serialized messages are one message."""
         return self.content + self.samples
 
     @property
@@ -71,16 +70,16 @@ class Sealed:
 
     @property
     def entries(self) -> int:
-        """How many entries it accounts for, there or lost."""
+        """How many entries it accounts for, sent or lost."""
         return (
             sum(self.held.values())
             + sum(self.sampled.values())
-            + entries_in(self.lost)
-            + entries_in(self.drops)
+            + count_entries(self.lost)
+            + count_entries(self.drops)
         )
 
     def tombstone(self, reason: str) -> Sealed:
-        """Return what is left when its entries are given up; drops and guard errors are still reported."""
+        """Return this batch without its entries, counted as lost for *reason*; drops and guard errors stay."""
         lost = {(reason, kind): count for kind, count in (*self.held.items(), *self.sampled.items())}
         return Sealed(lost=_sum(self.lost, lost), drops=self.drops, guard_errors=self.guard_errors)
 
@@ -101,10 +100,10 @@ NOTHING: Final = Sealed()
 
 
 class Watermark(Enum):
-    """What a watermark of the agent means for us."""
+    """Whether a watermark of the agent belongs to this epoch."""
 
     GOOD = auto()
-    # Behind what it had acknowledged (it lost its state), or ahead of all that was sent: a new epoch is needed.
+    # Below an earlier one (the agent lost its state), or above all that was sent: a new epoch is needed.
     FOREIGN = auto()
 
 
@@ -113,13 +112,13 @@ class Outbox:
 
     Attributes:
         size: bytes of entries held, at most the limit, and one batch in flight on top.
-        entries: how many entries all that it holds accounts for, there or lost.
+        entries: how many entries its batches account for, sent or lost.
 
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        # The batch to send next, once it was looked at, and its number: 0 while it has none.
+        # The batch to send next, once :meth:`head` has returned it, and its number: 0 while it has none.
         self._head: Sealed | None = None
         self._seq = 0
         self._last = 0
@@ -167,11 +166,11 @@ class Outbox:
         return self._seq, self._head
 
     def in_flight(self) -> tuple[int, Sealed] | None:
-        """Return the batch that has a number, and it; None if none has."""
+        """Return the number and the batch that is in flight; None if none is."""
         return (self._seq, self._head) if self._seq and self._head is not None else None
 
     def acknowledge(self, watermark: int) -> Watermark:
-        """Take in the agent's watermark: in a greeting, or after a batch."""
+        """Apply the agent's watermark, from a greeting or an acknowledgement; release the batch that it covers."""
         if watermark > self._last or watermark < self.acknowledged:
             return Watermark.FOREIGN
         if self._head is not None and 0 < self._seq <= watermark:
@@ -181,17 +180,17 @@ class Outbox:
         return Watermark.GOOD
 
     def reject(self) -> None:
-        """Give up the batch in flight, which the agent will never take: it becomes a tombstone of the same number."""
+        """Turn the batch in flight, which the agent rejects, into a tombstone of the same number."""
         if self._head is not None and self._seq:
             self.size -= self._head.size
             self._head = self._head.tombstone(REJECTED)
 
     def restart(self) -> None:
-        """Begin a new epoch: what is held has no number yet."""
+        """Begin a new epoch: no batch has a number."""
         self._last = self._seq = 0
 
     def _next(self) -> Sealed | None:
-        """Take the two halves of the oldest append, or the one that is left, and what is to be told with it."""
+        """Remove and join the two halves of the oldest append, or the one that is left, and the counts of dropped entries."""
         turn = min((queue[0][0] for queue in (self._events, self._samples) if queue), default=0)
         batch, self._given_up = self._given_up, NOTHING
         for queue in (self._events, self._samples):

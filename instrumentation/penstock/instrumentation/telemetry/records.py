@@ -1,4 +1,4 @@
-"""The entries that travel from a hook to the exporter: plain tuples, because building one is all a hook pays.
+"""The entries that hooks queue for the exporter: plain tuples, because they are the cheapest to build.
 
 The order of a sample's fields is the order of the columns of its message.
 """
@@ -45,4 +45,4 @@ PROBE_TEXT: Final = 3
 
 KIND_TRANSFER: Final = "transfer_sample"
 KIND_PROBE: Final = "probe_sample"
-"""The words for samples in drop accounts; an event goes by its field's name in ``Event.body``."""
+"""The kinds of samples in drop accounts; the kind of an event is its field in ``Event.body``."""

@@ -1,4 +1,4 @@
-"""Who contributes to the snapshot that the exporter sends once a second."""
+"""The providers of the snapshot that the exporter sends once a second."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class Snapshots:
     """Providers by name.
 
-    A provider is called on the exporter's thread with the snapshot that it adds its
-    part to; it must only read, and must not wait for anything.
+    A provider is called on the exporter's thread with the snapshot to which it adds its
+    part; it must only read the engine's state, and must not wait.
     """
 
     def __init__(self) -> None:
         self._providers: dict[str, Provider] = {}
 
     def add(self, name: str, provider: Provider) -> None:
-        """Add *provider*, or put it in the place of the one of that name."""
+        """Add *provider*, replacing the one of that name."""
         self._providers[name] = provider
 
     def remove(self, name: str) -> None:
@@ -33,11 +33,11 @@ class Snapshots:
         self._providers.pop(name, None)
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Let every provider add its part; one that fails is counted and the rest go on."""
+        """Call every provider; one that raises is counted and the rest go on."""
         for name, provider in list(self._providers.items()):
             with guard(f"snapshot.{name}"):
                 provider(snapshot)
 
     def reset(self) -> None:
-        """Forget all: for a child after a fork, whose parent reports them."""
+        """Remove all providers: for a child after a fork, whose parent reports them."""
         self._providers.clear()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.instrumentation.transport.background_thread import BackgroundThread, Message, Tag
+from penstock.instrumentation.transport.background_thread import BackgroundThread
 from penstock.instrumentation.transport.backoff import Backoff
+from penstock.instrumentation.transport.inbox import Message, Tag
 
 __all__ = [
     "BackgroundThread",

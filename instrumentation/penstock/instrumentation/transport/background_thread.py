@@ -1,8 +1,8 @@
-"""A daemon thread with one inbox: the shape of the exporter and of the policy client.
+"""A daemon thread with one inbox: the base of the exporter and of the policy client.
 
-All that concerns the thread arrives in its inbox, and every wait on it ends at the
-next deadline, so the thread sleeps when there is nothing to do. It never dies: an
-error is counted, what is open is closed, and after a pause it goes on.
+Everything that concerns the thread arrives in its inbox, and every wait on it ends at
+the next deadline, so the thread sleeps when there is nothing to do. An error does not
+end it: the error is counted, the stream is closed, and after a pause the thread goes on.
 """
 
 from __future__ import annotations
@@ -10,45 +10,18 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from penstock.instrumentation.core import guard
-
-if TYPE_CHECKING:
-    from penstock.instrumentation.transport.grpc_stream import Stream
+from penstock.instrumentation.transport.inbox import Message, Tag
 
 ERROR_PAUSE: Final = 1.0
 """Seconds of rest after an error of our own."""
 
 PARKED_MAX: Final = 60.0
-"""Seconds after which a fork that nobody has declared over is over."""
+"""Seconds after which a parked thread goes on without :meth:`BackgroundThread.resume`."""
 
 _LONGEST_WAIT: Final = 60.0
-
-
-class Tag(Enum):
-    """What a message in an inbox says."""
-
-    WAKE = auto()
-    STOP = auto()
-    PARK = auto()
-    RESUME = auto()
-    RECONNECT = auto()
-    FLUSH = auto()
-    ANSWER = auto()
-    ENDED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One entry of an inbox; *stream* and *content* are set on ANSWER and ENDED."""
-
-    tag: Tag
-    stream: Stream[Any] | None = None
-    content: Any = None
-
 
 _WAKE = Message(Tag.WAKE)
 _RESUME = Message(Tag.RESUME)
@@ -70,8 +43,8 @@ class BackgroundThread:
         """Start the thread. Raises RuntimeError if the system has no thread left."""
         self._thread.start()
 
-    def ring(self) -> None:
-        """Let the thread look around."""
+    def wake(self) -> None:
+        """Make the thread do what is due now."""
         self.inbox.put(_WAKE)
 
     def request_stop(self) -> None:
@@ -80,18 +53,18 @@ class BackgroundThread:
         self.inbox.put(Message(Tag.STOP))
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread's end; tell whether it has ended."""
+        """Wait at most *timeout* seconds for the thread's end; return whether it has ended."""
         if self._thread is not threading.current_thread():
             self._thread.join(max(0.0, timeout))
         return not self._thread.is_alive()
 
     def request_park(self) -> None:
-        """Ask the thread to close what it holds and to wait for :meth:`resume`."""
+        """Ask the thread to close its stream and to wait for :meth:`resume`."""
         self._parked.clear()
         self.inbox.put(Message(Tag.PARK))
 
     def wait_parked(self, timeout: float) -> bool:
-        """Wait until it has; tell whether it has, or has no thread any more."""
+        """Wait at most *timeout* seconds until the thread is parked; return whether it is, or is not alive."""
         return not self._thread.is_alive() or self._parked.wait(max(0.0, timeout))
 
     def resume(self) -> None:
@@ -128,12 +101,12 @@ class BackgroundThread:
         if message.tag is Tag.PARK:
             self._close()
             self._parked.set()
-            message = self._parked_until(time.monotonic() + PARKED_MAX)
+            message = self._wait_for_resume(time.monotonic() + PARKED_MAX)
         self._handle(message)
         self._tick(time.monotonic())
 
-    def _parked_until(self, deadline: float) -> Message:
-        """Wait for the end of the fork; return the message that says so."""
+    def _wait_for_resume(self, deadline: float) -> Message:
+        """Wait for RESUME or STOP, until *deadline* on the monotonic clock; return it, or RESUME at the deadline."""
         while True:
             try:
                 message = self.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -147,11 +120,11 @@ class BackgroundThread:
         raise NotImplementedError
 
     def _handle(self, message: Message) -> None:
-        """Take one message in. Those of a stream that is closed are to be ignored."""
+        """Process one message. Those of a stream that is closed are to be ignored."""
         raise NotImplementedError
 
     def _tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do what is due at *now*, on the monotonic clock."""
         raise NotImplementedError
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt to connect."""
+"""Waiting times before the next attempt to connect."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MAXIMUM: Final = 5.0
 
 
 class Backoff:
-    """Exponential, between half and all of 0.1, 0.2, 0.4 ... 5 seconds, so that a fleet does not come back at once."""
+    """Exponential with jitter: between half and all of 0.1, 0.2, 0.4 ... 5 seconds."""
 
     def __init__(self, spread: Callable[[], float] = random.random) -> None:
-        """Start at the shortest; *spread* returns a number in [0, 1)."""
+        """Start at the shortest; *spread* returns the jitter, in [0, 1)."""
         self._spread = spread
         self._ceiling = INITIAL
 
@@ -27,10 +27,10 @@ class Backoff:
         return wait
 
     def longest(self) -> float:
-        """Return the longest wait: for an answer that another attempt will not change soon."""
+        """Return the longest wait: for an error that another attempt will not change soon."""
         self._ceiling = MAXIMUM
         return self.next()
 
     def reset(self) -> None:
-        """Start again at the shortest: the last attempt has shown that things work."""
+        """Start again at the shortest, after an attempt that succeeded."""
         self._ceiling = INITIAL

@@ -1,4 +1,4 @@
-"""One stream of calls to the agent, on a channel of its own. The only module that talks to grpc."""
+"""One stream to the agent, on a channel of its own. The only module that calls grpc."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import grpc
-from penstock.instrumentation.transport.background_thread import Message, Tag
-from penstock.instrumentation.transport.stream_errors import sentence
+from penstock.instrumentation.transport.inbox import Message, Tag
+from penstock.instrumentation.transport.stream_errors import explain_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,15 +34,12 @@ OPTIONS: Final = (
 )
 
 ANSWERS_MAX: Final = 256
-"""Answers that may wait in the inbox; a peer that sends more of them is not one of ours."""
+"""Answers that may wait in the inbox; an agent never sends that many ahead."""
 
 _JOIN: Final = 0.5
 
-LOOK_INTERVAL: Final = 1.0
-"""Seconds between two looks of grpc at a stream on which nothing happens."""
 
-
-class Ended:
+class StreamEnd:
     """How a stream ended: a status code by name (``"UNAVAILABLE"``) and its text."""
 
     def __init__(self, code: str, details: str) -> None:
@@ -53,15 +50,15 @@ class Ended:
         return f"{self.code}: {self.details}"
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """A sentence for an operator."""
-        return sentence(self.code, self.details)
+        return explain_end(self.code, self.details)
 
 
 class Stream(Generic[T]):
-    """A bidirectional call; answers arrive as messages in an inbox, and at last one that it has ended.
+    """A bidirectional call. Its answers arrive in an inbox as ANSWER, its end as one ENDED with a :class:`StreamEnd`.
 
-    Two threads belong to it, ended by :meth:`close`: grpc's, which takes the requests, and a reader.
+    It owns two threads, which :meth:`close` ends: grpc's, which sends the requests, and a reader.
     """
 
     def __init__(
@@ -78,17 +75,16 @@ class Stream(Generic[T]):
         self._reader = threading.Thread(target=self._read, name="penstock-reader", daemon=True)
         try:
             self._call: Any = call(iter(self._requests.get, None))
-            _look_seldom(self._call)
             self._reader.start()
         except BaseException:
-            # No thread was to be had: leave none behind that waits for requests.
+            # No thread was left: end grpc's, which waits for requests.
             self._requests.put(None)
             self._channel.close()
             raise
 
     @property
     def backlog(self) -> int:
-        """How many requests grpc has not taken yet."""
+        """How many requests grpc has not fetched yet."""
         return self._requests.qsize()
 
     def send(self, request: bytes) -> None:
@@ -108,33 +104,18 @@ class Stream(Generic[T]):
             for answer in self._call:
                 if self._inbox.qsize() >= ANSWERS_MAX:
                     self._call.cancel()
-                    ended = Ended("RESOURCE_EXHAUSTED", f"more than {ANSWERS_MAX} answers waited")
+                    ended = StreamEnd("RESOURCE_EXHAUSTED", f"more than {ANSWERS_MAX} answers waited")
                     break
                 self._inbox.put(Message(Tag.ANSWER, self, answer))
             else:
-                ended = Ended("OK", "the agent ended the stream")
+                ended = StreamEnd("OK", "the agent ended the stream")
         except grpc.RpcError as error:
             # The type of a call that failed is also a grpc.Call.
             code, details = getattr(error, "code", None), getattr(error, "details", None)
-            ended = Ended(code().name if code else "UNKNOWN", (details() if details else None) or str(error))
+            ended = StreamEnd(
+                code().name if code else "UNKNOWN", (details() if details else None) or str(error)
+            )
         except Exception as error:  # noqa: BLE001  (an answer that cannot be parsed)
             self._call.cancel()
-            ended = Ended("INTERNAL", f"{type(error).__name__}: {error}")
+            ended = StreamEnd("INTERNAL", f"{type(error).__name__}: {error}")
         self._inbox.put(Message(Tag.ENDED, self, ended))
-
-
-def _look_seldom(call: Any) -> None:
-    """Let a thread that waits for *call* sleep until it is notified.
-
-    grpc looks ten times a second whether anything has happened, each time with the interpreter's lock, so that a main thread can
-    handle signals (grpc#19464); ours is none. The call's state notifies of each of its changes, so nothing is missed. Where
-    a version of grpc keeps its state otherwise, it goes on looking.
-    """
-    condition = getattr(getattr(call, "_state", None), "condition", None)
-    if isinstance(condition, threading.Condition):
-        wait = condition.wait
-
-        def patient(timeout: float | None = None) -> bool:  # noqa: ARG001  (grpc's is too short)
-            return wait(LOOK_INTERVAL)
-
-        setattr(condition, "wait", patient)  # noqa: B010  (a method, to mypy)

@@ -1,4 +1,4 @@
-"""The first words on both streams: who this process is."""
+"""The Hello of this process, and what its Subscribe shares with it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,31 @@ def engine_key(identity: Identity, settings: Settings) -> EngineKey:
     return EngineKey(server=settings.server, engine=identity.engine)
 
 
-def labels(identity: Identity, settings: Settings) -> dict[str, str]:
-    """Return what policies select by: the environment's labels, and the role where only a guess is known."""
+def selector_labels(identity: Identity, settings: Settings) -> dict[str, str]:
+    """Return the labels that policies select by: the environment's, and a guessed role where they have none."""
     found = dict(settings.labels)
     if identity.role:
         found.setdefault("role", identity.role)
     return found
 
 
-def hello(identity: Identity, settings: Settings, born_ns: int, secret: bytes) -> Hello:
-    """Return the Hello of this process, which began at *born_ns* on the wall clock and is known by *secret*."""
+def build_hello(identity: Identity, settings: Settings, started_ns: int, secret: bytes) -> Hello:
+    """Return the Hello of this process.
+
+    Args:
+        identity: of the process.
+        settings: its environment.
+        started_ns: wall clock of its beginning, in nanoseconds.
+        secret: proves to the agent that two streams come from one process.
+
+    """
     return Hello(
         schema_version=SCHEMA_VERSION,
         key=engine_key(identity, settings),
         process=identity.process,
         rank=identity.rank,
         pid=os.getpid(),
-        start_time_unix_nano=born_ns,
+        start_time_unix_nano=started_ns,
         penstock_version=__version__,
         vllm_version=identity.vllm_version,
         model=identity.model,

@@ -1,4 +1,4 @@
-"""Why there is no stream to the agent, as a sentence for an operator. Pure."""
+"""Sentences for an operator about the end of a stream to the agent. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 _LONGEST: Final = 300
 
-# What grpc's text has in it, in lower case, and what it means. The first that is found counts.
+# A part of grpc's text, in lower case, and its meaning. The first that matches counts.
 _MEANINGS: Final = (
     ("no such file or directory", "there is no such socket; start penstock-agent, and mount the directory of its socket here"),
     ("permission denied", "this user may not open the socket; run the engine with the group of the agent's socket"),
@@ -28,8 +28,14 @@ _MEANINGS: Final = (
 )  # fmt: skip
 
 
-def sentence(code: str, details: str) -> str:
-    """Say why a stream ended, from its status (``"UNAVAILABLE"``) and its text: grpc's, or a sentence of the agent's."""
+def explain_end(code: str, details: str) -> str:
+    """Return why a stream ended, for an operator, in at most 300 characters.
+
+    Args:
+        code: name of its status (``"UNAVAILABLE"``).
+        details: text of its status, by grpc or by the agent.
+
+    """
     if code == "UNIMPLEMENTED":
         return (
             "what listens there does not know this call; PENSTOCK_ENDPOINT takes what penstock-agent has as --listen, "

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.hooks import HookReport, HookStatus, misfit
+from penstock.instrumentation.hooks import HookReport, HookStatus, unmet_requirements
 from penstock.instrumentation.vllm.install import hooks
 from penstock.instrumentation.vllm.kv.base import KvWorkerHook, MooncakeHook
 from penstock.instrumentation.vllm.kv.nixl import NixlHook
@@ -43,7 +43,10 @@ MOONCAKE_WORKER: Final = (
 def survey(disabled: Collection[str] = ()) -> list[HookReport]:
     """Return what becomes of each hook here; *disabled* are the names of those that are switched off."""
     return [
-        *(_answer(each.name, each.component, functools.partial(misfit, each), disabled) for each in hooks()),
+        *(
+            _answer(each.name, each.component, functools.partial(unmet_requirements, each), disabled)
+            for each in hooks()
+        ),
         *(
             _answer("scheduler", c.COMPONENT_SCHEDULER, functools.partial(_scheduler, name), disabled, name)
             for name in SCHEDULERS
@@ -52,9 +55,16 @@ def survey(disabled: Collection[str] = ()) -> list[HookReport]:
             _answer("nixl", c.COMPONENT_WORKER, functools.partial(_nixl, name), disabled, name)
             for name in NIXL_WORKERS
         ),
-        _answer("kv_worker", c.COMPONENT_WORKER, functools.partial(misfit, KvWorkerHook()), disabled),
+        _answer(
+            "kv_worker", c.COMPONENT_WORKER, functools.partial(unmet_requirements, KvWorkerHook()), disabled
+        ),
         _answer("mooncake", c.COMPONENT_WORKER, _mooncake, disabled),
-        _answer("client_error", c.COMPONENT_FRONTEND, functools.partial(misfit, ClientErrorHook()), disabled),
+        _answer(
+            "client_error",
+            c.COMPONENT_FRONTEND,
+            functools.partial(unmet_requirements, ClientErrorHook()),
+            disabled,
+        ),
     ]
 
 
@@ -69,7 +79,7 @@ def _scheduler(name: str) -> str:
         if name == SCHEDULERS[0]:
             raise
         raise _NotUsedError("this vLLM has no such class") from error
-    return misfit(SchedulerHook(scheduler_class))
+    return unmet_requirements(SchedulerHook(scheduler_class))
 
 
 def _nixl(name: str) -> str:
@@ -79,7 +89,7 @@ def _nixl(name: str) -> str:
         agent = None
     if agent is None:
         raise _NotUsedError("vLLM finds no NIXL")
-    return misfit(NixlHook(_load(name), agent))
+    return unmet_requirements(NixlHook(_load(name), agent))
 
 
 def _mooncake() -> str:
@@ -89,7 +99,7 @@ def _mooncake() -> str:
         worker = _load(MOONCAKE_WORKER)
     except (ImportError, AttributeError) as error:
         raise _NotUsedError("this vLLM has no such connector") from error
-    return misfit(MooncakeHook(worker))
+    return unmet_requirements(MooncakeHook(worker))
 
 
 def _answer(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing.label_selector import Target
-from penstock.agent.policy.distribution.answer_log import AnswerLog
+from penstock.agent.policy.distribution.service import AnswerLog
 from penstock.agent.policy.distribution.subscriber import DesiredState, Subscriber
 from penstock.proto.v1.policy_pb2 import PolicyAck
 from structlog.testing import capture_logs
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def _acknowledged(engine: str, policy: str) -> Subscriber:
     subscriber = Subscriber(Target(EngineKey("", engine), "tiny", {}), 1, frozenset(), "")
-    subscriber.want(DesiredState((policy,)), 1.0)
-    assert subscriber.acknowledged(PolicyAck(nonce=subscriber.pushed(1.0), hash=policy), 2.0)
+    subscriber.set_desired(DesiredState((policy,)), 1.0)
+    assert subscriber.on_ack(PolicyAck(nonce=subscriber.record_push(1.0), hash=policy), 2.0)
     return subscriber
 
 
@@ -29,9 +29,9 @@ async def test_engines_that_come_to_the_same_share_a_line() -> None:
     log = AnswerLog()
     with capture_logs() as lines:
         for engine in ("0", "1", "0"):
-            log.note(_acknowledged(engine, "a"))
+            log.add(_acknowledged(engine, "a"))
         for number in range(20):
-            log.note(_acknowledged(str(number), "b"))
+            log.add(_acknowledged(str(number), "b"))
         assert not lines
         log.flush()
         log.flush()
@@ -46,12 +46,12 @@ async def test_engines_that_come_to_the_same_share_a_line() -> None:
 async def test_a_pause_is_no_policy_in_force() -> None:
     """The line says what the engine has acknowledged."""
     log, subscriber = AnswerLog(), Subscriber(Target(EngineKey("", "0"), "tiny", {}), 1, frozenset(), "")
-    subscriber.want(DesiredState(("a",), paused=True), 1.0)
-    assert subscriber.acknowledged(PolicyAck(nonce=subscriber.pushed(1.0), hash="a", paused=True), 2.0)
+    subscriber.set_desired(DesiredState(("a",), paused=True), 1.0)
+    assert subscriber.on_ack(PolicyAck(nonce=subscriber.record_push(1.0), hash="a", paused=True), 2.0)
     with capture_logs() as lines:
-        log.note(subscriber)
+        log.add(subscriber)
         log.flush()
-    assert [line["event"] for line in lines] == ["pause acknowledged, which holds the policy back"]
+    assert [line["event"] for line in lines] == ["pause acknowledged; the policy is held back"]
 
 
 async def test_a_line_comes_by_itself_and_a_refusal_is_in_none(served: FeedServer) -> None:

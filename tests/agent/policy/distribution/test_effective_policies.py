@@ -11,7 +11,7 @@ from penstock.agent.parsing.label_selector import Target
 from penstock.agent.policy.distribution.effective_policies import EffectivePolicies
 from penstock.agent.policy.distribution.push_encoding import schedule_of
 from penstock.agent.policy.manifest.manifest import Manifest
-from penstock.agent.policy.manifest.merge import effective
+from penstock.agent.policy.manifest.merge import effective_schedule
 from penstock.agent.policy.store.interface import StoredPolicy
 from penstock.proto.v1.policy_pb2 import Push
 
@@ -73,7 +73,7 @@ def test_kept_schedules_are_those_worked_out_anew(steps):
             store.replace(step)
         manifests = [policy.manifest for policy in store.policies()]
         for target in TARGETS:
-            schedule, anew = schedules.of(target, now), effective(manifests, target, now)
+            schedule, anew = schedules.of(target, now), effective_schedule(manifests, target, now)
             kept = schedule.at(now)
             assert [(each.begins, each.merged.hash) for each in kept] == [
                 (each.begins, each.merged.hash) for each in anew

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from penstock.agent.model import EngineKey, digest
 from penstock.agent.parsing.label_selector import Selection, Target
-from penstock.agent.policy.distribution.rollout import KnownEngine, rollout
+from penstock.agent.policy.distribution.rollout import KnownEngine, follow_rollout
 from penstock.proto.v1.policy_pb2 import FAILURE_ACTION_FAIL, OrderRefusal, PolicyAck, Report, Subscribe
 from structlog.testing import capture_logs
 
@@ -199,7 +199,7 @@ async def test_an_engine_that_pauses_and_refuses_the_policy_is_paused(served: Fe
     """The kill switch works whatever else is in the push; its end and the policy are refused."""
 
     async def last(*, pausing: bool) -> tuple[str, str]:
-        steps = rollout(served.feed, list, Selection(), within=60, clock=time.time, pausing=pausing)
+        steps = follow_rollout(served.feed, list, Selection(), within=60, clock=time.time, pausing=pausing)
         progress = [step async for step in steps][-1]
         assert progress.done
         (item,) = progress.engines
@@ -471,7 +471,7 @@ async def test_closing_ends_all_streams(served: FeedServer) -> None:
 async def _states(
     served: FeedServer, known: list[KnownEngine], seconds: float
 ) -> list[tuple[dict[str, str], bool]]:
-    steps = rollout(served.feed, lambda: known, Selection(), within=seconds, clock=time.time)
+    steps = follow_rollout(served.feed, lambda: known, Selection(), within=seconds, clock=time.time)
     return [
         ({str(engine.key): engine.state for engine in progress.engines}, progress.done)
         async for progress in steps

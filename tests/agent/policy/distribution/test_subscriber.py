@@ -15,7 +15,7 @@ def _subscriber() -> Subscriber:
 
 
 def _ack(subscriber: Subscriber, nonce: int, at: float) -> float:
-    assert subscriber.acknowledged(PolicyAck(nonce=nonce, hash=subscriber.wanted.hash), at)
+    assert subscriber.on_ack(PolicyAck(nonce=nonce, hash=subscriber.wanted.hash), at)
     assert subscriber.answer is not None
     return subscriber.answer.took
 
@@ -31,9 +31,9 @@ def test_a_paused_engine_has_a_policy_and_none_in_force() -> None:
         (DesiredState(("",), paused=True), False),
         (DesiredState(("a",)), False),
     ):
-        subscriber.want(wanted, 1.0)
-        ack = PolicyAck(nonce=subscriber.pushed(1.0), hash=wanted.hash, paused=wanted.paused)
-        assert subscriber.acknowledged(ack, 2.0)
+        subscriber.set_desired(wanted, 1.0)
+        ack = PolicyAck(nonce=subscriber.record_push(1.0), hash=wanted.hash, paused=wanted.paused)
+        assert subscriber.on_ack(ack, 2.0)
         assert (subscriber.held_back, subscriber.in_force) == (held_back, not held_back)
         assert subscriber.hash_taken == wanted.hash
         assert subscriber.hash_in_force == ("" if wanted.paused else wanted.hash)
@@ -42,30 +42,30 @@ def test_a_paused_engine_has_a_policy_and_none_in_force() -> None:
 def test_a_change_counts_from_when_it_was_wanted() -> None:
     """Not from its push, which may have had to wait for the answer to the one before."""
     subscriber = _subscriber()
-    assert subscriber.want(DesiredState(("a",)), 1.0)
-    first = subscriber.pushed(2.0)
-    assert subscriber.want(DesiredState(("b",)), 3.0)
+    assert subscriber.set_desired(DesiredState(("a",)), 1.0)
+    first = subscriber.record_push(2.0)
+    assert subscriber.set_desired(DesiredState(("b",)), 3.0)
     assert not subscriber.due(4.0, PATIENCE)
     assert _ack(subscriber, first, 5.0) == 4.0
     assert subscriber.due(5.0, PATIENCE)
-    assert _ack(subscriber, subscriber.pushed(6.0), 7.0) == 4.0
+    assert _ack(subscriber, subscriber.record_push(6.0), 7.0) == 4.0
 
 
 def test_a_push_that_is_sent_again_counts_from_the_change() -> None:
     """Nobody answered the first one."""
     subscriber = _subscriber()
-    subscriber.want(DesiredState(("a",)), 1.0)
-    subscriber.pushed(1.0)
-    assert not subscriber.want(DesiredState(("a",)), 5.0)
+    subscriber.set_desired(DesiredState(("a",)), 1.0)
+    subscriber.record_push(1.0)
+    assert not subscriber.set_desired(DesiredState(("a",)), 5.0)
     assert subscriber.due(1.0 + PATIENCE, PATIENCE)
-    assert _ack(subscriber, subscriber.pushed(11.0), 12.0) == 11.0
+    assert _ack(subscriber, subscriber.record_push(11.0), 12.0) == 11.0
 
 
 def test_what_is_said_again_counts_from_its_push() -> None:
     """The engine had it and moved away from it by its own clock; nothing has changed for a long time."""
     subscriber = _subscriber()
-    subscriber.want(DesiredState(("a", "b"), (1000.0,)), 1.0)
-    assert _ack(subscriber, subscriber.pushed(1.0), 2.0) == 1.0
-    subscriber.moved(PolicyMoved(hash="b"), 490.0)
+    subscriber.set_desired(DesiredState(("a", "b"), (1000.0,)), 1.0)
+    assert _ack(subscriber, subscriber.record_push(1.0), 2.0) == 1.0
+    subscriber.on_moved(PolicyMoved(hash="b"), 490.0)
     assert subscriber.due(490.0 + PATIENCE, PATIENCE)
-    assert _ack(subscriber, subscriber.pushed(500.0), 502.0) == 2.0
+    assert _ack(subscriber, subscriber.record_push(500.0), 502.0) == 2.0

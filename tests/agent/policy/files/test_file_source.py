@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 from penstock.agent.policy.files.directory_state import DirectoryState
-from penstock.agent.policy.files.file_source import LOOK_SECONDS, SETTLE_SECONDS, FileSource
+from penstock.agent.policy.files.file_source import POLL_SECONDS, SETTLE_SECONDS, FileSource
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 from structlog.testing import capture_logs
@@ -45,7 +45,7 @@ def _source(path: Path, store: PolicyStore) -> FileSource:
 async def _settled(source: FileSource) -> None:
     """Look until nothing new is found."""
     for _ in range(5):
-        if await source.poll() == LOOK_SECONDS:
+        if await source.poll() == POLL_SECONDS:
             return
     raise AssertionError("the files do not come to rest")
 
@@ -64,9 +64,9 @@ async def test_a_change_is_taken_once_it_has_come_to_rest(directory: Path, store
     write(directory / "a.yaml", _text("a", "b"))
     assert await source.poll() == SETTLE_SECONDS
     assert _held(store) == {}
-    assert await source.poll() == LOOK_SECONDS
+    assert await source.poll() == POLL_SECONDS
     assert _held(store) == {"a": "auto", "b": "auto"}
-    assert await source.poll() == LOOK_SECONDS
+    assert await source.poll() == POLL_SECONDS
     assert (source.status.applied, source.status.refused, source.status.last_success) == (1, 0, _CLOCK)
 
 
@@ -216,7 +216,7 @@ async def test_what_is_refused_leaves_everything_as_it_was(directory: Path, stor
         await _settled(source)
         await _settled(source)
     assert [(log["event"], log["log_level"], log["in_force"]) for log in logs] == [
-        ("policy files refused; the last good ones stay in force", "error", 1)
+        ("policy files refused; the last valid ones stay in force", "error", 1)
     ]
     sentence = "b.yaml:1: apiVersion is missing; use penstock.dev/v1alpha1"
     assert logs[0]["error"] == source.status.error == sentence
@@ -254,7 +254,7 @@ async def test_a_start_does_not_wait_for_ever(
     store.subscribe(taken.set)
     with capture_logs() as logs:
         await source.start()
-    assert [log["event"][:41] for log in logs] == ["policy files cannot be read in time; what"]
+    assert [log["event"][:29] for log in logs] == ["policy files not read in time"]
     await asyncio.wait_for(taken.wait(), 60)
     await source.stop()
     assert _held(store) == {"a": "auto"}
@@ -263,11 +263,11 @@ async def test_a_start_does_not_wait_for_ever(
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
-        ("a.yaml", b"", "a.yaml:1: there is no policy"),
+        ("a.yaml", b"", "a.yaml:1: the file has no policy"),
         ("a.yaml", b"x: 1\nb: \xff\n", "a.yaml:2: this is not UTF-8; save it as UTF-8"),
         ("a.yaml", b"#" * (512 * 1024 + 1), "has more than 524288 bytes of policies"),
-        ("b.yaml", None, "is no regular file"),
-        ("only", None, "has no file *.yaml or *.yml; to have no policies, write one with kind: List and items: []"),
+        ("b.yaml", None, "is not a regular file"),
+        ("only", None, "has no file *.yaml or *.yml; for no policies, write one with kind: List and items: []"),
     ],
 )  # fmt: skip
 async def test_what_is_no_policy_file_is_refused(
@@ -293,7 +293,7 @@ async def test_too_many_files(directory: Path, store: PolicyStore) -> None:
         write(directory / f"p{number}.yaml", _text(f"p{number}"))
     source = _source(directory, store)
     await _settled(source)
-    assert "has 65 files, of at most 64; put policies together" in source.status.error
+    assert "has 65 files, the limit is 64; combine policies" in source.status.error
 
 
 async def test_a_full_store_is_tried_again(directory: Path, store: PolicyStore) -> None:
@@ -317,7 +317,7 @@ async def test_a_takeover_is_said_aloud(directory: Path, store: PolicyStore) -> 
     with capture_logs() as logs:
         await _settled(source)
     assert (logs[0]["policy"], logs[0]["file"], logs[0]["author"]) == ("a", "file:a.yaml", "me@host")
-    assert "takes a policy over that was set by hand" in logs[0]["event"]
+    assert "takes over a policy that was set by hand" in logs[0]["event"]
     assert store.policies()[0].owner == "file:a.yaml"
 
 
@@ -377,7 +377,7 @@ def test_a_filesystem_that_hangs_does_not_hold_up_the_end(
         answered.wait()
         return DirectoryState()
 
-    monkeypatch.setattr("penstock.agent.policy.files.file_source.look", hang)
+    monkeypatch.setattr("penstock.agent.policy.files.file_source.scan_directory", hang)
     monkeypatch.setattr("penstock.agent.policy.files.file_source.START_SECONDS", 0.0)
 
     async def serve() -> None:

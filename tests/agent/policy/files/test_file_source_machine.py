@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from penstock.agent.errors import NotFoundError, OwnedError
-from penstock.agent.policy.files.file_source import LOOK_SECONDS, FileSource
+from penstock.agent.policy.files.file_source import POLL_SECONDS, FileSource
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.sqlite_store import PolicyStore
 
@@ -121,7 +121,7 @@ class Files(RuleBasedStateMachine):
     def come_to_rest(self) -> None:
         """Leave the files alone for a while."""
         for _ in range(6):
-            if self._run(self.source.poll()) == LOOK_SECONDS:
+            if self._run(self.source.poll()) == POLL_SECONDS:
                 break
         else:
             raise AssertionError("the files do not come to rest")

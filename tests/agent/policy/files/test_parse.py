@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from penstock.agent.errors import FilesError
-from penstock.agent.policy.files.parse import check
+from penstock.agent.policy.files.parse import parse_files
 
 from tests.support.policy.policies import NOW, document, manifest
 
@@ -38,21 +38,23 @@ def _yaml(name: str = "base", **spec: Any) -> str:
 def test_all_documents_of_all_files_are_policies() -> None:
     """Each belongs to its file; Lists are taken apart; a status is left aside."""
     listed = yaml.safe_dump({"kind": "List", "items": [document("c"), {**document("d"), "status": {"x": 1}}]})
-    checked = check({"b.yml": listed, "a.yaml": f"---\n{_policy()}---\n{_policy(base='b')}---\n"}, (), NOW)
+    checked = parse_files(
+        {"b.yml": listed, "a.yaml": f"---\n{_policy()}---\n{_policy(base='b')}---\n"}, (), NOW
+    )
     assert [(item.manifest.name, item.owner) for item in checked.policies] == [
         ("base", "file:a.yaml"),
         ("b", "file:a.yaml"),
         ("c", "file:b.yml"),
         ("d", "file:b.yml"),
     ]
-    assert check({"a.yaml": "kind: List\nitems: []\n"}, (), NOW).policies == ()
+    assert parse_files({"a.yaml": "kind: List\nitems: []\n"}, (), NOW).policies == ()
 
 
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
-        ({"a.yaml": ""}, "a.yaml:1: there is no policy; to have none, remove the file or write kind: List and items: []"),
-        ({"a.yaml": "# later\n---\n"}, "a.yaml:1: there is no policy"),
+        ({"a.yaml": ""}, "a.yaml:1: the file has no policy; remove it, or write kind: List and items: []"),
+        ({"a.yaml": "# later\n---\n"}, "a.yaml:1: the file has no policy"),
         ({"a.yaml": "a: [\n"}, "a.yaml:2: this is not YAML: "),
         ({"a.yaml": "3"}, "a.yaml:1: the manifest is 3; write one object"),
         ({"a.yaml": "kind: List\nitems: 3\n"}, "a.yaml:2: a List has no items; write items: [] for none"),
@@ -64,20 +66,20 @@ def test_all_documents_of_all_files_are_policies() -> None:
         ({"a.yaml": _policy(**{"{name: base}": "{}"})}, "a.yaml:3: metadata.name is missing; use 1 to 63 lower-case letters"),
         ({"a.yaml": _policy(decode="true")}, "a.yaml:5: policy 'base': spec.selector.matchLabels.role is true; use labels and their values, as quoted text"),
         ({"a.yaml": _policy() + "  expiresAt: 30m\n"}, "a.yaml:7: policy 'base': spec.expiresAt is '30m'; use a point in time with its zone"),
-        ({"a.yaml": _policy() + "  priority: 900\n"}, "a.yaml:4: policy 'base': spec.priority is 900, which is break-glass; give spec.expiresAt"),
+        ({"a.yaml": _policy() + "  priority: 900\n"}, "a.yaml:4: policy 'base': spec.priority is 900, which is break-glass; set spec.expiresAt"),
         ({"a.yaml": _policy() + f"  priority: 900\n  expiresAt: {(NOW + timedelta(hours=5)).isoformat()}\n"}, "a.yaml:8: policy 'base': spec.expiresAt is 2026-11-20T17:00:00Z, but a policy of priority 900 may last at most 4h"),
         ({"a.yaml": _policy() + "---\n" + _policy(recompute="x")}, "a.yaml:13: policy 'base': spec.kvLoadFailure.action is 'x'"),
-        ({"a.yaml": _policy(), "b.yaml": _policy() + "---\n" + _policy(base="b")}, "b.yaml:1: policy 'base' is in a.yaml:1 already; leave one"),
-        ({"a.yaml": _policy() + "---\n" + _policy()}, "a.yaml:8: policy 'base' is in a.yaml:1 already; leave one"),
+        ({"a.yaml": _policy(), "b.yaml": _policy() + "---\n" + _policy(base="b")}, "b.yaml:1: policy 'base' is in a.yaml:1 already; keep one"),
+        ({"a.yaml": _policy() + "---\n" + _policy()}, "a.yaml:8: policy 'base' is in a.yaml:1 already; keep one"),
         ({"a.yaml": _policy(**{"metadata:": "metadata: {name: x}\nmetadata:"})}, "a.yaml:4: 'metadata' is there twice, first in line 3; leave one"),
-        ({"a.yaml": "---\n".join(_policy(base=f"p{n}") for n in range(257))}, "there are more than 256 policies; put some together"),
+        ({"a.yaml": "---\n".join(_policy(base=f"p{n}") for n in range(257))}, "there are more than 256 policies; combine some"),
         ({"a.yaml": _policy().replace("spec:", f"  annotations: {{{', '.join(f'n{n}: {chr(120) * 4096}' for n in range(17))}}}\nspec:").replace("{name: base}", "\n  name: base")}, "a.yaml:1: policy 'base': the manifest has more than 65536 bytes"),
     ],
 )  # fmt: skip
 def test_a_mistake_anywhere_refuses_everything(texts: dict[str, str], sentence: str) -> None:
     """The sentence begins with the file and the line, and names policy, field, value and way out."""
     with pytest.raises(FilesError) as caught:
-        check({"good.yaml": _yaml("good"), **texts}, (), NOW)
+        parse_files({"good.yaml": _yaml("good"), **texts}, (), NOW)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -85,7 +87,7 @@ def test_a_mistake_anywhere_refuses_everything(texts: dict[str, str], sentence: 
 def test_what_has_run_out_is_left_out_and_told() -> None:
     """It must not keep the others out, nor stop a change weeks later."""
     text = _yaml("gone", expiresAt="2026-11-01T00:00:00Z") + "---\n" + _yaml("stays")
-    checked = check({"a.yaml": text}, (), NOW)
+    checked = parse_files({"a.yaml": text}, (), NOW)
     assert [item.manifest.name for item in checked.policies] == ["stays"]
     assert checked.expired == ("a.yaml:1: policy gone",)
 
@@ -94,6 +96,6 @@ def test_the_expiry_of_what_holds_already_is_not_checked_again() -> None:
     """A clock that was set back is no reason to refuse the files."""
     spec = {"priority": 950, "expiresAt": (NOW + timedelta(hours=5)).isoformat()}
     known = {manifest("base", **spec).canonical}
-    assert len(check({"a.yaml": _yaml(**spec)}, known, NOW).policies) == 1
+    assert len(parse_files({"a.yaml": _yaml(**spec)}, known, NOW).policies) == 1
     with pytest.raises(FilesError):
-        check({"a.yaml": _yaml(**spec)}, (), NOW)
+        parse_files({"a.yaml": _yaml(**spec)}, (), NOW)

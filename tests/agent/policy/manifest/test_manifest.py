@@ -52,14 +52,14 @@ _SENTENCES = [
     ({"selector": {"matchLabels": {"canary": True}}}, "selector.matchLabels.canary", "spec.selector.matchLabels.canary is true; use labels and their values, as quoted text"),
     ({"selector": {"matchExpressions": [{"key": "a", "operator": "in", "values": ["b"]}]}}, "selector.matchExpressions[0].operator", "spec.selector.matchExpressions[0].operator is 'in'; use one of In, NotIn, Exists, DoesNotExist"),
     ({"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, "selector.matchExpressions[0]", "spec.selector.matchExpressions[0].values must be given with operator In"),
-    ({"selector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}, "selector.matchExpressions[0]", "spec.selector.matchExpressions[0].values must be left out with operator Exists"),
+    ({"selector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}}, "selector.matchExpressions[0]", "spec.selector.matchExpressions[0].values must be omitted with operator Exists"),
     ({"selector": {"matchExpressions": [{"key": "a"}]}}, "selector.matchExpressions[0].operator", "spec.selector.matchExpressions[0].operator is missing; use one of In, NotIn, Exists, DoesNotExist"),
     ({"priority": 1001}, "priority", "spec.priority is 1001; use a whole number from 0 to 1000"),
     ({"mode": "shadow"}, "mode", "spec.mode is 'shadow'; use one of enforce, observe"),
     ({"expiresAt": "30m"}, "expiresAt", "spec.expiresAt is '30m'; use a point in time with its zone such as 2026-11-20T12:00:00Z (agentctl --ttl writes one)"),
     ({"expiresAt": "2026-11-20T12:00"}, "expiresAt", "spec.expiresAt is '2026-11-20T12:00'; use a point in time with its zone such as 2026-11-20T12:00:00Z (agentctl --ttl writes one)"),
     ({"expiresAt": "9999-12-31T23:59:59-23:00"}, "expiresAt", "spec.expiresAt is '9999-12-31T23:59:59-23:00'; use a point in time with its zone such as 2026-11-20T12:00:00Z (agentctl --ttl writes one)"),
-    ({"priority": 900}, "", "spec.priority is 900, which is break-glass; give spec.expiresAt (agentctl --ttl) of at most 4h, or a priority below 900"),
+    ({"priority": 900}, "", "spec.priority is 900, which is break-glass; set spec.expiresAt (agentctl --ttl) of at most 4h, or a priority below 900"),
 ]  # fmt: skip
 
 
@@ -84,10 +84,10 @@ def test_a_wrong_field_is_named_with_its_value_and_the_way_out(
         (json.dumps({**document(), "kind": "Pod"}), "kind is 'Pod'; use TransferPolicy"),
         (json.dumps({**document(), "status": {}}), "status is not a field; a manifest has apiVersion, kind, metadata, spec"),
         (json.dumps(document("Bad Name")), "metadata.name is 'Bad Name'; use 1 to 63 lower-case letters, digits, '-' and '.', as in decode-default"),
-        (json.dumps(document(kvLoadFailure=None)), "spec sets nothing; give at least one field such as kvLoadFailure.action"),
+        (json.dumps(document(kvLoadFailure=None)), "spec sets no field; set at least one, such as kvLoadFailure.action"),
         (" " * (MAX_MANIFEST_BYTES + 1), f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter"),
         ("[" * 60_000, None),
-        ('{"kind": 1, "spec": {"a": 1, "b": 2, "a": 3}}', "the manifest is not JSON ('a' is there twice); send one object"),
+        ('{"kind": 1, "spec": {"a": 1, "b": 2, "a": 3}}', "the manifest is not JSON ('a' comes twice); send one object"),
     ],
 )  # fmt: skip
 def test_a_wrong_document_is_refused(text: str, sentence: str | None) -> None:

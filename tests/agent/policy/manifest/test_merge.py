@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.parsing.durations import parse_duration
 from penstock.agent.policy.distribution.push_encoding import body_of, leaves_of, schedule_of
-from penstock.agent.policy.manifest.merge import Merged, effective, merge
+from penstock.agent.policy.manifest.merge import Merged, effective_schedule, merge_policies
 from penstock.agent.policy.manifest.sections import (
     Deferral,
     EcLoadFailure,
@@ -38,7 +38,7 @@ def test_the_higher_priority_wins_field_by_field() -> None:
     """What the winner does not set comes from the next one."""
     low = manifest("low", kvLoadFailure={"action": "recompute", "maxRecomputeTokens": 10})
     high = manifest("high", priority=200, kvLoadFailure=action("fail"))
-    assert _values(merge([low, high])) == {
+    assert _values(merge_policies([low, high])) == {
         "kvLoadFailure.action": ("fail", "high"),
         "kvLoadFailure.maxRecomputeTokens": (10, "low"),
     }
@@ -47,24 +47,30 @@ def test_the_higher_priority_wins_field_by_field() -> None:
 def test_ties_go_to_the_name_that_sorts_first() -> None:
     """The same on every pod, whatever came first."""
     one, two = manifest("b", kvLoadFailure=action("fail")), manifest("a", kvLoadFailure=action("auto"))
-    assert _values(merge([one, two])) == _values(merge([two, one])) == {"kvLoadFailure.action": ("auto", "a")}
+    assert (
+        _values(merge_policies([one, two]))
+        == _values(merge_policies([two, one]))
+        == {"kvLoadFailure.action": ("auto", "a")}
+    )
 
 
 def test_policies_in_mode_observe_are_only_observed() -> None:
     """The enforced body is without them; the observed one has all."""
     enforced = manifest("enforced", kvLoadFailure=action("recompute"))
     observed = manifest("observed", priority=200, mode="observe", kvLoadFailure=action("fail"))
-    merged = merge([enforced, observed])
+    merged = merge_policies([enforced, observed])
     assert merged.leaves() == {"kvLoadFailure.action": "recompute"}
     assert merged.observed_leaves() == {"kvLoadFailure.action": "fail"}
-    assert merge([enforced]).observed_leaves() is None
-    assert merge([enforced]).hash != merged.hash
+    assert merge_policies([enforced]).observed_leaves() is None
+    assert merge_policies([enforced]).hash != merged.hash
 
 
 def test_no_policy_is_an_empty_hash() -> None:
     """VLLM's own configuration; and no schedule at all goes out."""
-    assert merge([]) == Merged()
-    steps = effective([manifest(selector={"matchLabels": {"role": "x"}})], target(role="decode"), NOW)
+    assert merge_policies([]) == Merged()
+    steps = effective_schedule(
+        [manifest(selector={"matchLabels": {"role": "x"}})], target(role="decode"), NOW
+    )
     assert [step.merged.hash for step in steps] == [""]
     assert schedule_of(steps) == []
 
@@ -77,7 +83,7 @@ def test_a_schedule_runs_through_the_expiries() -> None:
         manifest("soon", priority=300, kvLoadFailure=action("auto"), expiresAt=(NOW + timedelta(minutes=1)).isoformat()),
         manifest("gone", priority=800, kvLoadFailure=action("fail"), expiresAt=NOW.isoformat()),
     ]  # fmt: skip
-    steps = effective(policies, target(), NOW)
+    steps = effective_schedule(policies, target(), NOW)
     assert [(step.begins - NOW, step.merged.leaves()["kvLoadFailure.action"]) for step in steps] == [
         (timedelta(0), "auto"),
         (timedelta(minutes=1), "fail"),
@@ -98,13 +104,13 @@ def test_an_expiry_that_changes_nothing_is_no_step() -> None:
         manifest("strong", priority=200, kvLoadFailure=action("fail")),
         manifest("weak", kvLoadFailure=action("auto"), expiresAt=(NOW + timedelta(hours=1)).isoformat()),
     ]
-    assert len(effective(policies, target(), NOW)) == 1
+    assert len(effective_schedule(policies, target(), NOW)) == 1
 
 
 def test_a_schedule_may_end_in_vllms_own_configuration() -> None:
     """Then its last entry is an empty body with an empty hash."""
     expiring = manifest(expiresAt=(NOW + timedelta(hours=1)).isoformat())
-    last = schedule_of(effective([expiring], target(), NOW))[-1]
+    last = schedule_of(effective_schedule([expiring], target(), NOW))[-1]
     assert (last.hash, last.body, last.HasField("valid_for")) == ("", policy_pb2.PolicyBody(), False)
 
 
@@ -119,7 +125,7 @@ def test_a_schedule_is_cut_to_what_an_engine_takes() -> None:
         )
         for minute in range(1, 81)
     ]
-    steps = effective(policies, target(), NOW)
+    steps = effective_schedule(policies, target(), NOW)
     schedule = schedule_of(steps)
     assert (len(steps), len(schedule)) == (81, 64)
     assert schedule[-1].hash == steps[-1].merged.hash == ""
@@ -155,13 +161,13 @@ def test_the_order_of_insertion_does_not_matter(policies: list[Manifest], shuffl
     """Same set, same schedule, same provenance."""
     shuffled = list(policies)
     shuffle.shuffle(shuffled)
-    assert effective(shuffled, target(), NOW) == effective(policies, target(), NOW)
+    assert effective_schedule(shuffled, target(), NOW) == effective_schedule(policies, target(), NOW)
 
 
 @given(_policies())
 def test_each_field_comes_from_the_policy_that_ranks_highest(policies: list[Manifest]) -> None:
     """Compared with the definition, field by field."""
-    merged = merge(policies)
+    merged = merge_policies(policies)
     for path, field in merged.body.items():
         givers = [policy for policy in policies if policy.spec.mode == "enforce" and path in policy.leaves]
         best = min(givers, key=lambda policy: (-policy.spec.priority, policy.name))
@@ -176,16 +182,16 @@ def test_each_field_comes_from_the_policy_that_ranks_highest(policies: list[Mani
 def test_a_schedule_says_what_would_be_computed_later(policies: list[Manifest], seconds: int) -> None:
     """An engine that only follows the schedule is where the agent would put it."""
     later = NOW + timedelta(seconds=max(seconds, 0))
-    steps = effective(policies, target(), NOW)
+    steps = effective_schedule(policies, target(), NOW)
     in_force = [step for step in steps if step.begins <= later][-1]
-    assert in_force.merged.hash == effective(policies, target(), later)[0].merged.hash
+    assert in_force.merged.hash == effective_schedule(policies, target(), later)[0].merged.hash
     assert all(before.begins < after.begins for before, after in pairwise(steps))
 
 
 @given(_policies())
 def test_a_body_survives_the_wire(policies: list[Manifest]) -> None:
     """leaves_of and body_of are inverse, also after serialization."""
-    leaves = merge(policies).leaves()
+    leaves = merge_policies(policies).leaves()
     assert leaves_of(policy_pb2.PolicyBody.FromString(body_of(leaves).SerializeToString())) == leaves
 
 
@@ -221,5 +227,5 @@ def test_an_expiry_is_a_moment_whatever_its_zone(zone: timezone) -> None:
     """The zone in which it is written does not move it."""
     moment = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
     policy = manifest(expiresAt=moment.astimezone(zone).isoformat())
-    steps = effective([policy], target(), NOW)
+    steps = effective_schedule([policy], target(), NOW)
     assert steps[1].begins - NOW == parse_duration("30m")

@@ -99,7 +99,7 @@ async def test_rollback_is_a_new_generation_with_old_content(store: PolicyStore)
 @pytest.mark.parametrize(
     ("name", "generation", "sentence"),
     [
-        ("never", 0, "there never was a policy 'never'"),
+        ("never", 0, "policy 'never' never existed"),
         ("decode-default", 0, "policy 'decode-default' has no generation before the present one"),
         ("decode-default", 9, "policy 'decode-default' has no generation 9"),
     ],
@@ -127,7 +127,7 @@ async def test_what_has_expired_does_not_come_back(database: PolicyDatabase) -> 
 
 async def test_unknown_names_and_too_many_policies_are_refused(store: PolicyStore) -> None:
     """NotFound and Full."""
-    with pytest.raises(NotFoundError, match="there is no policy 'x'"):
+    with pytest.raises(NotFoundError, match="policy 'x' does not exist"):
         await store.delete("x", author="a")
     await store.apply_all([manifest(f"p{number}") for number in range(MAX_POLICIES)], author="a")
     with pytest.raises(FullError, match="there would be 257 policies, of at most 256; delete some first"):
@@ -208,7 +208,7 @@ def test_a_database_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     connection = sqlite3.connect(newer / FILE_NAME)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StateError, match=r"has version 99 but this agent knows 2; run a newer agent"):
+    with pytest.raises(StateError, match=r"has version 99, this agent supports 2; run a newer agent"):
         PolicyDatabase.open(newer)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.agent.errors import FullError, ManifestError, OwnedError
-from penstock.agent.policy.store.change_plan import Edit, plan
+from penstock.agent.policy.store.change_plan import Edit, plan_changes
 from penstock.agent.policy.store.database import PolicyDatabase
 from penstock.agent.policy.store.interface import MAX_POLICIES, OwnedManifest, StoredPolicy
 from penstock.agent.policy.store.sqlite_store import PolicyStore
@@ -59,7 +59,7 @@ async def test_an_import_is_one_change(store: PolicyStore) -> None:
 @pytest.mark.parametrize(
     ("names", "spec", "error"),
     [
-        (["a", "b", "a"], {}, "policy 'a' is there 2 times; leave one"),
+        (["a", "b", "a"], {}, "policy 'a' comes 2 times; keep one"),
         (["a"], {"expiresAt": (NOW - timedelta(1)).isoformat()}, "which is past"),
         (["a"], {"priority": 900, "expiresAt": (NOW + timedelta(1)).isoformat()}, "may last at most 4h"),
         ([f"p{number}" for number in range(MAX_POLICIES)], {}, "there would be 258 policies"),
@@ -123,8 +123,8 @@ async def test_who_edits_what_a_file_owns_is_sent_to_the_file(store: PolicyStore
         with pytest.raises(OwnedError) as caught:
             await edit
         assert str(caught.value) == (
-            "policy 'a' belongs to the file a.yaml; change it there, or lay a policy of another name over "
-            "it for a while: agentctl set-policy a-now --priority 900 --ttl 1h --reason WHY …"
+            "policy 'a' belongs to the file a.yaml; change it there, or override it "
+            "for a time by a policy of another name: agentctl set-policy a-now --priority 900 --ttl 1h --reason WHY …"
         )
     ends = (NOW + timedelta(hours=1)).isoformat()
     assert (await store.apply(manifest("a-now", priority=900, expiresAt=ends), author="me")).generation == 1
@@ -186,7 +186,7 @@ def test_generations_never_go_back_and_the_log_tells_all(rounds: list[list[Edit]
     replayed: dict[str, str] = {}
     for edits in rounds:
         valid = [edit for edit in edits if edit.manifest is not None or edit.name in present]
-        planned = plan(present, last, valid, 1)
+        planned = plan_changes(present, last, valid, 1)
         for write in planned.writes:
             change = write.change
             assert change.new_generation == last.get(change.name, 0) + 1

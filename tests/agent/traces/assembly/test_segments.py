@@ -12,7 +12,7 @@ from penstock.agent.traces.assembly.assembler import Assembler
 from penstock.agent.traces.assembly.model import AssemblyLimits
 from penstock.agent.traces.query import trace
 from penstock.agent.traces.spans import semconv
-from penstock.instrumentation.telemetry.batcher import ROUND
+from penstock.instrumentation.telemetry.batcher import ROUTINE_DELAY
 from penstock.proto.v1 import common_pb2
 
 from tests.support.agent.batches import TIME, deferral_start, transfer_failure
@@ -36,6 +36,7 @@ from tests.support.agent.stories import (
     probe,
     sample,
 )
+from tests.support.examples import examples
 
 LIMITS = AssemblyLimits()
 GRACE = LIMITS.grace_nano
@@ -94,7 +95,7 @@ def logs(draw):
 
 
 @given(logs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_trace_shows_the_spans_that_the_backend_gets(log):
     """Whatever comes late, and however late: the same spans, each with an id of its own."""
     sent = exported(log)
@@ -176,4 +177,4 @@ def test_a_request_that_was_given_up():
 
 def test_the_grace_covers_a_calm_engine():
     """Its processes send once in a round, each at its own time; as long again is for a machine that is busy."""
-    assert GRACE >= 2 * ROUND * SECOND
+    assert GRACE >= 2 * ROUTINE_DELAY * SECOND

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from penstock.agent.ctl.diagnosis.agent_checks import examine
+from penstock.agent.ctl.diagnosis.agent_checks import check_agent
 from penstock.agent.ctl.diagnosis.findings import WRONG
 from penstock.agent.traces.export.backend_probe import probe_endpoint
 from penstock.agent.traces.export.otlp_config import ExportSettings
@@ -86,7 +86,7 @@ def test_doctor_says_that_nothing_listens(silent: int) -> None:
         assert stub.GetStatus(admin.GetStatusRequest(), timeout=60).otlp_error == ""
         status = stub.GetStatus(admin.GetStatusRequest(try_backend=True), timeout=60)
     now = status.now.ToNanoseconds() / 1e9
-    found = [item for item in examine(status, [], now) if "traces" in item.what]
+    found = [item for item in check_agent(status, [], now) if "traces" in item.what]
     assert [(item.level, item.what) for item in found] == [
         (WRONG, f"traces do not reach http://127.0.0.1:{silent}: nothing listens there")
     ]

@@ -231,7 +231,7 @@ def test_an_error_of_our_own_lets_nothing_bad_out(
     engine.run(later)
     for each in (other, later):
         assert engine.outputs[each.request_id] == expected(each, OUTPUTS)
-    assert guard.counts.take() == {("scheduler", "LookupError"): 1}
+    assert guard.counts.drain() == {("scheduler", "LookupError"): 1}
 
 
 def test_gone_without_media_nor_policy(make_ec_scheduler: MakeScheduler) -> None:

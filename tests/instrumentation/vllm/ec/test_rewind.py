@@ -16,6 +16,7 @@ from penstock.instrumentation.runtime import runtime
 from tests.support.ec.fake_ec import LEFT, ToyEcEngine, expected, image_request
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, request
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -170,7 +171,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

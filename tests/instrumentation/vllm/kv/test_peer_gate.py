@@ -158,7 +158,7 @@ def test_one_event_for_one_change(make_scheduler: MakeScheduler, recorder: Recor
 def test_orders(make_scheduler: MakeScheduler, recorder: Recorder) -> None:
     """An operator's order holds without rules and on an idle engine; the outcome has no mode; lifting ends it."""
     scheduler = make_scheduler(own="recompute")
-    order = Orders(orders=(QuarantineOrder("o", PEER, quarantined=True),))
+    order = Orders(quarantines=(QuarantineOrder("o", PEER, quarantined=True),))
     runtime.policy.swap(policy(), 1.0, order)
     assert changes(recorder) == [(PEER, BreakerState.CLOSED, BreakerState.OPEN, "operator")]
     (status,) = recorder.snapshot().peers

@@ -15,6 +15,7 @@ from penstock.instrumentation.runtime import runtime
 from tests.support.ec.fake_ec import LEFT, ToyEcEngine, expected, image_request
 from tests.support.engine.recorder import policy
 from tests.support.engine.schedulers import BLOCK, preempt
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -272,7 +273,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -30,7 +30,7 @@ def consumer(producer: ProducerWorker) -> Iterator[Rig]:
 
 @pytest.fixture
 def notes(consumer: Rig) -> Notes:
-    """Keep what the consumer tells; failures are then for the test to take."""
+    """Keep what the consumer reports; the test then drains the failures."""
     kept = Notes()
     consumer.consumer.observe(kept)
     return kept

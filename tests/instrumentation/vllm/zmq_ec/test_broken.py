@@ -126,7 +126,7 @@ def test_a_load_that_always_fails_is_told_once(kind: str) -> None:
         consumer.settle(asked)
         assert not consumer.consumer.ensure(asked, 0)  # it is not decided yet
         assert not consumer.consumer.has("a")
-        (failure,) = consumer.consumer.take_failures()
+        (failure,) = consumer.consumer.drain_failures()
         assert (failure.item, failure.request_id, failure.mode, failure.error_type) == (
             "a",
             "r",
@@ -139,7 +139,7 @@ def test_a_load_that_always_fails_is_told_once(kind: str) -> None:
         assert notes.failures[-1] == failure
         assert {each.ok for each in notes.transfers} == {False}
         assert len(notes.transfers) in (1, 2)  # the second attempt may find the producer in its back-off
-        assert consumer.consumer.take_failures() == []
+        assert consumer.consumer.drain_failures() == []
         assert consumer.consumer.ensure(asked, 0)
         assert not consumer.consumer.has("a")
         assert len(consumer.consumer._slots) == 0
@@ -159,7 +159,7 @@ def test_the_second_attempt_can_succeed(kind: str) -> None:
         consumer.wait(request("r", feature("a", ROWS)))
         assert torch.equal(consumer.load("a")[0], ITEM)
         assert [each.ok for each in notes.transfers] == [False, True]
-        assert consumer.consumer.take_failures() == []
+        assert consumer.consumer.drain_failures() == []
 
 
 def test_another_producer_takes_over() -> None:
@@ -174,7 +174,9 @@ def test_another_producer_takes_over() -> None:
         with rig(bad.address, good.address, idle_timeout=2.0) as consumer:
             notes = observed(consumer)
             asked = request("r", feature("a", ROWS))
-            wait_for(lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items.began("a"))
+            wait_for(
+                lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items.transfer_start("a")
+            )
             (flying,) = consumer.consumer.items.in_flight()
             assert flying[:2] == (consumer.consumer.items.peer_of("a"), 1)
             other.cache._items["a"] = kept
@@ -197,7 +199,7 @@ def test_a_transfer_that_only_drips_is_ended() -> None:
     with scripted(drip) as (server, _), rig(server.address, transfer_timeout=0.1, retries=0) as consumer:
         observed(consumer)
         consumer.settle(request("r", feature("a", ROWS)))
-        (failure,) = consumer.consumer.take_failures()
+        (failure,) = consumer.consumer.drain_failures()
         assert (failure.mode, failure.error_type) == (c.FAILURE_MODE_TIMEOUT, c.ERROR_TYPE_TIMEOUT)
         assert "not whole" in failure.text
 
@@ -218,8 +220,8 @@ def test_alone_the_connector_decides_itself(load_failure: str) -> None:
         assert not consumer.consumer.ensure(blind, 0)
         assert not consumer.consumer.has("a")
         expected = {"blind", "waited"} if load_failure == "fail" else {"blind"}
-        assert consumer.consumer.take_unavailable() == expected
-        assert consumer.consumer.take_failures() == []
+        assert consumer.consumer.drain_unavailable() == expected
+        assert consumer.consumer.drain_failures() == []
 
 
 def test_a_failure_that_nobody_takes_holds_nobody_up_for_long() -> None:
@@ -272,7 +274,7 @@ def test_giving_up_while_it_moves() -> None:
         assert not consumer.consumer.has("a")
         go.set()
         wait_for(lambda: len(consumer.consumer._slots) == 0)
-        assert consumer.consumer.take_failures() == []
+        assert consumer.consumer.drain_failures() == []
         assert not any(each.ok for each in notes.transfers)
 
 

@@ -70,7 +70,7 @@ class Churn:
             for item in items:
                 if connector.has(f"i{item}"):
                     promised.add(item)
-                connector.allocated(f"i{item}", name)
+                connector.on_allocated(f"i{item}", name)
                 self.in_vllm.append(f"i{item}")
         return promised
 
@@ -90,7 +90,7 @@ class Churn:
         self.loaded += len(promised)
         report = loader.report()
         if report is not None:
-            self.consumer.consumer.reported(report)
+            self.consumer.consumer.on_report(report)
         return self.begun == REQUESTS and not self.waiting
 
 
@@ -101,4 +101,4 @@ def test_churn(seed: int) -> None:
         churn = Churn(seed, running)
         wait_for(churn.step, "some requests wait for ever")
         assert churn.loaded > REQUESTS // 10
-        assert churn.consumer.consumer.take_unavailable() == set()
+        assert churn.consumer.consumer.drain_unavailable() == set()

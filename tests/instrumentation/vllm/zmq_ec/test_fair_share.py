@@ -29,48 +29,48 @@ def test_nobody_gets_more_than_the_rate(gaps: list[float]) -> None:
     share, now, granted = FairShare(), 0.0, 0
     for gap in gaps:
         now += gap
-        granted += sum(not share.too_fast("a", now) for _ in range(3000))
+        granted += sum(not share.exceeds_rate("a", now) for _ in range(3000))
         assert granted <= fair_share.RATE * (now + 1) + 1
     assert granted >= min(3000 * len(gaps), fair_share.RATE)
-    assert not share.too_fast("b", now)
+    assert not share.exceeds_rate("b", now)
 
 
 def test_items_on_their_way() -> None:
     """So many, and as much as one likes of each; what has arrived makes room. None is too many while they are young."""
     share = FairShare()
-    share.too_fast("a", 0.0)
+    share.exceeds_rate("a", 0.0)
     underway = [Payload() for _ in range(fair_share.ITEMS_MAX)]
     for number, payload in enumerate(underway):
-        assert not share.has_enough("a", f"i{number}", 9.0)
-        share.sent("a", f"i{number}", payload, 0.1 * number)
+        assert not share.is_saturated("a", f"i{number}", 9.0)
+        share.on_sent("a", f"i{number}", payload, 0.1 * number)
     late = fair_share.PATIENCE + 0.01
-    assert not share.has_enough("a", "more", late - 0.02)
-    assert share.has_enough("a", "more", late)
-    assert not share.has_enough("a", "i0", late)
-    assert not share.has_enough("b", "more", late)
+    assert not share.is_saturated("a", "more", late - 0.02)
+    assert share.is_saturated("a", "more", late)
+    assert not share.is_saturated("a", "i0", late)
+    assert not share.is_saturated("b", "more", late)
     underway.pop(0)
     del payload
-    assert not share.has_enough("a", "more", 9.0)
+    assert not share.is_saturated("a", "more", 9.0)
 
 
 def test_chunks_on_their_way() -> None:
     """However few items they are of."""
     share = FairShare()
-    share.too_fast("a", 0.0)
+    share.exceeds_rate("a", 0.0)
     underway = [Payload() for _ in range(fair_share.CHUNKS_MAX)]
     for payload in underway:
-        share.sent("a", "i", payload, 0.0)
-    assert share.has_enough("a", "i", fair_share.PATIENCE)
+        share.on_sent("a", "i", payload, 0.0)
+    assert share.is_saturated("a", "i", fair_share.PATIENCE)
     underway.clear()
     del payload
-    assert not share.has_enough("a", "i", fair_share.PATIENCE)
+    assert not share.is_saturated("a", "i", fair_share.PATIENCE)
 
 
 def test_who_is_remembered() -> None:
     """The last of them."""
     share = FairShare()
     for number in range(fair_share.PEERS_MAX * 2):
-        share.too_fast(number, 0.0)
+        share.exceeds_rate(number, 0.0)
     assert len(share) == fair_share.PEERS_MAX
 
 
@@ -111,8 +111,8 @@ def test_one_that_does_not_read_cannot_keep_the_cache(dealer: Any, monkeypatch: 
             assert consumer.consumer.has("i19")
 
 
-def test_one_that_asks_too_fast_is_cut(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are served."""
+def test_requests_beyond_the_rate_are_dropped(dealer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted, and other peers are served."""
     monkeypatch.setattr(fair_share, "RATE", 100.0)
     with publisher() as producer:
         dealer.connect(f"tcp://{producer.server.address}")

@@ -83,7 +83,7 @@ def test_what_vllm_has_encoded_is_not_asked_for(producer: ProducerWorker, consum
     """Until vLLM's encoder cache lets go of it."""
     producer.save("a", tensor(4))
     asked = request("r", feature("a", 4))
-    consumer.consumer.allocated("a", "other")
+    consumer.consumer.on_allocated("a", "other")
     consumer.consumer.end_step([])
     assert consumer.consumer.ensure(asked, 0)
     consumer.consumer.end_step(["a"])
@@ -96,12 +96,12 @@ def test_what_vllm_has_forgotten_is_asked_for_again(producer: ProducerWorker, co
     """It can empty its encoder cache without telling; the first item that it allocates anew shows that."""
     for item in "ab":
         producer.save(item, tensor(4))
-        consumer.consumer.allocated(item, "other")
+        consumer.consumer.on_allocated(item, "other")
     consumer.consumer.end_step([])
-    consumer.consumer.allocated("a", "r")
+    consumer.consumer.on_allocated("a", "r")
     consumer.consumer.end_step(["a"])  # evicted and allocated in one step: nothing is forgotten
     assert consumer.consumer.ensure(request("r", feature("b", 4)), 0)
-    consumer.consumer.allocated("a", "r")
+    consumer.consumer.on_allocated("a", "r")
     consumer.consumer.end_step([])
     assert consumer.consumer.ensure(request("r", feature("a", 4)), 0)
     asked = request("r", feature("b", 4))
@@ -117,8 +117,8 @@ def test_a_miss_is_encoded_here(consumer: Rig, notes: Notes) -> None:
     assert not consumer.consumer.has("a")
     assert [result for *_, result in notes.probes] == [c.PROBE_RESULT_MISS]
     assert notes.failures == []
-    assert consumer.consumer.take_failures() == []
-    assert consumer.consumer.take_unavailable() == set()
+    assert consumer.consumer.drain_failures() == []
+    assert consumer.consumer.drain_unavailable() == set()
 
 
 def test_a_miss_is_remembered_for_a_short_while(producer: ProducerWorker) -> None:
@@ -142,8 +142,8 @@ def test_nothing_can_be_had_without_media_or_producer(consumer: Rig) -> None:
     consumer.settle(lost)
     assert not consumer.consumer.ensure(lost, 0)
     assert consumer.consumer.ensure(other, 0)
-    assert consumer.consumer.take_unavailable() == {"lost"}
-    assert consumer.consumer.take_unavailable() == set()
+    assert consumer.consumer.drain_unavailable() == {"lost"}
+    assert consumer.consumer.drain_unavailable() == set()
 
 
 def test_a_request_without_media_does_not_rely_on_vllms_cache(
@@ -151,30 +151,30 @@ def test_a_request_without_media_does_not_rely_on_vllms_cache(
 ) -> None:
     """VLLM may let go of the item for the request's next one, so it is fetched too; if nobody has it, only what it holds itself will do."""
     producer.save("a", tensor(4))
-    consumer.consumer.allocated("a", "r")
-    consumer.consumer.allocated("b", "r")
+    consumer.consumer.on_allocated("a", "r")
+    consumer.consumer.on_allocated("b", "r")
     blind = request("r", feature("a", 4, media=False), feature("b", 4, media=False))
     assert not consumer.consumer.ensure(blind, 0)
     consumer.wait(blind)
     assert consumer.consumer.has("a")
     assert not consumer.consumer.has("b")
-    assert consumer.consumer.take_unavailable() == set()
+    assert consumer.consumer.drain_unavailable() == set()
 
 
 def test_what_vllm_keeps_for_others_is_no_promise(consumer: Rig) -> None:
     """Nobody says when vLLM lets go of it, and a request without media that is scheduled then would end the engine."""
     blind = request("blind", feature("a", 4, media=False))
-    consumer.consumer.allocated("a", "other")
+    consumer.consumer.on_allocated("a", "other")
     consumer.settle(blind)
     assert not consumer.consumer.ensure(blind, 0)
-    assert consumer.consumer.take_unavailable() == {"blind"}
+    assert consumer.consumer.drain_unavailable() == {"blind"}
     holder = request("holder", feature("a", 4, media=False))
-    consumer.consumer.allocated("a", "holder")
+    consumer.consumer.on_allocated("a", "holder")
     assert consumer.consumer.ensure(holder, 0)
     consumer.consumer.end_step([])
     consumer.consumer.end_step(["a"])
     assert not consumer.consumer.ensure(holder, 0)
-    consumer.consumer.left("holder")
+    consumer.consumer.on_finished("holder")
     assert consumer.consumer._held == {"other": set()}
 
 
@@ -253,15 +253,15 @@ def test_a_producer_that_is_needed_is_not_forgotten() -> None:
     context = zmq.Context()
     known = Producers(context, ())
     try:
-        (first,) = known.to_ask(("127.0.0.1:9",), 0.0)
+        (first,) = known.available(("127.0.0.1:9",), 0.0)
         first.waited_for = 1
         for port in range(10, 10 + 2 * NAMED_MAX):
-            known.to_ask((f"127.0.0.1:{port}",), 0.0)
+            known.available((f"127.0.0.1:{port}",), 0.0)
         assert first in list(known)
-        assert first.link is not None
+        assert first.connection is not None
         for each in known:
             each.busy = 1
-        assert known.to_ask(("127.0.0.1:8",), 0.0) == []
+        assert known.available(("127.0.0.1:8",), 0.0) == []
         assert len(list(known)) == NAMED_MAX
     finally:
         known.close()
@@ -288,7 +288,7 @@ def test_an_item_that_does_not_fit_is_not_loaded(model: bytes, rows: int, dtype:
         assert failure.mode == c.FAILURE_MODE_PROBE
         assert failure.error_type == c.ERROR_TYPE_INCOMPATIBLE
         assert why in failure.text
-        assert consumer.consumer.take_failures() == []
+        assert consumer.consumer.drain_failures() == []
 
 
 def test_deepstack_items_are_wider_than_the_embeddings(producer: ProducerWorker, consumer: Rig) -> None:
@@ -332,13 +332,13 @@ def test_an_item_that_waits_for_room_gets_it_when_a_step_is_done(producer: Produ
         orders = consumer.orders("a")
         asked = request("q", feature("b", 700))
         wait_for(lambda: not consumer.consumer.ensure(asked, 0) and consumer.consumer.items._room_wanted)
-        assert consumer.consumer.items.began("b") is None
+        assert consumer.consumer.items.transfer_start("b") is None
         loader, cache = consumer.loaders[0], consumer.encoder_caches[0]
         loader.load(*orders, cache, "cpu")
         assert torch.equal(cache["a"], tensor(700, seed=ord("a")))
         report = loader.report()
         assert report is not None
-        consumer.consumer.reported(report)
+        consumer.consumer.on_report(report)
         consumer.consumer.end_step([])
         consumer.wait(asked)
         assert torch.equal(consumer.load("b")[0], tensor(700, seed=ord("b")))
@@ -371,7 +371,7 @@ def test_two_ranks_must_have_loaded(producer: ProducerWorker) -> None:
             loader.load(*orders, consumer.encoder_caches[rank], "cpu")
             report = loader.report()
             assert report is not None
-            consumer.consumer.reported(report)
+            consumer.consumer.on_report(report)
             assert torch.equal(consumer.encoder_caches[rank]["a"], tensor(4))
         assert slot.reports_due == 0
 

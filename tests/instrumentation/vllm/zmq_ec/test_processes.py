@@ -34,7 +34,7 @@ ROWS = 40_000  # 39 chunks
 @contextlib.contextmanager
 def process(module: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """Run a module of tests.support until the end of the test."""
-    command = [sys.executable, "-m", f"tests.support.{module}", *map(str, arguments)]
+    command = [sys.executable, "-m", f"tests.support.ec.{module}", *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
         try:
             yield started
@@ -66,7 +66,7 @@ def test_a_producer_that_dies_or_stops_in_mid_stream(
     sign: signal.Signals, mode: int, error_type: int
 ) -> None:
     """The transfer fails as what it is, the request goes on, and the producer is used again once it is back."""
-    with process("ec_producer", 0, ROWS, 20) as started:
+    with process("producer_process", 0, ROWS, 20) as started:
         address = line(started)
         patience = {"idle_timeout": 2.0} if sign is signal.SIGSTOP else {}
         with rig(address, region_bytes=64 << 20, bad_for=0.5, **patience) as consumer:
@@ -75,10 +75,10 @@ def test_a_producer_that_dies_or_stops_in_mid_stream(
             asked = request("r", feature("a", ROWS))
             assert not consumer.consumer.ensure(asked, 0)
             assert line(started) == "mid"
-            assert consumer.consumer.items.began("a")
+            assert consumer.consumer.items.transfer_start("a")
             started.send_signal(sign)
             consumer.settle(asked)
-            (failure,) = consumer.consumer.take_failures()
+            (failure,) = consumer.consumer.drain_failures()
             assert (failure.mode, failure.error_type) == (mode, error_type)
             assert consumer.consumer.ensure(asked, 0)
             assert not consumer.consumer.has("a")
@@ -88,7 +88,9 @@ def test_a_producer_that_dies_or_stops_in_mid_stream(
                     started.send_signal(signal.SIGCONT)
                     tell(started, "go on")
                 else:
-                    again = back.enter_context(process("ec_producer", address.rpartition(":")[2], ROWS, 0))
+                    again = back.enter_context(
+                        process("producer_process", address.rpartition(":")[2], ROWS, 0)
+                    )
                     assert line(again) == address
                 wait_for(lambda: consumer.consumer.ensure(asked, 0) and consumer.consumer.has("a"))
                 assert torch.equal(consumer.load("a")[0], tensor(ROWS))
@@ -99,8 +101,8 @@ def test_two_worker_processes_load_what_the_scheduler_fetched() -> None:
     with (
         publisher() as producer,
         rig(producer.server.address, ranks=2) as consumer,
-        process("ec_worker") as first,
-        process("ec_worker") as second,
+        process("worker_process") as first,
+        process("worker_process") as second,
     ):
         workers = (first, second)
         for step in range(3):
@@ -122,7 +124,7 @@ def test_two_worker_processes_load_what_the_scheduler_fetched() -> None:
             assert slot is not None
             assert slot.reports_due == 2
             for report in reports:
-                consumer.consumer.reported(report)
+                consumer.consumer.on_report(report)
             assert slot.reports_due == 0
 
 
@@ -133,7 +135,7 @@ def test_a_worker_never_gets_a_slot_whose_content_changed() -> None:
         producer.save("b", tensor(700, seed=1))
         consumer.wait(request("r", feature("a", 700)))
         stale = consumer.orders("a")
-        consumer.consumer._slots.reported(stale[0][0].slot.generation)
+        consumer.consumer._slots.on_report(stale[0][0].slot.generation)
         consumer.consumer.end_step(["a"])
         consumer.wait(request("r", feature("b", 700)))
         with pytest.raises(RegionError, match=r"generation 2 .* not 1"):
@@ -158,7 +160,7 @@ def test_a_guarded_worker_leaves_the_item_out_and_goes_on() -> None:
         assert list(cache) == ["b"]
         report = consumer.loaders[0].report()
         assert report is not None
-        consumer.consumer.reported(report)
+        consumer.consumer.on_report(report)
         consumer.consumer.end_step(["a", "b"])
         assert consumer.consumer.ensure(asked, 0)
         assert not consumer.consumer.has("a")
@@ -168,7 +170,7 @@ def test_a_guarded_worker_leaves_the_item_out_and_goes_on() -> None:
 def test_a_scheduler_that_is_killed_leaves_nothing() -> None:
     """A worker that has the region mapped can still read it; nobody else finds it, and no file is left."""
     slot = SlotName(7, BEGIN, BEGIN + 64, 4096)
-    with process("ec_region") as started:
+    with process("region_process") as started:
         name = pickle.loads(bytes.fromhex(line(started)))
         view = RegionView(name)
         view.check(slot)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from penstock.instrumentation.vllm.zmq_ec import settings
+from penstock.instrumentation.vllm.zmq_ec.wire import CurveFiles
 
 ROOT = Path(__file__).parents[4]
 
@@ -26,6 +27,7 @@ def test_defaults() -> None:
     assert (found.host, found.port, found.model) == ("10.0.0.1", 14581, "org/model")
     assert found.host_cache_bytes == found.consumer.region_bytes == 1_000_000_000
     assert found.consumer == settings.ConsumerSettings()
+    assert not found.curve.enabled
 
 
 def test_what_is_given() -> None:
@@ -60,6 +62,8 @@ def test_what_is_given() -> None:
         ({"probe_timeout": float("nan")}, "probe_timeout"),
         ({"load_failure": "auto"}, "recompute or fail"),
         ({"model": ""}, "model"),
+        ({"curve_key_file": "keys/a.key_secret"}, "absolute path"),
+        ({"curve_allowed_clients": ["/keys"]}, "curve_allowed_clients"),
     ],
 )
 def test_what_is_refused(extra: dict[str, Any], why: str) -> None:
@@ -95,4 +99,5 @@ def test_the_documentation_names_every_key_with_its_default() -> None:
         default = {(): "[]", False: "false"}.get(field.default, field.default)
         if field.name != "region_bytes":
             assert rows.pop(field.name) == f"`{default}`"
-    assert sorted(rows) == ["host_cache_bytes", "model", "region_bytes"]
+    curve = [f"curve_{field.name}" for field in fields(CurveFiles)]
+    assert sorted(rows) == sorted(["host_cache_bytes", "model", "region_bytes", *curve])

@@ -33,7 +33,7 @@ def test_neighbours_go_until_there_is_room_in_one_piece() -> None:
     """A slot is contiguous."""
     slots = Slots(0, 4 * ALIGNMENT)
     kept, *others = (sealed(slots, name) for name in "abcd")
-    slots.hold(kept)
+    slots.retain(kept)
     found, evicted = slots.allocate("e", 3 * ALIGNMENT - HEADER, 0.0)
     assert found is not None
     assert evicted == others
@@ -54,15 +54,15 @@ def test_slots_in_use_stay() -> None:
     filling, _ = slots.allocate("filling", PAGE, 0.0)
     held, pinned = sealed(slots, "held"), sealed(slots, "pinned")
     fresh = sealed(slots, "fresh", fresh_until=5.0)
-    slots.hold(held)
+    slots.retain(held)
     slots.pin(pinned, 2, until=10.0)
     assert slots.allocate("x", PAGE, 4.9) == (None, [])
     assert slots.allocate("x", PAGE, 5.0)[1] == [fresh]
     slots.end_step(6.0)
     assert slots.allocate("y", PAGE, 6.0)[1] == [held]
-    slots.reported(pinned.generation)
+    slots.on_report(pinned.generation)
     assert slots.allocate("z", PAGE, 6.0) == (None, [])
-    slots.reported(pinned.generation)
+    slots.on_report(pinned.generation)
     assert slots.allocate("z", PAGE, 6.0)[1] == [pinned]
     assert filling is not None
     assert slots.get(filling.generation) is filling
@@ -77,10 +77,10 @@ def test_a_pin_ends_without_a_report_when_a_later_one_has_come() -> None:
     slots.pin(later, 2, until=1010.0)
     slots.end_step(1000.0)
     assert slots.allocate("c", PAGE, 1000.0) == (None, [])
-    slots.reported(later.generation)
+    slots.on_report(later.generation)
     slots.end_step(1000.0)
     assert slots.allocate("c", PAGE, 1000.0)[1] == [lost]
-    slots.reported(lost.generation)  # late, and for another generation by now
+    slots.on_report(lost.generation)  # late, and for another generation by now
     assert len(slots) == 2
 
 
@@ -91,7 +91,7 @@ def test_a_doomed_slot_goes_with_its_last_report() -> None:
     slots.pin(slot, 1, until=10.0)
     slots.doom(slot)
     assert len(slots) == 1
-    slots.reported(slot.generation)
+    slots.on_report(slot.generation)
     assert len(slots) == 0
     assert slots.allocate("b", PAGE, 0.0)[0] is not None
 
@@ -119,7 +119,8 @@ class Use(RuleBasedStateMachine):
         """Ask for room."""
         slot, evicted = self.slots.allocate("x", nbytes, self.now)
         assert all(
-            each in self.live and each.sealed and not each.reports_due and not each.held for each in evicted
+            each in self.live and each.sealed and not each.reports_due and not each.retained
+            for each in evicted
         )
         self.live.difference_update(evicted)
         if slot is not None:
@@ -138,15 +139,15 @@ class Use(RuleBasedStateMachine):
     def load(self, slot: Slot | None, ranks: int) -> None:
         """Promise and pin it."""
         if slot in self.live and slot is not None and slot.sealed:
-            if not slot.held:
-                self.slots.hold(slot)
+            if not slot.retained:
+                self.slots.retain(slot)
             self.slots.pin(slot, ranks, self.now + 5)
 
     @rule(slot=made)
     def report(self, slot: Slot | None) -> None:
         """One rank is done."""
         if slot is not None:
-            self.slots.reported(slot.generation)
+            self.slots.on_report(slot.generation)
             self._forget_gone()
 
     @rule(passed=st.floats(0, 3))

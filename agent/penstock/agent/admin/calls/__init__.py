@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.agent.admin.calls import (
-    backup_call,
+    backup,
     drills,
     engines,
     events,
@@ -15,11 +15,10 @@ from penstock.agent.admin.calls import (
     rollouts,
     status,
 )
-from penstock.agent.admin.calls.backup import back_up
+from penstock.agent.admin.calls.backup import write_backup
 
 __all__ = [
-    "back_up",
-    "backup_call",
+    "backup",
     "drills",
     "engines",
     "events",
@@ -30,4 +29,5 @@ __all__ = [
     "requests",
     "rollouts",
     "status",
+    "write_backup",
 ]

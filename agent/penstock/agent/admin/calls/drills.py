@@ -1,14 +1,25 @@
-"""The calls about rehearsals of faults."""
+"""The calls about fault drills."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import known, messages, selecting, selection_of
+from penstock.agent.admin.support import (
+    author_and_reason,
+    checked_peer,
+    checked_ttl,
+    known_engines,
+    messages,
+    new_order_id,
+    selected_targets,
+    selection_of,
+    subscribed_engines,
+    timedelta_of,
+)
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import DRILL_MODES, SLOW, format_duration
-from penstock.agent.policy.distribution import progress
+from penstock.agent.policy.distribution import rollout_progress
 from penstock.agent.policy.orders import MAX_DELAY, MAX_DRILL, FaultDrill
 from penstock.proto.names import label, number
 from penstock.proto.v1 import admin_pb2 as admin
@@ -18,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.agent.admin.support import AgentContext
     from penstock.agent.policy.distribution import Subscriber
 
-# By channel, the words by their numbers.
+# By channel: mode labels by their numbers.
 _MODES = {
     number(common.Channel, channel): {
         common.FAILURE_MODE_UNSPECIFIED if word == SLOW else number(common.FailureMode, word): word
@@ -26,69 +37,69 @@ _MODES = {
     }
     for channel, words in DRILL_MODES.items()
 }
-_NOT_ALLOWED = "it was not started with PENSTOCK_ALLOW_FAULTS=1"
+_NOT_ALLOWED = "not started with PENSTOCK_ALLOW_FAULTS=1"
 
 
 async def start_drill(agent: AgentContext, request: admin.StartDrillRequest) -> admin.Drill:
-    """Begin a rehearsal in all selected engines, or in none."""
+    """Start a drill in all selected engines, or in none."""
     drill = _drill(agent, request)
-    subscribers = list(selecting.subscribed(agent, selecting.selected_targets(agent, drill.selection)))
+    subscribers = list(subscribed_engines(agent, selected_targets(agent, drill.selection)))
     if not subscribers:
         raise ImpossibleError("none of the selected engines is connected; 'agentctl get engines' shows them")
     for subscriber in subscribers:
         if not subscriber.faults_allowed:
             raise ImpossibleError(
                 f"engine {subscriber.target.key} does not allow faults: {_NOT_ALLOWED} in its environment; "
-                "restart it so, or leave it out with --selector"
+                "restart it with that, or exclude it with --selector"
             )
     await agent.orders.start_drill(drill)
     return _message(agent, drill)
 
 
 async def stop_drill(agent: AgentContext, request: admin.StopDrillRequest) -> admin.Drill:
-    """End a rehearsal before its time."""
+    """Stop a drill before its time to live ends."""
     return _message(agent, await agent.orders.stop_drill(request.id, author=request.author))
 
 
 async def list_drills(agent: AgentContext, _: admin.ListDrillsRequest) -> admin.ListDrillsResponse:
-    """Return the rehearsals that have not ended, and where each engine stands with them."""
+    """Return the running drills with their state in each engine."""
     return admin.ListDrillsResponse(drills=[_message(agent, drill) for drill in agent.orders.drills()])
 
 
 def _drill(agent: AgentContext, request: admin.StartDrillRequest) -> FaultDrill:
-    """Check a request against the bounds that the engines check it against, too."""
+    """Validate a request; the engines check the same bounds."""
     channel = request.channel or common.CHANNEL_KV
     modes = _MODES.get(channel)
     if modes is None:
         raise ContractError(
-            f"channel {label(common.Channel, channel)} cannot be rehearsed; use channel kv or ec, or leave it out"
+            f"channel {label(common.Channel, channel)} cannot be injected; use channel kv or ec, or omit it"
         )
     if request.mode not in modes:
         raise ContractError(
             f"mode {label(common.FailureMode, request.mode)} of channel {label(common.Channel, channel)} cannot be "
-            f"rehearsed; use one of {', '.join(modes.values())}"
+            f"injected; use one of {', '.join(modes.values())}"
         )
     if not 0 < request.rate <= 1:
         raise ContractError(
-            f"rate {request.rate:g} is no share of the attempts; use a number above 0 and up to 1 such as 0.2"
+            f"rate {request.rate:g} is not a share of attempts; use a number above 0 and up to 1, such as 0.2"
         )
-    delay, slow = selecting.timedelta_of(request.delay), not request.mode
+    delay, slow = timedelta_of(request.delay), not request.mode
     if slow != bool(delay) or not timedelta() <= delay <= MAX_DELAY:
         raise ContractError(
-            f"delay {format_duration(delay)} does not go with mode {modes[request.mode]}; "
-            "use a time up to 60s with mode slow, and none with another"
+            f"delay {format_duration(delay)} is not valid for mode {modes[request.mode]}; "
+            "use up to 60s with mode slow, and none with other modes"
         )
     began = agent.orders.now_unix_nano
     return FaultDrill(
-        id=selecting.new_id(),
+        id=new_order_id(),
         selection=selection_of(request.selector),
-        **selecting.who_and_why(request.author, request.reason),
+        **author_and_reason(request.author, request.reason),
         began_unix_nano=began,
-        ends_unix_nano=began + selecting.checked_ttl(request.ttl, MAX_DRILL, "a fault drill"),
+        ends_unix_nano=began + checked_ttl(request.ttl, MAX_DRILL, "a fault drill"),
         channel=channel,
         mode=request.mode,
         rate=request.rate,
-        peer=selecting.checked_peer(request.peer) if request.peer else "",
+        peer=checked_peer(request.peer) if request.peer else "",
         delay_nano=request.delay.ToNanoseconds(),
     )
 
@@ -105,13 +116,13 @@ def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
             author=drill.author,
             reason=drill.reason,
         ),
-        started=messages.timestamp(drill.began_unix_nano),
-        expires=messages.timestamp(drill.ends_unix_nano),
+        started=messages.timestamp_message(drill.began_unix_nano),
+        expires=messages.timestamp_message(drill.ends_unix_nano),
     )
     message.spec.ttl.FromNanoseconds(drill.ends_unix_nano - drill.began_unix_nano)
     if drill.delay_nano:
         message.spec.delay.FromNanoseconds(drill.delay_nano)
-    for engine in progress(agent.feed, known(agent), drill.selection, agent.clock()):
+    for engine in rollout_progress(agent.feed, known_engines(agent), drill.selection, agent.clock()):
         entry = messages.engine_rollout(engine)
         subscriber = agent.feed.subscriber(engine.key)
         if entry.state != "contested" and subscriber is not None and subscriber.connected:
@@ -121,7 +132,7 @@ def _message(agent: AgentContext, drill: FaultDrill) -> admin.Drill:
 
 
 def _standing(subscriber: Subscriber, drill: FaultDrill) -> tuple[str, str, str]:
-    """Return state, error and field of a drill in an engine that is connected: its policy has no part in it."""
+    """Return state, error and field of a drill in a connected engine, whatever the state of its policy."""
     error = subscriber.order_error(drill.id) if subscriber.faults_allowed else _NOT_ALLOWED
     if error is None:
         return "waiting", "", ""

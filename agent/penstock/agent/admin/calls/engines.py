@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import with_reader
+from penstock.agent.admin.calls.events import read_in_turn
 from penstock.agent.admin.calls.quarantines import ordered_states
 from penstock.agent.admin.support import (
-    COUNTED,
-    METRICS,
-    Merges,
+    ENGINE_METRICS,
+    PEER_METRICS,
+    MergedPolicies,
     engine_counters,
     last_failures,
     messages,
     peer_summaries,
+    policy_states,
     selected_views,
     selection_of,
-    standing,
-    targets,
+    targets_by_key,
 )
 from penstock.agent.errors import ContractError
 from penstock.agent.model import engines_by_server
@@ -41,16 +41,16 @@ _PEER_STATES = ("", "active", "retired", "all")
 
 
 async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -> admin.ListEnginesResponse:
-    """Return the selected engines with what their sources hold now."""
+    """Return the selected engines with the current state of their sources."""
     wanted = _ENGINE_STATES.get(request.state)
     if wanted is None:
-        raise ContractError(f"state is {request.state!r}; give connected, disconnected, or nothing for both")
+        raise ContractError(f"state is {request.state!r}; give connected, disconnected, or omit it for both")
     views = [
         view for view in selected_views(agent, selection_of(request.selector)) if view.connected in wanted
     ]
-    all_targets, holding = targets(agent), standing(agent).in_force
-    merges = Merges((policy.manifest for policy in agent.store.policies()), agent.now)
-    rows = {row.key: row for row in agent.fold.engines(METRICS)}
+    all_targets, holding = targets_by_key(agent), policy_states(agent).in_force
+    merges = MergedPolicies((policy.manifest for policy in agent.store.policies()), agent.now)
+    rows = {row.key: row for row in agent.fold.engines(ENGINE_METRICS)}
     servers = engines_by_server(view.key for view in agent.registry.engines() if view.connected)
     response = admin.ListEnginesResponse()
     for view in views:
@@ -58,8 +58,8 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
         merged = merges.merged(merges.selected(target))
         engine = _engine(agent, view, target, merged, in_sync=view.key in holding)
         if view.facts is not None:
-            told = view.facts.data_parallel_size
-            engine.facts.data_parallel_size = max(told, servers.get(view.key.server, 0))
+            reported = view.facts.data_parallel_size
+            engine.facts.data_parallel_size = max(reported, servers.get(view.key.server, 0))
         if view.key in rows:
             engine.counters.CopyFrom(engine_counters(rows[view.key]))
         response.engines.append(engine)
@@ -69,16 +69,16 @@ async def list_engines(agent: AgentContext, request: admin.ListEnginesRequest) -
 async def list_peers(agent: AgentContext, request: admin.ListPeersRequest) -> admin.ListPeersResponse:
     """Return the peers of the selected engines."""
     if request.state not in _PEER_STATES:
-        raise ContractError(f"state is {request.state!r}; give active, retired or all, or nothing for active")
+        raise ContractError(f"state is {request.state!r}; give active, retired or all; the default is active")
     selection = selection_of(request.selector)
-    all_targets = targets(agent)
+    all_targets = targets_by_key(agent)
     views = selected_views(agent, selection)
     rows = [
         row
-        for row in agent.fold.engines(COUNTED)
+        for row in agent.fold.engines(PEER_METRICS)
         if selection.everything or (row.key in all_targets and selection.matches(all_targets[row.key]))
     ]
-    failures = await with_reader(agent, last_failures)
+    failures = await read_in_turn(agent, last_failures)
     ordered = ordered_states(agent, selection)
     since = int((agent.clock() - agent.retirement.after) * 1e9)
     peers = peer_summaries(rows, views, failures, ordered, since)
@@ -97,7 +97,7 @@ def _engine(
     engine = admin.Engine(
         key=messages.key_message(view.key),
         connected=view.connected,
-        last_seen=messages.timestamp(view.last_seen_unix_nano),
+        last_seen=messages.timestamp_message(view.last_seen_unix_nano),
         role=messages.role_of(view.role),
         role_guessed=view.role_guessed,
         labels=dict(target.labels),
@@ -113,7 +113,7 @@ def _engine(
         said_goodbye=view.said_goodbye,
     )
     if not view.connected:
-        retires = agent.clock() + agent.retirement.left(view.key)
+        retires = agent.clock() + agent.retirement.seconds_left(view.key)
         engine.retires.FromNanoseconds(int(retires * 1e9))
     if view.policy is not None and subscriber is not None and subscriber.connected:
         _set_present(engine, "" if engine.paused else subscriber.hash_in_force)
@@ -130,7 +130,7 @@ def _engine(
 
 
 def _set_present(engine: admin.Engine, hash_in_force: str) -> None:
-    """Put what is in force by the engine's answer; its snapshot may be older, and so may what that says is done."""
+    """Set the policy in force by the engine's answer, which may be newer than its snapshot."""
     status, facts = engine.policy, engine.facts
     if hash_in_force != status.hash and hash_in_force in ("", engine.wanted_hash):
         of_policy = hash_in_force != ""
@@ -141,13 +141,13 @@ def _set_present(engine: admin.Engine, hash_in_force: str) -> None:
 
 
 def _action(merged: Merged, section: str) -> str:
-    """Return what a policy says about a failed load; empty if it leaves that alone."""
+    """Return the action for failed loads; empty if the policy sets none."""
     given = merged.body.get(f"{section}.action")
     return "" if given is None else str(given.value)
 
 
 def _refusal(subscriber: Subscriber | None) -> str:
-    """Return why an engine refuses what it is to have; empty if it does not."""
+    """Return why an engine refuses its policy; empty if it does not."""
     if subscriber is None or not (subscriber.connected and subscriber.settled):
         return ""
     answer = subscriber.answer
@@ -159,7 +159,7 @@ def _refusal(subscriber: Subscriber | None) -> str:
 def _paused(subscriber: Subscriber | None, view: EngineView) -> bool:
     if subscriber is None or subscriber.answer is None or not (subscriber.connected and subscriber.settled):
         return view.paused
-    # What a refused push leaves an engine with that it does not pause, only the engine knows.
+    # After a refused push, only the engine knows whether it is paused.
     return subscriber.answer.paused or (bool(subscriber.answer.error) and view.paused)
 
 
@@ -167,8 +167,8 @@ def _add_leases(engine: admin.Engine, leases: list[Leases]) -> None:
     if not leases:
         return
     starts = [item.oldest_start_time_unix_nano for item in leases if item.oldest_start_time_unix_nano]
-    engine.leases.count = messages.counted(sum(item.count for item in leases), messages.MOST_32)
-    engine.leases.blocks = messages.counted(sum(item.blocks for item in leases))
+    engine.leases.count = messages.clamp_unsigned(sum(item.count for item in leases), messages.MAX_UINT32)
+    engine.leases.blocks = messages.clamp_unsigned(sum(item.blocks for item in leases))
     engine.leases.oldest_start_time_unix_nano = min(starts, default=0)
 
 
@@ -179,17 +179,17 @@ def _source(live: LiveSource) -> admin.Source:
         epoch=live.source.epoch,
         watermark=live.watermark,
         connected=live.connected,
-        last_seen=messages.timestamp(live.last_seen_unix_nano),
+        last_seen=messages.timestamp_message(live.last_seen_unix_nano),
         hooks=snapshot.hooks if snapshot is not None else (),
         emitter=snapshot.emitter if snapshot is not None and snapshot.HasField("emitter") else None,
-        clock_offset_nano=messages.difference(live.clock_offset_nano),
-        stored_entries=messages.counted(live.account.stored) if live.account is not None else 0,
-        lost_entries=messages.counted(live.account.lost) if live.account is not None else 0,
-        unaccounted_entries=messages.difference(live.unaccounted),
+        clock_offset_nano=messages.clamp_signed(live.clock_offset_nano),
+        stored_entries=messages.clamp_unsigned(live.account.stored) if live.account is not None else 0,
+        lost_entries=messages.clamp_unsigned(live.account.lost) if live.account is not None else 0,
+        unaccounted_entries=messages.clamp_signed(live.unaccounted),
     )
     message.drops.extend(_drops(live.drops.items()))
     message.guard_errors.extend(
-        GuardError(hook=hook, error_class=error_class, count=messages.counted(count))
+        GuardError(hook=hook, error_class=error_class, count=messages.clamp_unsigned(count))
         for (hook, error_class), count in sorted(live.guard_errors.items())
     )
     return message
@@ -197,7 +197,7 @@ def _source(live: LiveSource) -> admin.Source:
 
 def _drops(counts: Iterable[tuple[tuple[str, str], int]]) -> list[Drop]:
     return [
-        Drop(reason=reason, kind=kind, count=messages.counted(count))
+        Drop(reason=reason, kind=kind, count=messages.clamp_unsigned(count))
         for (reason, kind), count in sorted(counts)
     ]
 

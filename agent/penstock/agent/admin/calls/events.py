@@ -1,4 +1,4 @@
-"""The calls about events, and the trees and sentences made of them."""
+"""The calls about events, traces and explanations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.agent.admin.support import Scan, messages, selection_of, source_target
+from penstock.agent.admin.support import EventScan, messages, selection_of, source_target
 from penstock.agent.aio import ChangeSignal, to_completion
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import describe, event_request_ids
@@ -28,36 +28,36 @@ T = TypeVar("T")
 KINDS = tuple(field.name for field in Event.DESCRIPTOR.oneofs_by_name["body"].fields)
 MAX_EVENTS = 10_000
 _DEFAULT_EVENTS = 100
-# Of an answer: half of what gRPC lets it have.
+# Bytes of a response: half of gRPC's limit.
 _ANSWER_BYTES = 8 << 20
-# Batches that a watcher reads at a time, and their bytes; how often it looks for the end, in seconds.
+# Batches and bytes that a watcher reads at a time.
 _READ_AT_ONCE, _BYTES_AT_ONCE = 64, 4 << 20
 _MAX_NANO = (1 << 63) - 1
-_LOOK_AGAIN = 5.0
+_POLL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which events a request asks for."""
+    """The events that a request selects."""
 
     request: admin.ListEventsRequest
     selection: Selection
 
     @classmethod
     def of(cls, request: admin.ListEventsRequest) -> Filter:
-        """Check a request.
+        """Validate a request.
 
         Raises:
-            ContractError: an unknown kind, or a selector that cannot be read.
+            ContractError: an unknown kind, or an invalid selector.
 
         """
         unknown = sorted(set(request.kinds) - set(KINDS))
         if unknown:
-            raise ContractError(f"{unknown[0]!r} is no kind of event; use one of {', '.join(KINDS)}")
+            raise ContractError(f"{unknown[0]!r} is not a kind of event; use one of {', '.join(KINDS)}")
         return cls(request, selection_of(request.selector))
 
-    def takes(self, event: Event, source: Source) -> bool:
-        """Tell whether the event is asked for, its request and its time aside."""
+    def matches(self, event: Event, source: Source) -> bool:
+        """Return whether the event matches, except for request id and time."""
         kind = event.WhichOneof("body")
         if kind is None or (self.request.kinds and kind not in self.request.kinds):
             return False
@@ -71,7 +71,7 @@ class Filter:
         )
 
 
-# What is about one channel without saying so.
+# Channel of kinds that have no such field.
 _CHANNELS = {
     "eplb_rebalance": CHANNEL_EPLB,
     "handshake": CHANNEL_KV,
@@ -84,12 +84,12 @@ def _channel(kind: str, body: Any) -> int:
 
 
 def peers_of(body: Any) -> set[str]:
-    """Return the peers that an event is about: also the one that held another up."""
+    """Return the peers of an event, including the one that delayed another."""
     return {getattr(body, name).address for name in ("peer", "caused_by_peer") if hasattr(body, name)}
 
 
 class NewEntrySignal:
-    """Wakes those who follow the log."""
+    """Wakes the watchers of the log."""
 
     def __init__(self, journal: Journal) -> None:
         self.notice = ChangeSignal()
@@ -97,22 +97,22 @@ class NewEntrySignal:
         journal.on_commit(lambda _id, _source, _contents: self.notice.notify())
 
     def close(self) -> None:
-        """End all that follow."""
+        """End all watches."""
         self.closed = True
         self.notice.notify()
 
 
 async def list_events(agent: AgentContext, request: admin.ListEventsRequest) -> admin.ListEventsResponse:
-    """Return the newest events that the request asks for, oldest first."""
+    """Return the newest matching events, oldest first."""
     wanted = Filter.of(request)
     limit = min(request.limit or _DEFAULT_EVENTS, MAX_EVENTS)
-    return await with_reader(agent, lambda reader: _list(reader, wanted, limit, agent.clock()))
+    return await read_in_turn(agent, lambda reader: _list(reader, wanted, limit, agent.clock()))
 
 
 async def watch_events(
     agent: AgentContext, tail: NewEntrySignal, request: admin.ListEventsRequest
 ) -> AsyncIterator[admin.LoggedEvent]:
-    """Yield events as they are committed; first those after a position or since a moment, if the request has one."""
+    """Yield events as they are committed; first those after the request's position or time, if it has one."""
     wanted = Filter.of(request)
     with describe(agent.journal.path), agent.journal.reader(agent.stopping.is_set) as reader:
         position = await _in_thread(reader.last)
@@ -131,38 +131,38 @@ async def watch_events(
             if batches:
                 position = batches[-1].id
             else:
-                await tail.notice.wait(seen, _LOOK_AGAIN)
+                await tail.notice.wait(seen, _POLL_SECONDS)
 
 
 async def get_trace_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Trace:
     """Return the spans of one request."""
-    return await with_reader(agent, lambda reader: get_trace(reader, request.request_id))
+    return await read_in_turn(agent, lambda reader: get_trace(reader, request.request_id))
 
 
 async def explain_of(agent: AgentContext, request: admin.GetTraceRequest) -> admin.Explanation:
     """Return one sentence for each cause of one request."""
-    return await with_reader(agent, lambda reader: explain_request(reader, request.request_id))
+    return await read_in_turn(agent, lambda reader: explain_request(reader, request.request_id))
 
 
-async def with_reader(agent: AgentContext, read: Callable[[Reader], T]) -> T:
-    """Run *read* as :func:`at_once`, when it is its turn.
+async def read_in_turn(agent: AgentContext, read: Callable[[Reader], T]) -> T:
+    """Run *read* as :func:`read_in_thread`, at most two at a time.
 
     Raises:
         StateError: the journal cannot be read.
-        ImpossibleError: the agent stops.
+        ImpossibleError: the agent is stopping.
 
     """
     async with agent.turns:
-        # Its turn is over when its thread is done, whether or not anybody still waits for it.
-        return await to_completion(at_once(agent, read))
+        # The turn ends with the thread, even if the caller is cancelled.
+        return await to_completion(read_in_thread(agent, read))
 
 
-async def at_once(agent: AgentContext, read: Callable[[Reader], T]) -> T:
-    """Run *read* on a thread, with a reader of its own.
+async def read_in_thread(agent: AgentContext, read: Callable[[Reader], T]) -> T:
+    """Run *read* on a thread with its own reader.
 
     Raises:
         StateError: the journal cannot be read.
-        ImpossibleError: the agent stops.
+        ImpossibleError: the agent is stopping.
 
     """
 
@@ -177,14 +177,14 @@ async def at_once(agent: AgentContext, read: Callable[[Reader], T]) -> T:
 
 
 async def _in_thread(read: Callable[..., T], *arguments: Any) -> T:
-    """Run *read* on a thread; who is cancelled meanwhile waits for its end, as its reader is about to be closed."""
+    """Run *read* on a thread; a cancelled caller waits for its end, as the reader is closed next."""
     return await to_completion(asyncio.to_thread(read, *arguments))
 
 
 def since_unix_nano(request: admin.ListEventsRequest | admin.ListRequestsRequest, now: float) -> int:
-    """Return the moment that a request's ``since`` means, in SQLite's range; 0 for none."""
+    """Return the start time of a request's ``since``, nanoseconds in SQLite's range; 0 for none."""
     since = int(now * 1e9) - request.since.ToNanoseconds() if request.HasField("since") else 0
-    # Longer ago than there is time is all of it.
+    # Before the epoch means everything.
     return min(max(since, 0), _MAX_NANO)
 
 
@@ -192,7 +192,7 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
     request = wanted.request
     since = since_unix_nano(request, now)
     kinds = tuple(request.kinds)
-    scan = Scan.newest(reader, kinds=kinds, since_unix_nano=since, request_id=request.request_id)
+    scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=since, request_id=request.request_id)
     found: list[admin.LoggedEvent] = []
     left, truncated = _ANSWER_BYTES, False
     for event in _wanted(scan, wanted):
@@ -204,7 +204,7 @@ def _list(reader: Reader, wanted: Filter, limit: int, now: float) -> admin.ListE
     return admin.ListEventsResponse(
         events=reversed(found),
         truncated=truncated or scan.cut,
-        unreadable_batches=messages.counted(scan.unreadable, messages.MOST_32),
+        unreadable_batches=messages.clamp_unsigned(scan.unreadable, messages.MAX_UINT32),
     )
 
 
@@ -213,15 +213,15 @@ def _events_of(reader: Reader, batches: list[LoggedBatch], wanted: Filter) -> li
     request_id = wanted.request.request_id
     return [
         event
-        # What is read at once is bounded already, and nothing of it may be missed.
-        for event in _wanted(Scan(reader, rows, events=len(rows)), wanted)
+        # The batches are bounded already, and none may be missed.
+        for event in _wanted(EventScan(reader, rows, events=len(rows)), wanted)
         if not request_id or request_id in event_request_ids(event.event)
     ]
 
 
-def _wanted(scan: Scan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
+def _wanted(scan: EventScan, wanted: Filter) -> Iterator[admin.LoggedEvent]:
     for found in scan:
-        if wanted.takes(found.event, found.source):
+        if wanted.matches(found.event, found.source):
             yield admin.LoggedEvent(
                 batch=found.logged.id,
                 index=found.position,

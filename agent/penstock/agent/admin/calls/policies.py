@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support import (
-    confirm,
+    check_confirmed,
     engine_changes,
+    engine_key_of,
     find_target,
-    key_of,
     messages,
-    standing,
-    targets,
-    warnings,
+    policy_states,
+    policy_warnings,
+    targets_by_key,
 )
 from penstock.agent.errors import NotFoundError
 from penstock.agent.parsing import select
@@ -22,7 +22,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from penstock.agent.admin.support import AgentContext, EngineCounts
+    from penstock.agent.admin.support import AgentContext, PolicyStates
     from penstock.agent.model import EngineKey
     from penstock.agent.parsing import Target
     from penstock.agent.policy.manifest import Manifest
@@ -33,9 +33,9 @@ _DEFAULT_AUDIT = 100
 
 
 async def apply_policy(agent: AgentContext, request: admin.ApplyPolicyRequest) -> admin.ApplyPolicyResponse:
-    """Create or replace a policy, or tell what that would do."""
+    """Create or replace a policy; a dry run only returns the effect."""
     manifest = parse_manifest(request.manifest_json)
-    confirm(manifest, request.all)
+    check_confirmed(manifest, request.all)
     applied = await agent.store.apply(
         manifest,
         author=request.author,
@@ -46,7 +46,7 @@ async def apply_policy(agent: AgentContext, request: admin.ApplyPolicyRequest) -
 
 
 async def delete_policy(agent: AgentContext, request: admin.DeletePolicyRequest) -> admin.ApplyPolicyResponse:
-    """Remove a policy, or tell what that would do."""
+    """Delete a policy; a dry run only returns the effect."""
     applied = await agent.store.delete(
         request.name,
         author=request.author,
@@ -60,7 +60,7 @@ async def delete_policy(agent: AgentContext, request: admin.DeletePolicyRequest)
 async def rollback_policy(
     agent: AgentContext, request: admin.RollbackPolicyRequest
 ) -> admin.ApplyPolicyResponse:
-    """Make an earlier content a new generation, or tell what that would do."""
+    """Roll a policy back to an earlier revision; a dry run only returns the effect."""
     applied = await agent.store.rollback(
         request.name,
         to_generation=request.to_generation,
@@ -75,9 +75,9 @@ async def rollback_policy(
 async def list_policies(
     agent: AgentContext, request: admin.ListPoliciesRequest
 ) -> admin.ListPoliciesResponse:
-    """Return all policies, or the one of a name."""
-    known = targets(agent).values()
-    stands = standing(agent)
+    """Return all policies, or the named one."""
+    known = targets_by_key(agent).values()
+    stands = policy_states(agent)
     giving = _giving(agent, known, stands.in_force | stands.paused)
     found = [
         _policy(policy, known, giving, stands)
@@ -85,7 +85,7 @@ async def list_policies(
         if request.name in {"", policy.manifest.name}
     ]
     if request.name and not found:
-        raise NotFoundError(f"there is no policy {request.name!r}; 'agentctl get policy' lists them")
+        raise NotFoundError(f"policy {request.name!r} does not exist; 'agentctl get policy' lists policies")
     return admin.ListPoliciesResponse(policies=found)
 
 
@@ -93,7 +93,7 @@ async def get_effective_policy(
     agent: AgentContext, request: admin.GetEffectivePolicyRequest
 ) -> admin.EffectivePolicy:
     """Return the merge of all policies that select one engine."""
-    target = find_target(agent, key_of(request.key))
+    target = find_target(agent, engine_key_of(request.key))
     return messages.effective_message(target, agent.schedule(target))
 
 
@@ -105,21 +105,21 @@ async def list_audit(agent: AgentContext, request: admin.ListAuditRequest) -> ad
 
 
 def _response(agent: AgentContext, applied: Applied, manifest: Manifest | None) -> admin.ApplyPolicyResponse:
-    known = targets(agent)
+    known = targets_by_key(agent)
     return admin.ApplyPolicyResponse(
         name=applied.name,
         store_generation=applied.store_generation,
         generation=applied.generation,
         result=applied.result,
         engines=engine_changes(agent, known, applied.before, applied.after),
-        warnings=() if manifest is None else warnings(agent, known, [manifest], applied.after),
+        warnings=() if manifest is None else policy_warnings(agent, known, [manifest], applied.after),
     )
 
 
 def _giving(
     agent: AgentContext, known: Iterable[Target], holding: Collection[EngineKey]
 ) -> dict[EngineKey, frozenset[str]]:
-    """Return by engine that is among those *holding* what they are to have: the policies that give a field of it."""
+    """Return the policies that set a field in each engine of *holding*, by engine."""
     found = {}
     for target in known:
         if target.key in holding:
@@ -133,11 +133,11 @@ def _policy(
     stored: StoredPolicy,
     known: Iterable[Target],
     giving: Mapping[EngineKey, Collection[str]],
-    stands: EngineCounts,
+    stands: PolicyStates,
 ) -> admin.Policy:
     name = stored.manifest.name
     selected = select(known, stored.manifest.spec.selector.selection)
-    # One that has expired, or that others outrank in each of its fields, is in force nowhere.
+    # An expired policy, or one outranked in every field, is in force nowhere.
     given = {target.key for target in selected if name in giving.get(target.key, ())}
     return admin.Policy(
         name=name,
@@ -145,7 +145,7 @@ def _policy(
         manifest_json=stored.manifest.canonical,
         owner=stored.owner,
         author=stored.author,
-        changed=messages.timestamp(stored.changed_unix_nano),
+        changed=messages.timestamp_message(stored.changed_unix_nano),
         engines_selected=len(selected),
         engines_in_force=len(given & stands.in_force),
         engines_paused=len(given & stands.paused),

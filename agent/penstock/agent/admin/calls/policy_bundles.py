@@ -1,13 +1,13 @@
-"""Policies as one document: export, and import of all or nothing."""
+"""Export of all policies as one document, and import of all or none."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support import confirm, engine_changes, targets, warnings
+from penstock.agent.admin.support import check_confirmed, engine_changes, policy_warnings, targets_by_key
 from penstock.agent.errors import ManifestError
-from penstock.agent.policy.manifest import Manifest, about, check_manifest, read_json
+from penstock.agent.policy.manifest import Manifest, check_manifest, prefix_errors, read_json
 from penstock.agent.policy.store import IMPERATIVE, MAX_POLICIES
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 async def export_policies(
     agent: AgentContext, _: admin.ExportPoliciesRequest
 ) -> admin.ExportPoliciesResponse:
-    """Return all policies that do not belong to files: a file has its own.
-
-    What has expired is left out: it is in force nowhere.
-    """
+    """Return all policies except those of files and expired ones."""
     items = [
         policy.manifest.document()
         for policy in agent.store.policies()
@@ -34,19 +31,19 @@ async def export_policies(
 async def import_policies(
     agent: AgentContext, request: admin.ImportPoliciesRequest
 ) -> admin.ApplyPolicyResponse:
-    """Create or replace all policies of a bundle, or none; or tell what that would do."""
+    """Create or replace all policies of a bundle, or none; a dry run only returns the effect."""
     bundle = _read(request.manifests_json)
     present = {policy.manifest.canonical for policy in agent.store.policies()}
     expired = [manifest for manifest in bundle if manifest.expired(agent.now)]
     manifests = [manifest for manifest in bundle if manifest not in expired]
     for manifest in manifests:
         if manifest.canonical not in present:
-            with about(manifest.name):
-                confirm(manifest, request.all)
+            with prefix_errors(manifest.name):
+                check_confirmed(manifest, request.all)
     applied = await agent.store.apply_all(
         manifests, author=request.author, reason=request.reason, dry_run=request.dry_run
     )
-    known = targets(agent)
+    known = targets_by_key(agent)
     response = admin.ApplyPolicyResponse(
         store_generation=applied.store_generation,
         result="changed" if any(item.result != "unchanged" for item in applied.results) else "unchanged",
@@ -56,8 +53,8 @@ async def import_policies(
             for item in applied.results
         ],
     )
-    response.warnings.extend(f"policy {manifest.name} has expired and is left out" for manifest in expired)
-    response.warnings.extend(warnings(agent, known, manifests, applied.after))
+    response.warnings.extend(f"policy {manifest.name} has expired and is skipped" for manifest in expired)
+    response.warnings.extend(policy_warnings(agent, known, manifests, applied.after))
     return response
 
 
@@ -65,14 +62,14 @@ def _read(text: str) -> list[Manifest]:
     bundle = read_json(text, "the bundle")
     items = bundle.get("items") if isinstance(bundle, dict) and bundle.get("kind") == "List" else None
     if not isinstance(items, list):
-        raise ManifestError("the bundle is no object of kind List with items; see 'agentctl export'")
+        raise ManifestError("the bundle is not an object of kind List with items; see 'agentctl export'")
     if len(items) > MAX_POLICIES:
-        raise ManifestError(f"the bundle has {len(items)} policies, of at most {MAX_POLICIES}; split it")
+        raise ManifestError(f"the bundle has {len(items)} policies, the limit is {MAX_POLICIES}; split it")
     return [_item(number, item) for number, item in enumerate(items)]
 
 
 def _item(number: int, item: Any) -> Manifest:
     metadata = item.get("metadata") if isinstance(item, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    with about(name if isinstance(name, str) else f"items[{number}]"):
+    with prefix_errors(name if isinstance(name, str) else f"items[{number}]"):
         return check_manifest(item)

@@ -1,11 +1,23 @@
-"""The calls about quarantine: an operator's orders, and how peers stand in each engine."""
+"""The calls about quarantine: operator orders, and the state of peers in each engine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import with_reader
-from penstock.agent.admin.support import messages, selected_views, selecting, selection_of, targets
+from penstock.agent.admin.calls.events import read_in_turn
+from penstock.agent.admin.support import (
+    author_and_reason,
+    check_engine_names,
+    checked_peer,
+    checked_ttl,
+    messages,
+    new_order_id,
+    selected_targets,
+    selected_views,
+    selection_of,
+    subscribed_engines,
+    targets_by_key,
+)
 from penstock.agent.errors import ContractError, ImpossibleError
 from penstock.agent.parsing import select
 from penstock.agent.policy.orders import MAX_QUARANTINE, QuarantineOrder
@@ -27,25 +39,25 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 _CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)
-# How far back in the log the reason of a quarantine is looked for.
+# Log entries searched for the reason of a quarantine.
 _CHANGES_READ = 2000
 
 
 async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineRequest) -> admin.Quarantine:
-    """Cut a peer off, or end its quarantine and keep it out of it, for a time."""
+    """Quarantine a peer, or end its quarantine and exempt it, until the ttl ends."""
     if request.state not in (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_CLOSED):
         raise ContractError("state must be OPEN (quarantine the peer) or CLOSED (lift its quarantine)")
     selection = selection_of(request.selector)
     adds = request.state == QUARANTINE_STATE_OPEN
     began = agent.orders.now_unix_nano
-    ttl = selecting.checked_ttl(request.ttl, MAX_QUARANTINE, "a quarantine order")
+    ttl = checked_ttl(request.ttl, MAX_QUARANTINE, "a quarantine order")
     order = QuarantineOrder(
-        id=selecting.new_id(),
+        id=new_order_id(),
         selection=selection,
-        **selecting.who_and_why(request.author, request.reason),
+        **author_and_reason(request.author, request.reason),
         began_unix_nano=began,
         ends_unix_nano=began + ttl,
-        peer=selecting.checked_peer(request.peer),
+        peer=checked_peer(request.peer),
         quarantined=adds,
     )
     _check_engines(agent, selection, adds=adds)
@@ -56,12 +68,12 @@ async def set_quarantine(agent: AgentContext, request: admin.SetQuarantineReques
 async def list_quarantines(
     agent: AgentContext, request: admin.ListQuarantinesRequest
 ) -> admin.ListQuarantinesResponse:
-    """Return the peers that are cut off, or kept out of quarantine, in each selected engine."""
+    """Return the peers that are quarantined or exempt in each selected engine."""
     selection = selection_of(request.selector)
-    selecting.check_names(agent, selection)
+    check_engine_names(agent, selection)
     reported = _reported(agent, selection)
     ordered = _orders(agent, selection)
-    reasons = await with_reader(agent, _reasons)
+    reasons = await read_in_turn(agent, _reasons)
     found = [
         _row(agent, peer, reported.get(peer), ordered.get(peer), reasons.get(peer, ""))
         for peer in sorted(reported.keys() | ordered.keys())
@@ -73,12 +85,12 @@ async def list_quarantines(
 
 def _check_engines(agent: AgentContext, selection: Selection, *, adds: bool) -> None:
     everything = selection.everything
-    found = list(targets(agent).values()) if everything else selecting.selected_targets(agent, selection)
-    for subscriber in selecting.subscribed(agent, found):
+    found = list(targets_by_key(agent).values()) if everything else selected_targets(agent, selection)
+    for subscriber in subscribed_engines(agent, found):
         if adds and not subscriber.takes_quarantines:
             raise ImpossibleError(
                 f"engine {subscriber.target.key} cannot quarantine peers: its connector or its version of Penstock "
-                "does not know how; leave it out with --selector"
+                "does not support it; exclude it with --selector"
             )
 
 
@@ -96,13 +108,13 @@ def _reported(agent: AgentContext, selection: Selection) -> dict[PeerKey, PeerSt
 def _orders(agent: AgentContext, selection: Selection) -> dict[PeerKey, QuarantineOrder]:
     return {
         (target.key, order.peer): order
-        for target in select(targets(agent).values(), selection)
+        for target in select(targets_by_key(agent).values(), selection)
         for order in agent.orders.quarantines_for(target)
     }
 
 
 def _reasons(reader: Reader) -> dict[PeerKey, str]:
-    """Return why each peer stands as it does, by the newest changes of the log."""
+    """Return the reason of each peer's state, from the newest changes of the log."""
     found: dict[PeerKey, str] = {}
     keys = {source.epoch: source.key for source in reader.sources()}
     for logged, index in reader.scan(kinds=["quarantine_changed"], limit=_CHANGES_READ):
@@ -128,7 +140,7 @@ def _row(
         row = _ordered(order, _state_of(agent, place, order))
     row.key.CopyFrom(messages.key_message(key))
     if status is not None:
-        # What the engine has acknowledged is newer than its snapshot.
+        # An acknowledged order is newer than the snapshot.
         row.state = row.state or status.quarantine
         row.peer.engine_id = status.peer.engine_id
         if order is None and status.quarantine_until_unix_nano:
@@ -137,13 +149,13 @@ def _row(
 
 
 def ordered_states(agent: AgentContext, selection: Selection) -> dict[PeerKey, int]:
-    """Return how peers stand in the selected engines by the orders that these have acknowledged."""
+    """Return the state of peers in the selected engines, by the orders that these acknowledged."""
     states = {place: _state_of(agent, place, order) for place, order in _orders(agent, selection).items()}
     return {place: state for place, state in states.items() if state}
 
 
 def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> int:
-    """Return what an order means in an engine; unspecified while the engine has not acknowledged it."""
+    """Return the state that an order sets in an engine; unspecified until the engine acknowledges it."""
     subscriber = agent.feed.subscriber(place[0])
     if subscriber is None or subscriber.paused or subscriber.order_error(order.id) != "":
         return QUARANTINE_STATE_UNSPECIFIED
@@ -151,8 +163,8 @@ def _state_of(agent: AgentContext, place: PeerKey, order: QuarantineOrder) -> in
 
 
 def _waiting(agent: AgentContext) -> Iterator[admin.Quarantine]:
-    """Yield the orders that wait for an engine to come."""
-    present = list(targets(agent).values())
+    """Yield the orders that no present engine matches."""
+    present = list(targets_by_key(agent).values())
     for order in agent.orders.quarantines():
         if order.left_nano(agent.orders.now_unix_nano) and not select(present, order.selection):
             yield _ordered(order, QUARANTINE_STATE_UNSPECIFIED)
@@ -163,6 +175,6 @@ def _ordered(order: QuarantineOrder, state: int) -> admin.Quarantine:
         peer=Peer(address=order.peer),
         state=state,  # type: ignore[arg-type]
         reason=order.reason or "operator",
-        until=messages.timestamp(order.ends_unix_nano),
+        until=messages.timestamp_message(order.ends_unix_nano),
         author=order.author,
     )

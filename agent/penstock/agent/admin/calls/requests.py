@@ -1,19 +1,19 @@
-"""``ListRequests``: which requests had trouble or wait, from the journal's index and the live snapshots."""
+"""``ListRequests``: outcomes and deferred requests, from the journal's index and the live snapshots."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.calls.events import peers_of, since_unix_nano, with_reader
+from penstock.agent.admin.calls.events import peers_of, read_in_turn, since_unix_nano
 from penstock.agent.admin.support import (
-    MOST_32,
-    Scan,
-    counted,
+    MAX_UINT32,
+    EventScan,
+    clamp_unsigned,
     deferred_requests,
     key_message,
     selection_of,
     source_target,
-    timestamp,
+    timestamp_message,
 )
 from penstock.agent.errors import ContractError
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
@@ -28,22 +28,22 @@ from penstock.proto.v1.common_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from penstock.agent.admin.support import AgentContext, Found
+    from penstock.agent.admin.support import AgentContext, FoundEvent
     from penstock.agent.journal import Reader
     from penstock.agent.parsing import Selection
     from penstock.agent.traces.spans import Entry
     from penstock.proto.v1.events_pb2 import LoadOutcome
 
-# Each of these says that the log has heard of a request.
+# Kinds of events that name a request.
 _KINDS = ("request_closed", "load_outcome", "transfer_failure", "deferral_start")
 _SORTS = ("", "age", "time")
-# Those are read one by one.
+# Each costs a read.
 MAX_REQUESTS = 10_000
 MAX_BYTES = 64 << 20
-# Of one request, the newest.
+# Newest entries read of one request.
 _MAX_ENTRIES = 512
 _BATCHES_KEPT = 16
-# Of a request that went with its engine; vLLM has no word for that.
+# Finish reason of a request lost with its engine; vLLM has none.
 _LOST = label(DeferralEnding, DEFERRAL_ENDING_ENGINE_LOST)
 _DEFAULT_REQUESTS = 100
 
@@ -51,18 +51,18 @@ _DEFAULT_REQUESTS = 100
 async def list_requests(
     agent: AgentContext, request: admin.ListRequestsRequest
 ) -> admin.ListRequestsResponse:
-    """Return the newest requests that are asked for, or those that wait now.
+    """Return the newest matching requests, or the deferred ones.
 
     Raises:
-        ContractError: an unknown order, a selector that cannot be read, or an outcome of what is not over.
+        ContractError: an unknown sort order, an invalid selector, or an outcome together with ``deferred``.
 
     """
     if request.sort not in _SORTS:
         raise ContractError(
-            f"sort {request.sort!r} is no order; use age (oldest first) or time (newest first)"
+            f"sort {request.sort!r} is not a sort order; use age (oldest first) or time (newest first)"
         )
     if request.deferred and request.outcome:
-        raise ContractError("a request that is deferred has no outcome yet; ask for one of the two")
+        raise ContractError("a deferred request has no outcome yet; give deferred or outcome")
     selection = selection_of(request.selector)
     limit = min(request.limit or _DEFAULT_REQUESTS, MAX_REQUESTS)
     since = since_unix_nano(request, agent.clock())
@@ -72,17 +72,17 @@ async def list_requests(
         response = (
             deferred_requests(reader, present, request.peer, since, limit)
             if request.deferred
-            else _known(reader, request, selection, since, limit)
+            else _logged_requests(reader, request, selection, since, limit)
         )
         by_age = request.sort == "age" or (request.deferred and not request.sort)
         response.requests.sort(key=lambda item: item.since.ToNanoseconds(), reverse=not by_age)
         return response
 
-    return await with_reader(agent, read)
+    return await read_in_turn(agent, read)
 
 
-class _Log:
-    """The log by request, as much of it as *allowance* has."""
+class _RequestLog:
+    """The log by request, within a read budget."""
 
     def __init__(self, reader: Reader, allowance: ReadBudget) -> None:
         self._reader = reader
@@ -91,7 +91,7 @@ class _Log:
         self._lost: dict[int, bool] = {}
 
     def entries(self, key: RequestKey) -> list[Entry]:
-        """Return what the log says about one request, the newest of it where that is much."""
+        """Return the newest entries of one request, at most 512."""
         found: list[Entry] = []
         for number in self._reader.request_batch_ids(key.request_id):
             if len(found) >= _MAX_ENTRIES or self._allowance.ends:
@@ -100,7 +100,7 @@ class _Log:
         return found
 
     def lost(self, epoch: int) -> bool:
-        """Tell whether a source has gone: what it did not close it never will."""
+        """Return whether a source is gone, so that its open requests will never close."""
         if epoch not in self._lost:
             self._lost[epoch] = not self._reader.is_open(epoch)
         return self._lost[epoch]
@@ -109,7 +109,7 @@ class _Log:
         entries = self._batches.pop(number, None)
         if entries is None:
             entries = self._read(number)
-        # Requests that follow each other are in few batches: the last ones that were used are kept.
+        # Consecutive requests share few batches: keep the last used ones.
         self._batches[number] = entries
         if len(self._batches) > _BATCHES_KEPT:
             del self._batches[next(iter(self._batches))]
@@ -127,35 +127,35 @@ class _Log:
         return entries
 
 
-def _known(
+def _logged_requests(
     reader: Reader, request: admin.ListRequestsRequest, selection: Selection, since: int, limit: int
 ) -> admin.ListRequestsResponse:
-    """Find the newest requests by the events that name them, then read what the log says about each."""
+    """Find the newest requests by the events that name them, then read the entries of each."""
     kinds = ("load_outcome",) if request.outcome else _KINDS
-    scan = Scan.newest(reader, kinds=kinds, since_unix_nano=since)
-    newest: dict[RequestKey, Found] = {}
+    scan = EventScan.newest(reader, kinds=kinds, since_unix_nano=since)
+    newest: dict[RequestKey, FoundEvent] = {}
     for found in scan:
-        if _takes(request, found) and selection.matches(source_target(found.source)):
+        if _matches(request, found) and selection.matches(source_target(found.source)):
             newest.setdefault(RequestKey(found.source.key.server, found.event.request_id), found)
         if len(newest) > limit:
             break
     response = admin.ListRequestsResponse(truncated=len(newest) > limit or scan.cut)
     allowance = ReadBudget(MAX_BYTES, STEP_SECONDS)
-    log = _Log(reader, allowance)
+    log = _RequestLog(reader, allowance)
     for key, found in list(newest.items())[:limit]:
         if allowance.ends:
             break
         asked = found.event.load_outcome if request.outcome else None
-        # What the log says may be cut before anything of it was found.
+        # The read budget may end before its first entry.
         entries = log.entries(key) or [EventEntry(found.source, found.event)]
         facts = RequestFacts.of(key.request_id, entries)
         response.requests.append(_summary(facts, asked, engine_lost=log.lost(facts.source.epoch)))
     response.truncated = response.truncated or allowance.cut
-    response.unreadable_batches = counted(reader.unreadable, MOST_32)
+    response.unreadable_batches = clamp_unsigned(reader.unreadable, MAX_UINT32)
     return response
 
 
-def _takes(request: admin.ListRequestsRequest, found: Found) -> bool:
+def _matches(request: admin.ListRequestsRequest, found: FoundEvent) -> bool:
     event = found.event
     body = getattr(event, event.WhichOneof("body") or "")
     return (
@@ -166,25 +166,25 @@ def _takes(request: admin.ListRequestsRequest, found: Found) -> bool:
 
 
 def _summary(facts: RequestFacts, asked: LoadOutcome | None, *, engine_lost: bool) -> admin.RequestSummary:
-    """Say what became of a request: of the outcome that was *asked* for, or of the weightiest."""
+    """Summarize a request by the outcome *asked* for, or by its most severe one."""
     outcome = asked if asked is not None else facts.outcome
     cause = outcome if outcome is not None and outcome.mode else facts.cause
     summary = admin.RequestSummary(
         key=key_message(facts.source.key),
         request_id=facts.request_id,
-        # The caller's trace context comes with the end of the request.
+        # The trace context arrives with the end of the request.
         trace_id=facts.identity.trace_id if facts.closed is not None else "",
         outcome=outcome.outcome if outcome is not None else OUTCOME_UNSPECIFIED,
         mode=cause.mode if cause is not None else 0,  # type: ignore[arg-type]
         peer=cause.peer if cause is not None and cause.peer.address else facts.peer,
-        tokens_recomputed=counted(
+        tokens_recomputed=clamp_unsigned(
             sum(
                 entry.event.load_outcome.tokens_recomputed
                 for entry in facts.outcomes
                 if entry.event.load_outcome.outcome == OUTCOME_RECOMPUTED
             )
         ),
-        since=timestamp(facts.start_unix_nano),
+        since=timestamp_message(facts.start_unix_nano),
     )
     if facts.closed is not None:
         summary.closed.FromNanoseconds(facts.closed.event.time_unix_nano)

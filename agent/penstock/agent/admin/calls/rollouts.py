@@ -1,13 +1,19 @@
-"""The calls that follow a change into the engines: rollouts and the kill switch."""
+"""The streaming calls: rollout progress and the kill switch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support import known, rollout_message, selected_targets, selection_of, targets
+from penstock.agent.admin.support import (
+    known_engines,
+    rollout_message,
+    selected_targets,
+    selection_of,
+    targets_by_key,
+)
 from penstock.agent.errors import ContractError
 from penstock.agent.parsing import Selection
-from penstock.agent.policy.distribution import rollout
+from penstock.agent.policy.distribution import follow_rollout
 from penstock.agent.policy.orders import with_front_ends
 
 if TYPE_CHECKING:
@@ -24,18 +30,18 @@ _LONGEST_TIMEOUT = 3600.0
 async def watch_rollout(
     agent: AgentContext, request: admin.WatchRolloutRequest
 ) -> AsyncIterator[admin.Rollout]:
-    """Follow a generation of the store until every selected engine has answered, or the time is up."""
+    """Stream the rollout of a store generation until every selected engine has answered, or the timeout."""
     present = agent.store.generation
     if request.store_generation > present:
         raise ContractError(
-            f"store generation {request.store_generation} does not exist yet; the newest is {present}"
+            f"store generation {request.store_generation} does not exist; the newest is {present}"
         )
     async for message in _follow(agent, selection_of(request.selector), request.timeout):
         yield message
 
 
 async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> AsyncIterator[admin.Rollout]:
-    """Pause or resume engines, then follow that until each has acknowledged it."""
+    """Pause or resume engines, and stream the progress until each has acknowledged."""
     selection = selection_of(request.selector)
     if selection.everything:
         await agent.pauses.set(
@@ -44,7 +50,7 @@ async def set_paused(agent: AgentContext, request: admin.SetPausedRequest) -> As
     else:
         selected = [target.key for target in selected_targets(agent, selection)]
         selection = Selection(keys=frozenset(selected))
-        keys = with_front_ends(selected, targets(agent), request.paused, agent.pauses.is_paused)
+        keys = with_front_ends(selected, targets_by_key(agent), request.paused, agent.pauses.is_paused)
         which = "engine " + ", ".join(str(key) for key in sorted(selected))
         await agent.pauses.set(
             keys, request.paused, author=request.author, which=which, reason=request.reason
@@ -57,9 +63,9 @@ async def _follow(
     agent: AgentContext, selection: Selection, within: Duration, *, pausing: bool = False
 ) -> AsyncIterator[admin.Rollout]:
     seconds = within.ToNanoseconds() / 1e9 or _DEFAULT_TIMEOUT
-    steps = rollout(
+    steps = follow_rollout(
         agent.feed,
-        lambda: known(agent),
+        lambda: known_engines(agent),
         selection,
         within=min(seconds, _LONGEST_TIMEOUT),
         clock=agent.clock,

@@ -1,60 +1,86 @@
-"""What the calls stand on: the context, the messages, and look-ups that several share."""
+"""Shared by the calls: their context, messages and look-ups."""
 
 from __future__ import annotations
 
-from penstock.agent.admin.support import messages, selecting
-from penstock.agent.admin.support.bounded_scan import Found, Scan
+from penstock.agent.admin.support import messages
+from penstock.agent.admin.support.bounded_scan import EventScan, FoundEvent
 from penstock.agent.admin.support.context import AgentContext
-from penstock.agent.admin.support.counters import METRICS, engine_counters
 from penstock.agent.admin.support.deferrals import deferred_requests
-from penstock.agent.admin.support.messages import MOST_32, counted, key_message, rollout_message, timestamp
-from penstock.agent.admin.support.peers import COUNTED, PeerKey, last_failures, peer_summaries
-from penstock.agent.admin.support.policy_impact import Merges, confirm, engine_changes, warnings
+from penstock.agent.admin.support.engine_counters import ENGINE_METRICS, engine_counters
+from penstock.agent.admin.support.messages import (
+    MAX_UINT32,
+    clamp_unsigned,
+    key_message,
+    rollout_message,
+    timestamp_message,
+)
+from penstock.agent.admin.support.order_fields import (
+    author_and_reason,
+    checked_peer,
+    checked_ttl,
+    new_order_id,
+    timedelta_of,
+)
+from penstock.agent.admin.support.peers import PEER_METRICS, PeerKey, last_failures, peer_summaries
+from penstock.agent.admin.support.policy_impact import (
+    MergedPolicies,
+    check_confirmed,
+    engine_changes,
+    policy_warnings,
+)
 from penstock.agent.admin.support.retirement import Retirement
-from penstock.agent.admin.support.selecting import selected_targets
 from penstock.agent.admin.support.targets import (
-    EngineCounts,
+    PolicyStates,
+    check_engine_names,
+    engine_key_of,
     find_target,
-    key_of,
-    known,
+    known_engines,
+    policy_states,
+    selected_targets,
     selected_views,
     selection_of,
     source_target,
-    standing,
-    targets,
+    subscribed_engines,
+    targets_by_key,
 )
 
 __all__ = [
-    "COUNTED",
-    "METRICS",
-    "MOST_32",
+    "ENGINE_METRICS",
+    "MAX_UINT32",
+    "PEER_METRICS",
     "AgentContext",
-    "EngineCounts",
-    "Found",
-    "Merges",
+    "EventScan",
+    "FoundEvent",
+    "MergedPolicies",
     "PeerKey",
+    "PolicyStates",
     "Retirement",
-    "Scan",
-    "confirm",
-    "counted",
+    "author_and_reason",
+    "check_confirmed",
+    "check_engine_names",
+    "checked_peer",
+    "checked_ttl",
+    "clamp_unsigned",
     "deferred_requests",
     "engine_changes",
     "engine_counters",
+    "engine_key_of",
     "find_target",
     "key_message",
-    "key_of",
-    "known",
+    "known_engines",
     "last_failures",
     "messages",
+    "new_order_id",
     "peer_summaries",
+    "policy_states",
+    "policy_warnings",
     "rollout_message",
     "selected_targets",
     "selected_views",
-    "selecting",
     "selection_of",
     "source_target",
-    "standing",
-    "targets",
-    "timestamp",
-    "warnings",
+    "subscribed_engines",
+    "targets_by_key",
+    "timedelta_of",
+    "timestamp_message",
 ]

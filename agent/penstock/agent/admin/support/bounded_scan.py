@@ -1,4 +1,4 @@
-"""Reading events of the log within bounds: a question costs what it may cost, and its answer says so if it was cut."""
+"""Reads events of the log within bounds, and reports whether the result was cut."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MAX_EVENTS = 20_000
 
 
-class Found(NamedTuple):
-    """An event of the log, its place and its sender."""
+class FoundEvent(NamedTuple):
+    """An event of the log, its position and its source."""
 
     logged: LoggedBatch
     position: int
@@ -26,8 +26,8 @@ class Found(NamedTuple):
     source: Source
 
 
-class Scan:
-    """The events at *rows*, as many as the bounds allow; one batch is in memory at a time."""
+class EventScan:
+    """The events at *rows*, within bounds; holds one batch in memory."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class Scan:
         events: int = MAX_EVENTS,
         allowance: ReadBudget | None = None,
     ) -> None:
-        """Prepare it.
+        """Prepare the scan.
 
         Args:
-            reader: of the journal, for the senders.
-            rows: places of events; those of one batch are neighbours.
-            events: at most so many are looked at.
-            allowance: what bounds the reading of *rows*.
+            reader: of the journal, for the sources.
+            rows: positions of events; those of one batch are adjacent.
+            events: maximum number of events read.
+            allowance: the read budget of *rows*.
 
         """
         self._full = False
@@ -56,14 +56,14 @@ class Scan:
     @classmethod
     def newest(
         cls, reader: Reader, *, kinds: Collection[str], since_unix_nano: int, request_id: str = ""
-    ) -> Scan:
-        """Look at the newest events of *kinds*, of the moment *since_unix_nano* or later, about *request_id* or all."""
+    ) -> EventScan:
+        """Scan the newest events of *kinds* since *since_unix_nano*, of *request_id* or of all requests."""
         allowance = ReadBudget(seconds=STEP_SECONDS)
         rows = reader.scan(
             kinds=kinds,
             request_id=request_id,
             since_unix_nano=since_unix_nano,
-            # One more than is looked at: that there is one is what tells that it was cut.
+            # One more than is read, to detect the cut.
             limit=MAX_EVENTS + 1,
             allowance=allowance,
         )
@@ -71,16 +71,16 @@ class Scan:
 
     @property
     def unreadable(self) -> int:
-        """How many batches are damaged on disk, of those that its reader has looked at."""
+        """Number of damaged batches that the reader has met."""
         return self._reader.unreadable
 
     @property
     def cut(self) -> bool:
-        """Whether the bounds ended it, once it has been iterated over."""
+        """Whether the bounds ended the scan; valid after the iteration."""
         return self._full or self._allowance.cut
 
-    def __iter__(self) -> Iterator[Found]:
-        """Yield the events; one whose sender is not known is left out."""
+    def __iter__(self) -> Iterator[FoundEvent]:
+        """Yield the events, except those of unknown sources."""
         batch, batch_id = Batch(), 0
         for logged, index in self._rows:
             if not self._events:
@@ -91,7 +91,7 @@ class Scan:
                 batch, batch_id = self._reader.parse(logged), logged.id
             source = self._source(logged.epoch)
             if source is not None:
-                yield Found(logged, index, batch.events[index], source)
+                yield FoundEvent(logged, index, batch.events[index], source)
 
     def _source(self, epoch: int) -> Source | None:
         if epoch not in self._sources:

@@ -1,4 +1,4 @@
-"""What the admin service is built from."""
+"""The parts of the agent that the admin service uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.agent.policy.manifest import effective
+from penstock.agent.policy.manifest import effective_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from penstock.proto.v1.admin_pb2 import AgentStatus
 
 
-# At a time; the others wait their turn.
-_QUESTIONS = 2
+# Concurrent log queries; more wait.
+_MAX_QUERIES = 2
 
 
 async def _no_backend() -> str:
@@ -36,10 +36,10 @@ async def _no_backend() -> str:
 
 
 class StatusSource(Protocol):
-    """A part of the agent that has something to say in ``GetStatus``."""
+    """Fills fields of ``GetStatus``."""
 
     def __call__(self, status: AgentStatus) -> None:
-        """Fill in its own fields; must not block."""
+        """Fill the fields of this part; must not block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class AgentContext:
     """The parts of a running agent.
 
     Attributes:
-        fold: the fold that the metrics are made of; read on the loop only.
-        try_backend: connects to the trace backend; returns why that failed.
-        statuses: parts that fill in their fields of ``GetStatus`` (addresses, trace export).
+        fold: the metrics aggregator; read on the loop only.
+        try_backend: connects to the trace backend; returns the error, empty for none.
+        statuses: parts that fill their fields of ``GetStatus`` (addresses, trace export).
         clock: seconds since the epoch.
-        stopping: set when the agent begins to stop, for what runs on a thread.
-        turns: of questions that read the log: they take the interpreter from those who take in batches.
+        stopping: set when the agent starts to stop, for threads.
+        turns: limits concurrent log queries, which slow down ingest.
 
     """
 
@@ -69,13 +69,13 @@ class AgentContext:
     try_backend: Callable[[], Awaitable[str]] = _no_backend
     clock: Callable[[], float] = time.time
     stopping: threading.Event = field(default_factory=threading.Event)
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_QUESTIONS))
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_QUERIES))
 
     @property
     def now(self) -> datetime:
-        """The present."""
+        """The current time."""
         return datetime.fromtimestamp(self.clock(), UTC)
 
     def schedule(self, target: Target) -> tuple[ScheduleStep, ...]:
-        """Return what *target* is to have, now and later."""
-        return effective((policy.manifest for policy in self.store.policies()), target, self.now)
+        """Return the policy schedule of *target*, from now on."""
+        return effective_schedule((policy.manifest for policy in self.store.policies()), target, self.now)

@@ -1,11 +1,11 @@
-"""Which requests wait now: the log names them, the engines' snapshots say how many there really are."""
+"""Deferred requests: ids from the log, checked against the counts of the engines' snapshots."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support.bounded_scan import MAX_EVENTS
-from penstock.agent.admin.support.messages import MOST_32, counted, key_message, timestamp
+from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from penstock.proto.v1.events_pb2 import Event
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
-# Between the edge and the gauge of one deferral lies less than this.
+# A deferral's event and its snapshot differ by less than this.
 _SLACK_NANO = 1_000_000_000
 
 
 def deferred_requests(
     reader: Reader, present: Iterable[LiveSource], peer: str, since_unix_nano: int, limit: int
 ) -> admin.ListRequestsResponse:
-    """Return the requests that wait in sources which are here, those that wait longest first.
+    """Return the deferred requests of connected sources, longest wait first.
 
     Args:
         reader: of the journal.
-        present: the sources that are asked about; one that is away has nothing that waits.
-        peer: only what waits for it; empty for all.
-        since_unix_nano: only what began to wait then or later.
-        limit: at most so many.
+        present: the selected sources; disconnected ones are skipped.
+        peer: only requests that wait for it; empty for all.
+        since_unix_nano: only deferrals that started then or later.
+        limit: maximum number of requests.
 
     """
     response = admin.ListRequestsResponse()
@@ -46,7 +46,7 @@ def deferred_requests(
         response.truncated |= total > len(opened)
         starts = [item.start for item in opened if not _is_over(item.start, live.snapshot)]
         unnamed = _unnamed(live.snapshot, starts, peer) if total == len(opened) else 0
-        response.unnamed_deferred = counted(response.unnamed_deferred + unnamed, MOST_32)
+        response.unnamed_deferred = clamp_unsigned(response.unnamed_deferred + unnamed, MAX_UINT32)
         for start in starts:
             awaited = _awaited(start, live.snapshot)
             if start.time_unix_nano >= since_unix_nano and peer in {"", awaited.address if awaited else ""}:
@@ -58,7 +58,7 @@ def deferred_requests(
 
 
 def _awaited(start: Event, snapshot: Snapshot | None) -> Peer | None:
-    """Return the peer that a request waits for: of the wait's start, else of the snapshot if that names only one."""
+    """Return the peer of a deferral: from its start event, else from the snapshot if that has only one."""
     body = start.deferral_start
     if body.HasField("peer"):
         return body.peer
@@ -67,7 +67,7 @@ def _awaited(start: Event, snapshot: Snapshot | None) -> Peer | None:
 
 
 def _is_over(start: Event, snapshot: Snapshot | None) -> bool:
-    """Tell whether a deferral has ended whose end was lost on the way: its engine knows of none that old."""
+    """Return whether a deferral is over although its end event was lost: the snapshot has none that old."""
     if snapshot is None or snapshot.time_unix_nano < start.time_unix_nano + _SLACK_NANO:
         return False
     oldest = [
@@ -79,7 +79,7 @@ def _is_over(start: Event, snapshot: Snapshot | None) -> bool:
 
 
 def _unnamed(snapshot: Snapshot | None, starts: list[Event], peer: str) -> int:
-    """Return how many more wait than the log can name: their starts were lost, or are on the way."""
+    """Return the number of deferred requests missing in the log: start events lost or not yet received."""
     if snapshot is None:
         return 0
     counted = sum(row.count for row in snapshot.deferred if peer in {"", row.peer.address})
@@ -93,5 +93,5 @@ def _summary(source: Source, start: Event, peer: Peer | None) -> admin.RequestSu
         request_id=start.request_id,
         peer=peer,
         deferred=start.deferral_start.reason,
-        since=timestamp(start.time_unix_nano),
+        since=timestamp_message(start.time_unix_nano),
     )

@@ -1,4 +1,4 @@
-"""From the agent's nouns to the messages of the admin service. Pure."""
+"""Converts the agent's objects to messages of the admin service. Pure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 _MOST, _MOST_SIGNED = (1 << 64) - 1, (1 << 63) - 1
-MOST_32 = (1 << 32) - 1
+MAX_UINT32 = (1 << 32) - 1
 
 
-def counted(number: int, most: int = _MOST) -> int:
-    """Return *number* as an unsigned field can hold it, of 64 bits or to *most*: sums of what engines send may be larger."""
+def clamp_unsigned(number: int, most: int = _MOST) -> int:
+    """Clamp *number* to 0..*most* (64 bits): sums of engine counts may exceed the field."""
     return min(max(number, 0), most)
 
 
-def difference(number: int | None) -> int | None:
-    """Return *number* as a signed field of 64 bits can hold it; None for None."""
+def clamp_signed(number: int | None) -> int | None:
+    """Clamp *number* to a signed field of 64 bits; None for None."""
     return None if number is None else min(max(number, -_MOST_SIGNED), _MOST_SIGNED)
 
 
@@ -51,8 +51,8 @@ def selector_message(selection: Selection) -> admin.EngineSelector:
     )
 
 
-def timestamp(unix_nano: int) -> Timestamp | None:
-    """Return a moment; None (which leaves a field unset) for 0."""
+def timestamp_message(unix_nano: int) -> Timestamp | None:
+    """Return a timestamp; None for 0, which leaves the field unset."""
     if not unix_nano:
         return None
     message = Timestamp()
@@ -61,31 +61,31 @@ def timestamp(unix_nano: int) -> Timestamp | None:
 
 
 def timestamp_of(moment: datetime) -> Timestamp:
-    """Return a moment with a zone."""
+    """Return a timestamp of a datetime with a time zone."""
     message = Timestamp()
     message.FromDatetime(moment)
     return message
 
 
 def role_of(word: str) -> Any:
-    """Return the ``Role`` that goes by *word*, ``unspecified`` included."""
+    """Return the ``Role`` of a label, ``unspecified`` included."""
     return Role.Value(f"ROLE_{word.upper()}")
 
 
 def spec_json(leaves: Leaves) -> str:
-    """Return what is set as the JSON of a manifest's spec."""
+    """Return *leaves* as JSON of a manifest's spec."""
     return json.dumps(unflatten(leaves), sort_keys=True)
 
 
 def rollout_message(generation: int, progress: Progress) -> admin.Rollout:
-    """Return a rollout's progress as a whole."""
+    """Return the progress of a rollout."""
     return admin.Rollout(
         store_generation=generation, engines=map(engine_rollout, progress.engines), done=progress.done
     )
 
 
 def engine_rollout(engine: EngineProgress) -> admin.EngineRollout:
-    """Return where one engine stands."""
+    """Return the rollout state of one engine."""
     message = admin.EngineRollout(
         key=key_message(engine.key),
         state=engine.state,
@@ -104,7 +104,7 @@ def audit_message(entry: AuditEntry) -> admin.AuditEntry:
     change = entry.change
     return admin.AuditEntry(
         id=entry.id,
-        time=timestamp(entry.time_unix_nano),
+        time=timestamp_message(entry.time_unix_nano),
         author=change.author,
         action=change.action,
         name=change.name,
@@ -119,7 +119,7 @@ def audit_message(entry: AuditEntry) -> admin.AuditEntry:
 
 
 def effective_message(target: Target, steps: Sequence[ScheduleStep]) -> admin.EffectivePolicy:
-    """Return a schedule, with the policy that gives each field of its present step."""
+    """Return a schedule, with the policy that sets each field of its current step."""
     merged = steps[0].merged
     observed = merged.observed_leaves()
     return admin.EffectivePolicy(
@@ -143,9 +143,9 @@ def effective_message(target: Target, steps: Sequence[ScheduleStep]) -> admin.Ef
 
 
 def engine_change(old: Merged, new: Merged) -> admin.EngineChange | None:
-    """Return what turns *old* into *new*, field by field, without an engine's key; None if nothing does.
+    """Return the field changes from *old* to *new*, without an engine's key; None if there are none.
 
-    A field that is only observed has the prefix ``observed.``.
+    Observed fields have the prefix ``observed.``.
     """
     before, after = _fields(old), _fields(new)
     changes = [

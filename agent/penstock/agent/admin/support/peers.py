@@ -1,4 +1,4 @@
-"""What each engine knows of each of its peers: the counters' fold, the log and the snapshots together."""
+"""Summaries of peers by engine, from the metrics aggregator, the log and the snapshots."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.admin.support.bounded_scan import Scan
-from penstock.agent.admin.support.messages import MOST_32, counted, key_message, timestamp
+from penstock.agent.admin.support.bounded_scan import EventScan
+from penstock.agent.admin.support.messages import MAX_UINT32, clamp_unsigned, key_message, timestamp_message
 from penstock.agent.admin.support.retirement import peers_in_use
 from penstock.agent.journal import STEP_SECONDS, ReadBudget
 from penstock.agent.metrics import catalogue
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 PeerKey = tuple[EngineKey, str]
 
-# All that is read of the fold.
-COUNTED = frozenset({catalogue.TRANSFERS, catalogue.TRANSFER_DURATION, catalogue.TRANSFER_FAILURES})
-# How far back in the log the last failure of a peer is looked for.
+# The metrics that :func:`peer_summaries` reads.
+PEER_METRICS = frozenset({catalogue.TRANSFERS, catalogue.TRANSFER_DURATION, catalogue.TRANSFER_FAILURES})
+# Log entries searched for the last failure of a peer.
 _FAILURES_READ = 2000
 
 
@@ -46,17 +46,17 @@ class _Account:
     oldest_unix_nano: int = 0
     deferred: int = 0
     oldest_deferred_unix_nano: int = 0
-    # Of its newest entry, by the engine's clock; 0 if nothing was counted.
+    # Time of its newest entry, by the engine's clock; 0 for none.
     last_unix_nano: int = 0
     in_use: bool = False
 
 
 def last_failures(reader: Reader) -> dict[PeerKey, int]:
-    """Return when each peer last failed, among the newest failures of the log; nanoseconds."""
+    """Return the time of each peer's last failure among the newest of the log, nanoseconds."""
     found: dict[PeerKey, int] = {}
     allowance = ReadBudget(seconds=STEP_SECONDS)
     rows = reader.scan(kinds=["transfer_failure"], limit=_FAILURES_READ, allowance=allowance)
-    for failure in Scan(reader, rows):
+    for failure in EventScan(reader, rows):
         peer = failure.source.key, failure.event.transfer_failure.peer.address or "unknown"
         found[peer] = max(found.get(peer, 0), failure.event.time_unix_nano)
     return found
@@ -71,13 +71,13 @@ def peer_summaries(
 ) -> list[admin.PeerSummary]:
     """Return one summary for each engine and peer, ordered by both.
 
-    A peer is retired if its engine does not use it now and has counted nothing with it after *since_unix_nano*.
+    A peer is retired if its engine does not use it and has no entry for it after *since_unix_nano*.
 
     Args:
         rows: the counters.
         views: the engines, whose snapshots are up to a second old.
-        failures: when each peer last failed, nanoseconds.
-        ordered: ``QuarantineState`` of the peers that engines have acknowledged an order about: newer than the snapshots.
+        failures: time of each peer's last failure, nanoseconds.
+        ordered: ``QuarantineState`` by acknowledged orders, which are newer than the snapshots.
         since_unix_nano: by the agent's clock.
 
     """
@@ -103,7 +103,7 @@ def _add_present(accounts: dict[PeerKey, _Account], key: EngineKey, snapshot: Sn
     for address in peers_in_use(snapshot):
         _account(accounts, key, Peer(address=address)).in_use = True
     for status in snapshot.peers:
-        # A worker knows whether it is connected, the scheduler whether it is in quarantine.
+        # The worker reports the connection, the scheduler the quarantine.
         _account(accounts, key, status.peer).status.MergeFrom(status)
     for item in snapshot.in_flight:
         _fly(_account(accounts, key, item.peer), item)
@@ -135,7 +135,7 @@ def _count(
     metric: Metric,
     row: Row,
 ) -> None:
-    if metric not in COUNTED:
+    if metric not in PEER_METRICS:
         return
     total = row.total
     named = dict(zip(metric.labels, row.labels, strict=True))
@@ -166,41 +166,41 @@ def _wait(account: _Account, item: Deferred) -> None:
 
 
 def _earlier(one: int, other: int) -> int:
-    """Return the earlier of two times, 0 for one that is not known."""
+    """Return the earlier of two times; 0 means unknown."""
     return min(one, other) if one and other else one or other
 
 
 def _summary(peer: PeerKey, account: _Account, last_failure: int, since: int) -> admin.PeerSummary:
     key, address = peer
     newest = max(account.last_unix_nano, account.status.last_active_unix_nano)
-    # One about which nothing was counted yet is there because its engine reports it now.
+    # A peer without any entry is listed because its engine reports it.
     active = account.in_use or not newest or newest >= since
     return admin.PeerSummary(
         key=key_message(key),
         peer=Peer(address=address, engine_id=account.engine_id),
         status=account.status if account.status.HasField("peer") else None,
-        transfers_ok=counted(account.ok),
-        transfers_failed=counted(account.failed),
+        transfers_ok=clamp_unsigned(account.ok),
+        transfers_failed=clamp_unsigned(account.failed),
         mean_duration_seconds=account.duration_nano / account.timed / 1e9 if account.timed else 0.0,
-        in_flight=counted(account.in_flight, MOST_32),
-        oldest_in_flight=timestamp(account.oldest_unix_nano),
-        deferred=counted(account.deferred, MOST_32),
-        oldest_deferred=timestamp(account.oldest_deferred_unix_nano),
+        in_flight=clamp_unsigned(account.in_flight, MAX_UINT32),
+        oldest_in_flight=timestamp_message(account.oldest_unix_nano),
+        deferred=clamp_unsigned(account.deferred, MAX_UINT32),
+        oldest_deferred=timestamp_message(account.oldest_deferred_unix_nano),
         failures=[
             admin.FailureCount(
                 mode=_number(FailureMode, mode),
                 error_type=_number(ErrorType, error_type),
-                count=counted(count),
+                count=clamp_unsigned(count),
             )
             for (mode, error_type), count in sorted(account.failures.items())
         ],
-        last_failure=timestamp(last_failure),
+        last_failure=timestamp_message(last_failure),
         retired=not active,
     )
 
 
 def _number(enum: Any, word: str) -> Any:
-    """Return the value of a label; 0 for one that a newer version wrote."""
+    """Return the value of a label; 0 for a label of a newer version."""
     try:
         return number(enum, word)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a change of policies does in the engines that are known, and what it will not do."""
+"""Effect of policy changes in the known engines: field changes, and warnings about what has no effect."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.agent.admin.support import messages
-from penstock.agent.admin.support.connectors import shortfalls
 from penstock.agent.errors import ManifestError
 from penstock.agent.parsing import select
-from penstock.agent.policy.manifest import merge, selecting
+from penstock.agent.policy.manifest import merge_policies, policies_selecting
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from penstock.agent.admin.support.context import AgentContext
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.agent.policy.manifest import FieldSource, Manifest, Merged
     from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
-# What only decides where the action leaves it open.
+# Fields that matter only with action auto.
 _ONLY_WITH_AUTO = {
     "kvLoadFailure": frozenset(
         {
@@ -35,42 +34,52 @@ _ONLY_WITH_AUTO = {
 }
 _OWN_ACTION = {"kvLoadFailure": "vLLM's own", "ecLoadFailure": "the connector's own"}
 
-# A quarantine changes the very failures that it is decided by; telemetry decides about no request.
+# Not simulated: a quarantine changes the failures it is based on; telemetry decides nothing.
 _NOT_OBSERVED = frozenset({"peerQuarantine", "telemetry"})
 
+
+_NIXL = frozenset({"NixlConnector", "NixlPullConnector", "NixlPushConnector"})
+
+# Requests always wait for their loads, so none runs on blocks that failed.
+_ALWAYS_WAIT = _NIXL | {"MooncakeConnector"}
+
+# May have a NIXL child; the facts do not say.
+_PERHAPS = "MultiConnector"
+
+_DEADLINES = ("deferral.maxStartWait", "deferral.maxTransferWait")
 
 Selected = tuple[str, ...]
 """Names of the policies that select an engine, in their order in the store."""
 
 
-class Merges:
-    """What holds now under some policies, worked out once for all engines that the same ones of them select."""
+class MergedPolicies:
+    """Merges of policies, computed once for all engines that the same policies select."""
 
     def __init__(self, policies: Iterable[Manifest], now: datetime) -> None:
         self._alive = {policy.name: policy for policy in policies if not policy.expired(now)}
         self._merged: dict[Selected, Merged] = {}
 
     def selected(self, target: Target) -> Selected:
-        """Return by which policies *target* is selected."""
-        return tuple(policy.name for policy in selecting(self._alive.values(), target))
+        """Return the policies that select *target*."""
+        return tuple(policy.name for policy in policies_selecting(self._alive.values(), target))
 
     def merged(self, selected: Selected) -> Merged:
-        """Return what holds in engines that are selected so."""
+        """Return the merge for engines selected by *selected*."""
         if selected not in self._merged:
-            self._merged[selected] = merge(self._alive[name] for name in selected)
+            self._merged[selected] = merge_policies(self._alive[name] for name in selected)
         return self._merged[selected]
 
 
-def confirm(manifest: Manifest, confirmed: bool) -> None:
-    """Let a policy for every engine pass only if that is *confirmed*: a selector is easily left out.
+def check_confirmed(manifest: Manifest, confirmed: bool) -> None:
+    """Require *confirmed* for a policy that selects every engine.
 
     Raises:
-        ManifestError: it is not.
+        ManifestError: it is not confirmed.
 
     """
     if not confirmed and manifest.spec.selector.selection.everything:
         raise ManifestError(
-            "spec.selector is empty, so the policy would hold in every engine, those that come later included; "
+            "spec.selector is empty: the policy would apply to every engine, including later ones; "
             "give a selector (--selector, --model), or confirm with --all",
             "spec.selector",
         )
@@ -82,9 +91,9 @@ def engine_changes(
     before: Sequence[Manifest],
     after: Sequence[Manifest],
 ) -> Iterator[admin.EngineChange]:
-    """Yield what changes in each engine that is *known*, field by field."""
-    old, new = Merges(before, agent.now), Merges(after, agent.now)
-    # Most engines are selected by the same policies, so that the same changes in them.
+    """Yield the field changes in each *known* engine."""
+    old, new = MergedPolicies(before, agent.now), MergedPolicies(after, agent.now)
+    # Most engines share their policies, and so their changes.
     found: dict[tuple[Selected, Selected], admin.EngineChange | None] = {}
     for key, target in sorted(known.items()):
         pair = old.selected(target), new.selected(target)
@@ -97,15 +106,15 @@ def engine_changes(
             yield message
 
 
-def warnings(
+def policy_warnings(
     agent: AgentContext,
     known: Mapping[EngineKey, Target],
     manifests: Iterable[Manifest],
     after: Sequence[Manifest],
 ) -> Iterator[str]:
-    """Yield what *manifests* will not do in the engines that are *known*, as some of *after*."""
-    merges = Merges(after, agent.now)
-    # Each engine is looked at once: an import may bring as many policies as there can be.
+    """Yield warnings about *manifests*, which are part of *after*, in the *known* engines."""
+    merges = MergedPolicies(after, agent.now)
+    # Merge once an engine: an import may have 256 policies.
     merged = cache(lambda key: merges.merged(merges.selected(known[key])))
     facts = {view.key: view.facts for view in agent.registry.engines() if view.facts is not None}
     manifests = list(manifests)
@@ -117,7 +126,7 @@ def warnings(
 def _paused(
     agent: AgentContext, known: Mapping[EngineKey, Target], manifests: Iterable[Manifest]
 ) -> Iterator[str]:
-    """Say in one sentence which of the engines that *manifests* select hold them back."""
+    """Yield one warning that names the selected engines that are paused."""
     selections = [manifest.spec.selector.selection for manifest in manifests]
     paused = [
         str(key)
@@ -125,9 +134,8 @@ def _paused(
         if agent.pauses.is_paused(key) and any(selection.matches(target) for selection in selections)
     ]
     if paused:
-        many = len(paused) > 1
-        subject = f"engines {', '.join(paused)} are" if many else f"engine {paused[0]} is"
-        yield f"{subject} paused: {'they hold' if many else 'it holds'} this back until 'agentctl resume'"
+        subject = f"engines {', '.join(paused)} are" if len(paused) > 1 else f"engine {paused[0]} is"
+        yield f"{subject} paused: not in force there until 'agentctl resume'"
 
 
 def _warnings(
@@ -139,10 +147,10 @@ def _warnings(
 ) -> Iterator[str]:
     if manifest.spec.mode == "observe":
         for section in sorted(_NOT_OBSERVED & {path.partition(".")[0] for path in manifest.leaves}):
-            yield f"spec.{section} does nothing in mode observe: it is not simulated; try it with mode enforce on one engine"
+            yield f"spec.{section} has no effect in mode observe, which does not simulate it; try mode enforce on one engine"
     selected = select(known.values(), manifest.spec.selector.selection)
     if not selected:
-        yield f"policy {manifest.name} selects no engine that is known now; it waits for one"
+        yield f"policy {manifest.name} selects no known engine; it applies when one connects"
     for target in selected:
         yield from _unsupported(agent, manifest, target)
         found = merged(target.key)
@@ -151,12 +159,39 @@ def _warnings(
         if target.key in facts:
             holding = given.get("kvLoadFailure.action")
             action = str(holding.value) if holding is not None else ""
-            for shortfall in shortfalls(manifest.leaves.keys(), action, facts[target.key]):
+            for shortfall in connector_shortfalls(manifest.leaves.keys(), action, facts[target.key]):
                 yield f"engine {target.key}: {shortfall}"
         for path in manifest.leaves:
             winner = given[path].policy if path in given else manifest.name
             if winner != manifest.name:
-                yield f"engine {target.key}: spec.{path} is given by policy {winner}, which ranks higher"
+                yield f"engine {target.key}: spec.{path} is set by policy {winner}, which ranks higher"
+
+
+def connector_shortfalls(paths: Collection[str], action: str, facts: EngineFacts) -> Iterator[str]:
+    """Yield a sentence for each policy field that the engine's KV connector cannot apply.
+
+    Args:
+        paths: the fields that the policy sets, such as ``kvLoadFailure.action``.
+        action: the effective ``kvLoadFailure.action``; empty for none.
+        facts: of the engine.
+
+    """
+    connector = facts.kv_connector
+    if not connector:
+        return
+    saves = facts.kv_role in {"kv_both", "kv_producer"} or connector == _PERHAPS
+    recomputes = "kvLoadFailure.action" in paths and action in {"recompute", "auto"}
+    if recomputes and saves and connector not in _ALWAYS_WAIT:
+        yield (
+            f"{connector} may save in the step that loads ({facts.kv_role}): where a request has run on a load that failed, it fails "
+            f"and is not recomputed; loads that requests wait for are"
+        )
+    deadlines = [path for path in _DEADLINES if path in paths]
+    if deadlines and connector not in _NIXL:
+        those = (
+            "loads of its children that are not NIXL's" if connector == _PERHAPS else f"loads of {connector}"
+        )
+        yield f"spec.{deadlines[0]} ends no {those}: they cannot be given up, and last until the connector itself ends them"
 
 
 def _without_effect(manifest: Manifest, target: Target, given: Mapping[str, FieldSource]) -> Iterator[str]:
@@ -177,7 +212,7 @@ def _unsupported(agent: AgentContext, manifest: Manifest, target: Target) -> Ite
         return
     for section in sorted({path.partition(".")[0] for path in manifest.leaves}):
         if _snake(section) not in subscriber.supported:
-            yield f"engine {target.key} does not know spec.{section} and will refuse the policy"
+            yield f"engine {target.key} does not support spec.{section} and will refuse the policy"
 
 
 def _snake(name: str) -> str:

@@ -42,7 +42,7 @@ _CUT_OFF = (QUARANTINE_STATE_OPEN, QUARANTINE_STATE_HALF_OPEN)
 
 
 def peers_in_use(snapshot: Snapshot) -> set[str]:
-    """Return the peers that a source has something to do with now."""
+    """Return the peers that a source uses or quarantines."""
     held = {
         status.peer.address
         for status in snapshot.peers
@@ -52,11 +52,10 @@ def peers_in_use(snapshot: Snapshot) -> set[str]:
 
 
 class Retirement:
-    """Knows which engines have gone and since when; one loop.
+    """Forgets engines that were disconnected for too long. One loop.
 
     Args:
-        after: seconds that an engine may be away. Of this life of the agent: after a restart it begins again, for
-            engines come back when their back-off allows it.
+        after: seconds that an engine may be disconnected. Restarts with the agent, as engines reconnect with back-off.
         clock: monotonic seconds.
 
     """
@@ -81,28 +80,28 @@ class Retirement:
         self._clock = clock
         self._gone: dict[EngineKey, float] = {}
 
-    def left(self, key: EngineKey) -> float:
-        """Return the seconds until an engine that is away is retired."""
+    def seconds_left(self, key: EngineKey) -> float:
+        """Return the seconds until a disconnected engine is retired."""
         now = self._clock()
         return max(0.0, self._gone.get(key, now) + self.after - now)
 
     async def keep_retiring(self) -> None:
-        """Retire what has been gone for long enough, for ever."""
+        """Retire engines, for ever."""
         while True:
             try:
                 await self.sweep()
             except PenstockError as error:
-                # A full disk, say. It is tried again.
+                # Such as a full disk; retried.
                 _log.debug("an engine could not be retired", error=str(error))
-            except Exception:  # noqa: BLE001  (a bug of ours must not let everything stay for ever)
-                _log.exception("engines could not be retired; it is tried again")
+            except Exception:  # noqa: BLE001  (a bug must not end the loop)
+                _log.exception("engines could not be retired; retrying")
             await asyncio.sleep(_SWEEP_SECONDS)
 
     async def sweep(self) -> None:
-        """Look once.
+        """Retire the engines that are due.
 
         Raises:
-            PenstockError: the log cannot be written; what could not be retired is found again.
+            PenstockError: the log cannot be written; the next sweep retries.
 
         """
         now = self._clock()
@@ -113,20 +112,18 @@ class Retirement:
                 _log.info("engine retired", engine=str(key), away_seconds=round(now - since))
 
     async def forget_engine(self, key: EngineKey, *, author: str, reason: str) -> None:
-        """Forget an engine that is away.
+        """Forget a disconnected engine.
 
         Raises:
-            NotFoundError: there is none of that name.
+            NotFoundError: no such engine.
             ImpossibleError: it is connected.
-            PenstockError: it could not be written; nothing changed.
+            PenstockError: the log could not be written; nothing changed.
 
         """
         if key not in self._away():
             if key not in self._connected():
                 raise NotFoundError(f"there is no engine {str(key)!r}; 'agentctl get engines' lists them")
-            raise ImpossibleError(
-                f"engine {key} is connected and would be back at once; stop it first, or take PENSTOCK_ENDPOINT from it"
-            )
+            raise ImpossibleError(f"engine {key} is connected; stop it first, or unset its PENSTOCK_ENDPOINT")
         await self._audit("forget-engine", f"engine {key}", author, reason)
         await self._forget(key, author)
         front_end, away = EngineKey(key.server, ""), self._away()
@@ -137,24 +134,24 @@ class Retirement:
     async def forget_peer(
         self, peer: str, keys: Collection[EngineKey] | None, *, author: str, reason: str
     ) -> list[EngineKey]:
-        """Forget a peer in *keys*, or everywhere with None; returns the engines that had counted it.
+        """Forget a peer in *keys*, or everywhere with None; return the engines that had counted it.
 
         Raises:
-            NotFoundError: none of them knows it.
+            NotFoundError: no such engine knows it.
             ImpossibleError: an engine uses it.
-            PenstockError: it could not be written; some engines may have forgotten it.
+            PenstockError: the log could not be written; some engines may have forgotten it.
 
         """
         using = [key for key in self._using(peer) if keys is None or key in keys]
         if using:
             raise ImpossibleError(
-                f"engine {using[0]} reports {peer} as connected, in flight or in quarantine; "
-                "it can be forgotten when the engine has let go of it"
+                f"engine {using[0]} reports {peer} as connected, in flight or quarantined; "
+                "forget it when the engine no longer does"
             )
         counting = [key for key in self._fold.counting_peer(peer) if keys is None or key in keys]
         if not counting:
             raise NotFoundError(
-                f"no such engine has counted a peer {peer!r}; 'agentctl get peers --state all' lists them"
+                f"no such engine knows peer {peer!r}; 'agentctl get peers --state all' lists peers"
             )
         await self._audit("forget-peer", f"peer {peer}", author, reason)
         for key in counting:
@@ -162,13 +159,13 @@ class Retirement:
         return counting
 
     def _connected(self) -> set[EngineKey]:
-        """Return the keys that have a source or a policy stream."""
+        """Return the engines with a connected source or policy stream."""
         return {live.source.key for live in self._registry.sources() if live.connected} | {
             subscriber.target.key for subscriber in self._feed.subscribers() if subscriber.connected
         }
 
     def _away(self) -> set[EngineKey]:
-        """Return all other keys, front ends included."""
+        """Return all other known engines, front ends included."""
         known = {live.source.key for live in self._registry.sources()}
         known |= {subscriber.target.key for subscriber in self._feed.subscribers()}
         return (known | set(self._fold.known())) - self._connected()

@@ -1,4 +1,4 @@
-"""Which engines there are, and which of them a request means."""
+"""Known engines, and those that a request selects."""
 
 from __future__ import annotations
 
@@ -6,36 +6,37 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.agent.errors import ContractError, NotFoundError
 from penstock.agent.model import EngineKey
-from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_engine, parse_labels
-from penstock.agent.policy.distribution import KnownEngine, progress
+from penstock.agent.parsing import MAX_GLOB, MAX_GLOBS, Selection, Target, no_engine, parse_labels, select
+from penstock.agent.policy.distribution import KnownEngine, rollout_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from penstock.agent.admin.support.context import AgentContext
     from penstock.agent.model import Source
+    from penstock.agent.policy.distribution import Subscriber
     from penstock.agent.sources import EngineView
     from penstock.proto.v1.admin_pb2 import EngineSelector
     from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
 
-class EngineCounts(NamedTuple):
-    """Engines by how they stand to what they are to have."""
+class PolicyStates(NamedTuple):
+    """Engines by the state of their policy."""
 
     in_force: frozenset[EngineKey]
     paused: frozenset[EngineKey]
 
 
-def key_of(message: EngineKeyMessage) -> EngineKey:
-    """Return the key that *message* says."""
+def engine_key_of(message: EngineKeyMessage) -> EngineKey:
+    """Return the key of a message."""
     return EngineKey(message.server, message.engine)
 
 
 def selection_of(selector: EngineSelector) -> Selection:
-    """Return what *selector* asks for.
+    """Return the selection of a selector message.
 
     Raises:
-        ContractError: its labels cannot be read, or its models are too many or too long.
+        ContractError: its labels are invalid, or its models are too many or too long.
 
     """
     if len(selector.models) > MAX_GLOBS or any(len(glob) > MAX_GLOB for glob in selector.models):
@@ -46,15 +47,15 @@ def selection_of(selector: EngineSelector) -> Selection:
         requirements = parse_labels(selector.labels)
     except ValueError as error:
         raise ContractError(str(error)) from None
-    return Selection(requirements, tuple(selector.models), frozenset(map(key_of, selector.engines)))
+    return Selection(requirements, tuple(selector.models), frozenset(map(engine_key_of, selector.engines)))
 
 
 def source_target(source: Source) -> Target:
-    """Return what a selector sees of a source."""
+    """Return the selectable target of a source."""
     return Target(source.key, source.model, _with_role(source.labels, source.role))
 
 
-def known(agent: AgentContext) -> list[KnownEngine]:
+def known_engines(agent: AgentContext) -> list[KnownEngine]:
     """Return all engines of the registry, ordered by key."""
     return [
         KnownEngine(
@@ -64,17 +65,17 @@ def known(agent: AgentContext) -> list[KnownEngine]:
     ]
 
 
-def targets(agent: AgentContext) -> dict[EngineKey, Target]:
-    """Return all engines that the registry or the feed knows; the feed's word counts more."""
-    found = {item.target.key: item.target for item in known(agent)}
+def targets_by_key(agent: AgentContext) -> dict[EngineKey, Target]:
+    """Return all engines of the registry and the feed; the feed's data takes precedence."""
+    found = {item.target.key: item.target for item in known_engines(agent)}
     found |= {subscriber.target.key: subscriber.target for subscriber in agent.feed.subscribers()}
     return found
 
 
-def standing(agent: AgentContext) -> EngineCounts:
-    """Return where what engines are to have is in force, and where a pause holds it back, by their own word."""
-    engines = progress(agent.feed, known(agent), Selection(), agent.clock())
-    return EngineCounts(
+def policy_states(agent: AgentContext) -> PolicyStates:
+    """Return the engines that acknowledged their policy, and those where a pause holds it back."""
+    engines = rollout_progress(agent.feed, known_engines(agent), Selection(), agent.clock())
+    return PolicyStates(
         frozenset(engine.key for engine in engines if engine.state == "acknowledged"),
         frozenset(engine.key for engine in engines if engine.state == "paused"),
     )
@@ -84,19 +85,54 @@ def find_target(agent: AgentContext, key: EngineKey) -> Target:
     """Return the engine of that key.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: no such engine.
 
     """
-    known_targets = targets(agent)
+    known_targets = targets_by_key(agent)
     if key not in known_targets:
         raise NotFoundError(no_engine(key, known_targets))
     return known_targets[key]
 
 
 def selected_views(agent: AgentContext, selection: Selection) -> list[EngineView]:
-    """Return the engines of the registry that *selection* means, ordered by key."""
-    all_targets = targets(agent)
+    """Return the selected engines of the registry, ordered by key."""
+    all_targets = targets_by_key(agent)
     return [view for view in agent.registry.engines() if selection.matches(all_targets[view.key])]
+
+
+def check_engine_names(agent: AgentContext, selection: Selection) -> Mapping[EngineKey, Target]:
+    """Return all engines by key.
+
+    Raises:
+        NotFoundError: *selection* names an unknown engine.
+
+    """
+    known = targets_by_key(agent)
+    for key in sorted(selection.keys - known.keys()):
+        raise NotFoundError(no_engine(key, known))
+    return known
+
+
+def selected_targets(agent: AgentContext, selection: Selection) -> list[Target]:
+    """Return the selected engines.
+
+    Raises:
+        NotFoundError: none matches, or *selection* names an unknown engine.
+
+    """
+    known = check_engine_names(agent, selection)
+    found = select(known.values(), selection)
+    if not found:
+        raise NotFoundError("no engine matches the selector; 'agentctl get engines -o wide' shows labels")
+    return found
+
+
+def subscribed_engines(agent: AgentContext, found: list[Target]) -> Iterator[Subscriber]:
+    """Yield the connected subscribers among *found*."""
+    for target in found:
+        subscriber = agent.feed.subscriber(target.key)
+        if subscriber is not None and subscriber.connected:
+            yield subscriber
 
 
 def _with_role(labels: Mapping[str, str], role: str) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""One command a module, imported when it is run."""
+"""The commands; a module is imported when its command runs."""

@@ -1,4 +1,4 @@
-"""``agentctl apply`` and ``rollback``, and the options that all changes share."""
+"""``agentctl apply``, ``rollback`` and ``delete policy``, and the options that changes share."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, show_change
-from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, name_of, time_left, wait_for
+from penstock.agent.ctl.commands.rollout_wait import Followed, change_name, conclude, time_left, wait_for
 from penstock.agent.ctl.errors import UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import ManifestText, read_paths
 from penstock.agent.ctl.name_arguments import POLICY
 from penstock.agent.ctl.options import DURATION, author, with_client, with_output, with_paths
-from penstock.agent.ctl.render import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.parsing import Requirement, format_labels
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -29,19 +29,21 @@ F = TypeVar("F", bound="Callable[..., Any]")
 def with_change(function: F) -> F:
     """Add ``--dry-run``, ``--wait``, ``--allow-none``, ``--timeout`` and ``-o``."""
     options = (
-        click.option("--dry-run", is_flag=True, help="Only show what would change, in which engine."),
+        click.option(
+            "--dry-run", is_flag=True, help="Show what would change in each engine, and change nothing."
+        ),
         click.option(
             "--wait",
             is_flag=True,
-            help="Wait until every engine concerned says that it is in force; exit with 1 if one does not.",
+            help="Wait until every selected engine has it in force; exit with 1 if one does not.",
         ),
         click.option(
             "--allow-none",
             is_flag=True,
-            help="Let --wait succeed although no connected engine fits the selector.",
+            help="Let --wait succeed if no connected engine matches the selector.",
         ),
         click.option(
-            "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long --wait waits.  [default: 30s]"
+            "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="Time limit of --wait.  [default: 30s]"
         ),
         with_output(),
     )
@@ -60,11 +62,11 @@ with_if_generation = click.option(
     type=click.IntRange(min=0),
     default=None,
     metavar="N",
-    help="Only if the policy is at this generation; 0: if there is none of the name.",
+    help="Only if the policy is at this generation; 0: only if it does not exist.",
 )
 
 
-def finish(
+def report_change(
     client: Client,
     response: admin.ApplyPolicyResponse,
     selector: admin.EngineSelector,
@@ -74,7 +76,7 @@ def finish(
     output: str,
     **how: Any,
 ) -> None:
-    """Print what a change did, and wait for it if that was asked."""
+    """Print the result of a change, and follow its rollout if *wait*."""
     if output == "table":
         show_change(response, dry_run=dry_run)
     wait = wait and not dry_run
@@ -89,14 +91,14 @@ def follow_change(
     wait: bool,
     **how: Any,
 ) -> Followed:
-    """Wait for a change if that was asked."""
+    """Follow the rollout of a change if *wait*."""
     if wait:
-        return wait_for(client, response, {name_of(response): selector}, **how)
-    return Followed(plain(response))
+        return wait_for(client, response, {change_name(response): selector}, **how)
+    return Followed(as_json_values(response))
 
 
 def selector_of(manifest_json: str) -> admin.EngineSelector:
-    """Return the engines that a manifest which the agent has accepted selects."""
+    """Return the selector of a manifest that the agent accepted."""
     selector = json.loads(manifest_json)["spec"].get("selector", {})
     requirements = [
         Requirement(key, "In", (value,)) for key, value in selector.get("matchLabels", {}).items()
@@ -109,7 +111,7 @@ def selector_of(manifest_json: str) -> admin.EngineSelector:
 
 
 def changed_engines(response: admin.ApplyPolicyResponse) -> admin.EngineSelector | None:
-    """Return the engines that a change touched; None if it was none."""
+    """Return a selector of the engines that a change touched; None for none."""
     keys = [engine.key for engine in response.engines]
     return admin.EngineSelector(engines=keys) if keys else None
 
@@ -126,10 +128,10 @@ def apply_files(
     output: str,
     allow_none: bool,
 ) -> None:
-    """Apply all manifests of files and directories, in their order, after the agent has found all of them right."""
+    """Apply the manifests of files and directories in order, after a dry run of all of them."""
     manifests = read_paths(paths)
     if if_generation is not None and len(manifests) > 1:
-        raise UsageError(f"--if-generation is about one policy, and here are {len(manifests)}")
+        raise UsageError(f"--if-generation takes one policy, not {len(manifests)}")
 
     how_sent: dict[str, Any] = {"if_generation": if_generation, "everywhere": everywhere}
     if len(manifests) > 1 and not dry_run:
@@ -137,13 +139,13 @@ def apply_files(
             _send(client, manifest, "; nothing was applied", dry_run=True, **how_sent)
     responses: list[admin.ApplyPolicyResponse] = []
     for manifest in manifests:
-        # Between the check and this, somebody else may have changed what it builds on.
+        # Another change may come between the dry run and this call.
         so_far = f"; applied before it: {', '.join(item.name for item in responses)}" if responses else ""
         responses.append(_send(client, manifest, "" if dry_run else so_far, dry_run=dry_run, **how_sent))
     if output == "table":
         for response in responses:
             show_change(response, dry_run=dry_run)
-    # All are on their way before the first is waited for.
+    # All are applied before the first wait.
     end = time.monotonic() + timeout.total_seconds()
     followed = [
         follow_change(
@@ -169,7 +171,7 @@ def _send(
     if_generation: int | None,
     everywhere: bool,
 ) -> admin.ApplyPolicyResponse:
-    """Apply one manifest; an error names its file, and says what has been done *so_far*."""
+    """Apply one manifest; an error names its file and ends with *so_far*."""
     request = admin.ApplyPolicyRequest(
         manifest_json=manifest.text,
         author=author(),
@@ -187,13 +189,13 @@ def _send(
 
 
 @click.command()
-@with_paths("YAML or JSON; a directory's files; - reads standard input. May be given several times.")
+@with_paths("YAML or JSON file, directory, or - for standard input. May be repeated.")
 @with_if_generation
 @with_all
 @with_change
 @with_client
 def apply(client: Client, paths: tuple[str, ...], **how: Any) -> None:
-    """Create or replace policies from files, or from a directory of them; all are checked before the first is applied."""
+    """Create or replace policies from files or directories. All are checked before the first is applied."""
     apply_files(client, paths, **how)
 
 
@@ -203,15 +205,15 @@ def apply(client: Client, paths: tuple[str, ...], **how: Any) -> None:
     "--to-generation",
     type=click.IntRange(min=1),
     default=None,
-    help="Which one ('agentctl get audit NAME' lists them).  [default: the one before the present]",
+    help="The generation ('agentctl get audit NAME' lists them).  [default: the previous one]",
 )
-@click.option("--reason", default="", help="Why, for the audit log.")
+@click.option("--reason", default="", help="Reason, for the audit log.")
 @with_change
 @with_client
 def rollback(
     client: Client, name: str, to_generation: int | None, reason: str, dry_run: bool, **how: Any
 ) -> None:
-    """Make an earlier content of policy NAME its new generation."""
+    """Roll back policy NAME to an earlier revision."""
     request = admin.RollbackPolicyRequest(
         name=name, to_generation=to_generation or 0, author=author(), reason=reason, dry_run=dry_run
     )
@@ -220,4 +222,23 @@ def rollback(
     if how["wait"] and not dry_run:
         (present,) = client.call("ListPolicies", admin.ListPoliciesRequest(name=name)).policies
         selector = selector_of(present.manifest_json)
-    finish(client, response, selector, dry_run=dry_run, **how)
+    report_change(client, response, selector, dry_run=dry_run, **how)
+
+
+@click.command("policy")
+@click.argument("name", type=POLICY)
+@click.option("--reason", default="", help="Reason, for the audit log.")
+@with_if_generation
+@with_change
+@with_client
+def delete_policy(
+    client: Client, name: str, reason: str, if_generation: int | None, dry_run: bool, **how: Any
+) -> None:
+    """Delete policy NAME; 'agentctl rollback NAME' restores it."""
+    request = admin.DeletePolicyRequest(
+        name=name, author=author(), reason=reason, if_generation=if_generation, dry_run=dry_run
+    )
+    response = client.call("DeletePolicy", request)
+    selector = changed_engines(response)
+    how["wait"] = how["wait"] and selector is not None
+    report_change(client, response, selector or admin.EngineSelector(), dry_run=dry_run, **how)

@@ -11,7 +11,8 @@ from penstock.agent.ctl.commands.rollout_progress import show_fields, show_warni
 from penstock.agent.ctl.commands.rollout_wait import Followed, conclude, wait_for
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.options import author, with_client, with_paths
-from penstock.agent.ctl.render import plain, say
+from penstock.agent.ctl.render import say
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -28,19 +29,19 @@ if TYPE_CHECKING:
     type=click.Choice(["yaml", "json"]),
     default="yaml",
     show_default=True,
-    help="How it is printed.",
+    help="Output format.",
 )
 @with_client
 def export(client: Client, output: str) -> None:
-    """Print all policies as one document that 'import' and 'apply' take; those that belong to files are left out."""
+    """Print all policies as one document for 'import' or 'apply'. Policies from files are omitted."""
     response = client.call("ExportPolicies", admin.ExportPoliciesRequest())
     document = json.loads(response.manifests_json)
     say_document(document, output)
 
 
 @click.command("import")
-@with_paths("What 'export' printed, or manifests; - reads standard input. May be given several times.")
-@click.option("--reason", default="", help="Why, for the audit log.")
+@with_paths("Output of 'export', or manifests; - for standard input. May be repeated.")
+@click.option("--reason", default="", help="Reason, for the audit log.")
 @with_all
 @with_change
 @with_client
@@ -55,7 +56,7 @@ def import_(
     timeout: timedelta,
     output: str,
 ) -> None:
-    """Create or replace many policies in one change: all of them, or none. Policies that are not named stay."""
+    """Create or replace many policies in one change: all or none. Other policies are unchanged."""
     manifests = read_paths(paths)
     document = {"kind": "List", "items": [json.loads(item.text) for item in manifests]}
     request = admin.ImportPoliciesRequest(
@@ -69,9 +70,9 @@ def import_(
             say(f"policy {policy.name} {policy.result}, generation {policy.generation}{tail}")
         if dry_run:
             show_fields(response)
-    followed = Followed(plain(response))
+    followed = Followed(as_json_values(response))
     if wait and not dry_run:
-        # What has expired is left out.
+        # The agent skips expired policies.
         taken = {policy.name for policy in response.policies}
         followed = wait_for(
             client,

@@ -1,4 +1,4 @@
-"""``agentctl completion``: what a shell needs to complete commands, options and the names that the agent knows."""
+"""``agentctl completion``: the shell completion script."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHELLS = ("bash", "zsh", "fish")
 )
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes SHELL complete agentctl: commands, options, engines, peers, policies."""
+    """Print completion script for SHELL: commands, options, engines, peers, policies."""
     shell_class = get_completion_class(shell)
     if shell_class is None:
-        raise FailedError(f"this version of click cannot complete for {shell}; upgrade it")
+        raise FailedError(f"this version of click does not support {shell}; upgrade it")
     found = shell_class(click.get_current_context().find_root().command, {}, _PROGRAM, "_AGENTCTL_COMPLETE")
-    # Bash's own version of it runs the bash of this machine to look at its version; the script is for any machine.
+    # BashComplete.source checks the version of the local bash; the script may be for another machine.
     click.echo(ShellComplete.source(found))

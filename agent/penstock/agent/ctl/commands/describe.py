@@ -10,8 +10,9 @@ import click
 from penstock.agent.ctl.commands.engine_document import document, effective_policy, find_engine
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
-from penstock.agent.ctl.render import leaves, rows, say
+from penstock.agent.ctl.render import rows, say
 from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.field_diff import flat_values
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -33,7 +34,7 @@ _LONGEST_ERROR = 400
 @with_output()
 @with_client
 def engine(client: Client, key: EngineKey, output: str) -> None:
-    """Show one engine in full: facts, policy and which policy gives each field, what it holds, peers, processes, hooks."""
+    """Show one engine in full: facts, policy and the source of each field, requests, peers, processes, hooks."""
     item, effective = find_engine(client, key), effective_policy(client, key)
     if output != "table":
         say_document(document(item, effective), output)
@@ -57,7 +58,7 @@ def description(
     yield from _section("In flight", _in_flight(item, now))
     if item.leases.count:
         oldest = words.ago(item.leases.oldest_start_time_unix_nano, now)
-        yield f"Leases: {item.leases.count} of {item.leases.blocks} blocks, the oldest from {oldest}"
+        yield f"Leases: {item.leases.count} of {item.leases.blocks} blocks, oldest {oldest}"
     if item.eplb.enabled:
         yield f"Expert balancing: {_eplb(item.eplb)}"
     yield from _section("Peers", (_peer(peer, now) for peer in peers))
@@ -73,7 +74,7 @@ def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 def _facts(item: admin.Engine, now: float) -> Iterator[str]:
     if not item.HasField("facts"):
-        yield "not told yet"
+        yield "not reported yet"
         return
     facts = item.facts
     for name, value in (
@@ -92,7 +93,7 @@ def _facts(item: admin.Engine, now: float) -> Iterator[str]:
     for name, value in sorted(facts.compatibility_factors.items()):
         yield f"{_INDENT}{name}={value}"
     if facts.faults_allowed:
-        yield "Faults: may be rehearsed (PENSTOCK_ALLOW_FAULTS=1)"
+        yield "Fault drills: allowed (PENSTOCK_ALLOW_FAULTS=1)"
     yield f"Parallel: tensor {facts.tensor_parallel_size}, data {facts.data_parallel_size}"
     yield f"Blocks: {facts.num_gpu_blocks} of {facts.block_size} tokens"
     yield f"Started: {words.ago(facts.start_time_unix_nano, now)}"
@@ -102,13 +103,15 @@ def _policy(item: admin.Engine, effective: admin.EffectivePolicy, now: float) ->
     if item.HasField("policy"):
         yield from _in_force(item, now)
     else:
-        yield f"Wanted: {item.wanted_hash or words.short_hash('')}; what is in force is not told yet"
+        yield f"Wanted: {item.wanted_hash or words.short_hash('')}; policy in force not reported yet"
     for field in effective.fields:
         text = f"{field.field} = {field.new_value}, by policy {field.new_policy}"
-        # What is not in force must not read as if it were.
+        # A field not in force must be marked.
         yield text if item.in_sync else words.paused(text) if item.paused else f"wanted: {text}"
     for step in effective.schedule[1:]:
-        fields = ", ".join(f"{path}={value}" for path, value in leaves(json.loads(step.spec_json or "{}")))
+        fields = ", ".join(
+            f"{path}={value}" for path, value in flat_values(json.loads(step.spec_json or "{}"))
+        )
         yield f"{words.ago_of(step.begins, now)}: {fields or words.short_hash('')}"
 
 
@@ -124,13 +127,13 @@ def _in_force(item: admin.Engine, now: float) -> Iterator[str]:
     if status.ec_action:
         yield f"On a failed EC load: {status.ec_action}{_but_for(item, item.wanted_ec_action)}"
     if status.expires_time_unix_nano:
-        yield f"Moves on: {words.ago(status.expires_time_unix_nano, now)}"
+        yield f"Expires: {words.ago(status.expires_time_unix_nano, now)}"
     if status.last_error:
         yield words.style(f"Last error: {words.one_line(status.last_error, _LONGEST_ERROR)}", "red")
 
 
 def _but_for(item: admin.Engine, wanted: str) -> str:
-    """Say what it would be without a pause."""
+    """Return what would be in force without the pause."""
     return f", {words.style(words.paused(wanted), 'yellow')}" if item.paused and wanted else ""
 
 
@@ -138,14 +141,14 @@ def _waiting(item: admin.Engine, now: float) -> Iterator[str]:
     for entry in item.deferred:
         peer = f" from {entry.peer.address}" if entry.peer.address else ""
         since = words.ago(entry.oldest_start_time_unix_nano, now)
-        yield f"{entry.count} for {words.word(common.DeferralReason, entry.reason)}{peer}, the oldest since {since}"
+        yield f"{entry.count} for {words.word(common.DeferralReason, entry.reason)}{peer}, oldest since {since}"
 
 
 def _in_flight(item: admin.Engine, now: float) -> Iterator[str]:
     for entry in item.in_flight:
         since = words.ago(entry.oldest_start_time_unix_nano, now)
         channel = words.word(common.Channel, entry.channel)
-        yield f"{entry.count} {channel} with {entry.peer.address or 'unknown'}, the oldest since {since}"
+        yield f"{entry.count} {channel} with {entry.peer.address or 'unknown'}, oldest since {since}"
 
 
 def _eplb(facts: snapshots.EplbFacts) -> str:
@@ -167,7 +170,9 @@ def _peer(peer: admin.PeerSummary, now: float) -> str:
 
 def _source(source: admin.Source, now: float) -> Iterator[str]:
     hello = source.hello
-    state = "connected" if source.connected else f"away since {words.ago_of(source.last_seen, now)}"
+    state = (
+        "connected" if source.connected else f"disconnected, last seen {words.ago_of(source.last_seen, now)}"
+    )
     name = hello.process if hello.process != "worker" else f"worker {hello.rank}"
     yield f"{name} (pid {hello.pid}, penstock {hello.penstock_version or 'unknown'}): {state}"
     for hook in source.hooks:
@@ -181,11 +186,13 @@ def _source(source: admin.Source, now: float) -> Iterator[str]:
     for drop in source.drops:
         yield words.style(f"{_INDENT}lost: {drop.count} {drop.kind} ({drop.reason})", "yellow")
     for error in source.guard_errors:
-        yield words.style(f"{_INDENT}own errors: {error.count} {error.error_class} in {error.hook}", "red")
+        yield words.style(
+            f"{_INDENT}internal errors: {error.count} {error.error_class} in {error.hook}", "red"
+        )
 
 
 def _entries(source: admin.Source) -> Iterator[str]:
-    """Yield where a source's entries are: at its last snapshot, but for those that were stored or lost since."""
+    """Yield the account of a source's entries: emitter counts of its last snapshot, agent counts of now."""
     emitter = source.emitter
     yield (
         f"{_INDENT}entries: {emitter.produced_entries} produced, {source.stored_entries} stored, "
@@ -193,6 +200,6 @@ def _entries(source: admin.Source) -> Iterator[str]:
     )
     if source.unaccounted_entries:
         yield words.style(
-            f"{_INDENT}{source.unaccounted_entries} entries are not accounted for; please report this",
+            f"{_INDENT}{source.unaccounted_entries} entries are unaccounted for; please report this",
             "red",
         )

@@ -12,9 +12,10 @@ from penstock.agent.ctl.errors import FailedError, UnreachableError, UsageError
 from penstock.agent.ctl.manifest_files import read_paths
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import PATH, author, with_client, with_output
-from penstock.agent.ctl.render import Difference, differences, plain, plain_rows, say
+from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.field_diff import rows
+from penstock.agent.ctl.render.field_diff import Difference, difference_rows, differences, plain_rows
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document, say_table
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -23,12 +24,10 @@ if TYPE_CHECKING:
     from penstock.agent.model import EngineKey
 
 _MOST_AUDIT = 1000
-# Of a comparison that was asked for by --exit-code, as diff has it.
+# Exit code with --exit-code, as of diff(1).
 _DIFFERS = 1
 
-with_exit_code = click.option(
-    "--exit-code", is_flag=True, help="Exit with 1 if there is a difference, as diff does."
-)
+with_exit_code = click.option("--exit-code", is_flag=True, help="Exit with 1 if there are differences.")
 
 
 @click.command()
@@ -38,7 +37,7 @@ with_exit_code = click.option(
     "--generation",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Compare generation N with the present one.  [default: the one before the present]",
+    help="Compare generation N with the current one.  [default: the previous one]",
 )
 @with_exit_code
 @with_output()
@@ -46,9 +45,9 @@ with_exit_code = click.option(
 def policy(
     client: Client, name: str, file: str | None, generation: int | None, exit_code: bool, output: str
 ) -> int:
-    """Show what changed in policy NAME, or, with FILE, what 'apply' would change in it and in the engines."""
+    """Show what changed in policy NAME. With FILE: what 'apply' would change in it and in the engines."""
     if file is not None and generation is not None:
-        raise UsageError("--generation compares with an earlier content; leave out FILE, or --generation")
+        raise UsageError("--generation compares with an earlier revision; give FILE or --generation")
     if file is None:
         before, after, found = _with_generation(client, name, generation)
         change = None
@@ -62,7 +61,7 @@ def policy(
             "differences": plain_rows(found, "from", "to"),
         }
         if change is not None:
-            document["engines"] = plain(change)["engines"]
+            document["engines"] = as_json_values(change)["engines"]
         say_document(document, output)
     else:
         _show(name, before, after, found, file)
@@ -77,13 +76,13 @@ def policy(
 def _show(name: str, before: str, after: str, found: list[Difference], file: str | None) -> None:
     if found:
         title = after if file is not None else after.upper()
-        say_table(("FIELD", before.upper(), title), rows(found))
+        say_table(("FIELD", before.upper(), title), difference_rows(found))
     else:
         say(f"policy {name}: {before} and {after} are the same")
 
 
 def _with_generation(client: Client, name: str, generation: int | None) -> tuple[str, str, list[Difference]]:
-    """Compare an earlier content with the present one; a policy that was deleted has none."""
+    """Compare an earlier revision with the current one; a deleted policy has no current one."""
     entries = client.call("ListAudit", admin.ListAuditRequest(name=name, limit=_MOST_AUDIT)).entries
     contents = {
         entry.new_generation: entry.new_manifest_json
@@ -92,15 +91,13 @@ def _with_generation(client: Client, name: str, generation: int | None) -> tuple
     }
     present = _present(client, name)
     if present is None and not contents:
-        raise FailedError(
-            f"there is no policy {name!r}, and there never was; 'agentctl get policy' lists them"
-        )
+        raise FailedError(f"policy {name!r} never existed; 'agentctl get policy' lists policies")
     at = present.generation if present is not None else 0
     earlier = generation or max((number for number in contents if number != at), default=0)
     if earlier and earlier not in contents:
         raise FailedError(
             f"policy {name!r} has no generation {earlier} in the audit log; "
-            f"there are {', '.join(map(str, sorted(contents)))}"
+            f"it has {', '.join(map(str, sorted(contents)))}"
         )
     before = f"generation {earlier}" if earlier else "nothing"
     after = f"generation {at}" if at else "nothing"
@@ -114,7 +111,7 @@ def _with_file(
 ) -> tuple[str, str, list[Difference], admin.ApplyPolicyResponse | None]:
     manifest = next((item for item in read_paths([file]) if item.name == name), None)
     if manifest is None:
-        raise UsageError(f"{file} holds no policy {name!r}")
+        raise UsageError(f"{file} has no policy {name!r}")
     request = admin.ApplyPolicyRequest(manifest_json=manifest.text, author=author(), dry_run=True, all=True)
     change: admin.ApplyPolicyResponse | None = None
     try:
@@ -122,9 +119,9 @@ def _with_file(
     except UnreachableError:
         raise
     except FailedError as error:
-        # The content is right, only may nobody apply it: a file owns the name, or the certificate is for reading.
+        # The manifest is valid but cannot be applied: a file owns the name, or the certificate is read-only.
         say(
-            words.style(f"warning: what it would change in engines is not known: {error.message}", "yellow"),
+            words.style(f"warning: changes in engines are unknown: {error.message}", "yellow"),
             err=True,
         )
     present = _present(client, name)
@@ -139,12 +136,12 @@ def _present(client: Client, name: str) -> admin.Policy | None:
 
 
 def _sorted(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
-    """Compare two contents; what is in force before what is only said."""
+    """Compare two revisions; fields of ``spec`` come first."""
     return sorted(differences(old, new), key=lambda item: (not item.field.startswith("spec."), item.field))
 
 
 def _document(manifest_json: str) -> dict[str, Any]:
-    """Return what can differ in a manifest."""
+    """Return the comparable part of a manifest."""
     manifest = json.loads(manifest_json)
     return {"spec": manifest["spec"], "annotations": manifest["metadata"].get("annotations", {})}
 
@@ -158,7 +155,7 @@ def _document(manifest_json: str) -> dict[str, Any]:
     "file",
     type=PATH,
     metavar="FILE",
-    help="The other engine, of another pod: what 'agentctl describe engine -o json' printed there.",
+    help="The other engine, in another pod: output of 'agentctl describe engine -o json' there.",
 )
 @with_exit_code
 @with_output()
@@ -171,10 +168,10 @@ def engine(
     exit_code: bool,
     output: str,
 ) -> int:
-    """Show what tells two engines apart: labels, versions, compatibility, hooks, policy in force."""
+    """Compare two engines: labels, versions, compatibility, hooks, policy in force."""
     if (second is None) == (file is None):
         raise UsageError(
-            "which other engine? name it, or give --file with what another pod's agentctl printed"
+            "the second engine is missing: name it, or give --file with the output of another pod's agentctl"
         )
     left = described(client, first)
     right = described(client, second) if second is not None else read_engine(str(file))
@@ -184,10 +181,10 @@ def engine(
         document = {"engines": list(names), "differences": plain_rows(found, "first", "second")}
         say_document(document, output)
     elif found:
-        say_table(("FIELD", names[0], names[1]), rows(found))
+        say_table(("FIELD", names[0], names[1]), difference_rows(found))
         _explain(found)
     else:
-        say(f"engines {names[0]} and {names[1]} are alike")
+        say(f"engines {names[0]} and {names[1]} do not differ")
     return _DIFFERS if found and exit_code else 0
 
 
@@ -200,5 +197,5 @@ def _explain(found: list[Difference]) -> None:
         if item.field.startswith("compatibility.factors.")
     ]
     because = f": {', '.join(factors)}" if factors else ""
-    text = f"their handshakes are refused as incompatible{because}"
+    text = f"handshakes between them fail as incompatible{because}"
     say(words.style(text, "red"))

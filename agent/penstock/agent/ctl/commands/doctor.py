@@ -1,4 +1,4 @@
-"""``agentctl doctor``: is everything in place, and if not, what is to be done."""
+"""``agentctl doctor``: finds problems and says what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import time
 from typing import TYPE_CHECKING
 
 import click
-from penstock.agent.ctl.diagnosis import AGENT, NOTE, OK, WRONG, Finding, examine, why, wrong
+from penstock.agent.ctl.diagnosis import (
+    AGENT,
+    NOTE,
+    OK,
+    WRONG,
+    Finding,
+    check_agent,
+    count_problems,
+    probe_address,
+)
 from penstock.agent.ctl.errors import FailedError, RefusedError, UnreachableError
 from penstock.agent.ctl.options import with_client, with_output
 from penstock.agent.ctl.render import say, text
@@ -25,53 +34,53 @@ _PATIENCE = 5.0
 @with_output()
 @with_client
 def doctor(client: Client, output: str) -> int:
-    """Look at agent, engines, hooks, policy, clocks, losses, traces and disk; say what is wrong and what to do.
+    """Check agent, engines, hooks, policy, clocks, losses, traces and disk; print problems and what to do.
 
-    Exits with 1 if something is wrong.
+    Exits with 1 if there is a problem.
     """
-    found = [item._replace(advice=client.hinted(item.advice)) for item in _look(client)]
-    bad = wrong(found)
+    found = [item._replace(advice=client.hinted(item.advice)) for item in _findings(client)]
+    bad = count_problems(found)
     if output == "table":
-        # What is wrong stands last, above the prompt.
+        # Problems come last, next to the prompt.
         for finding in sorted(found, key=lambda finding: _ORDER.index(finding.level)):
             _show(finding)
-        say(f"{bad} of {len(found)} things are wrong" if bad else "nothing is wrong")
+        say(text.count(bad, "problem") if bad else "no problems")
     else:
         findings = [finding._asdict() for finding in found]
         say_document({"healthy": not bad, "findings": findings}, output)
     return 1 if bad else 0
 
 
-def _look(client: Client) -> list[Finding]:
+def _findings(client: Client) -> list[Finding]:
     try:
         status = client.call("GetStatus", admin.GetStatusRequest(try_backend=True), timeout=_PATIENCE)
         engines = client.call("ListEngines", admin.ListEnginesRequest(), timeout=_PATIENCE).engines
     except UnreachableError as error:
-        # What the system says about the way there is more than what the call can know.
-        return [why(client.address) or _answer(client.address, error)]
+        # The operating system knows more about the cause than gRPC.
+        return [probe_address(client.address) or _answer(client.address, error)]
     except FailedError as error:
         return [_answer(client.address, error)]
-    return examine(status, engines, time.time())
+    return check_agent(status, engines, time.time())
 
 
 def _answer(address: str, error: FailedError) -> Finding:
-    """Say what is wrong with somebody who takes connections and does not answer as an agent does."""
+    """Return the problem of an address that accepts connections but does not answer as an agent."""
     if isinstance(error, RefusedError):
         return Finding(WRONG, AGENT, error.message, "")
-    # Who does not like a certificate hangs up; who hangs does not.
+    # Over TCP, a refused certificate closes the connection.
     if isinstance(error, UnreachableError) and not address.startswith("unix:"):
         return Finding(
             WRONG,
             AGENT,
             error.message,
-            "openssl x509 -noout -dates -subject -in FILE shows a certificate: see to --tls-ca, --tls-cert and --tls-key here, "
+            "openssl x509 -noout -dates -subject -in FILE shows a certificate: check --tls-ca, --tls-cert and --tls-key here, "
             "and to the agent's --admin-tls-client-ca",
         )
     return Finding(
         WRONG,
         AGENT,
-        f"{address} takes connections, but nothing answers in time",
-        "the agent hangs or is stopped: look at its process and its log, then restart its container",
+        f"{address} accepts connections but does not answer",
+        "the agent hangs or is stopped: check its process and its log, then restart its container",
     )
 
 

@@ -1,4 +1,4 @@
-"""One engine as a document: what ``describe engine -o json`` prints, and what of it can be compared."""
+"""One engine as a document: the output of ``describe engine -o json``, and its comparable part."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.ctl.errors import FailedError, UsageError
 from penstock.agent.ctl.options import engine_selector
-from penstock.agent.ctl.render import plain
 from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.model import EngineKey
 from penstock.agent.parsing import no_engine
 from penstock.proto.v1 import admin_pb2 as admin
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
 
 _MAX_CHARACTERS = 4 * 1024 * 1024
-# Facts that are never the same in two engines, or that stand elsewhere.
+# Facts that always differ between engines, or are shown elsewhere.
 _OWN = frozenset(
     {"kvEngineId", "startTime", "sideChannel", "labels", "role", "roleGuessed", "compatibilityHash",
      "compatibilityFactors"}
 )  # fmt: skip
-# Labels that only say which pod it is.
+# Labels that only name the pod.
 _PLACE = frozenset({"POD_NAME", "POD_UID", "NODE_NAME"})
 
 
@@ -33,7 +33,7 @@ def find_engine(client: Client, key: EngineKey) -> admin.Engine:
     """Return one engine.
 
     Raises:
-        FailedError: there is none of that key.
+        FailedError: no engine has that key.
 
     """
     request = admin.ListEnginesRequest(selector=engine_selector(engines=[key]))
@@ -48,7 +48,7 @@ def find_engine(client: Client, key: EngineKey) -> admin.Engine:
 
 
 def effective_policy(client: Client, key: EngineKey) -> admin.EffectivePolicy:
-    """Return what all policies come to in one engine."""
+    """Return the merge of all policies in one engine."""
     message = EngineKeyMessage(server=key.server, engine=key.engine)
     found: admin.EffectivePolicy = client.call(
         "GetEffectivePolicy", admin.GetEffectivePolicyRequest(key=message)
@@ -57,20 +57,20 @@ def effective_policy(client: Client, key: EngineKey) -> admin.EffectivePolicy:
 
 
 def described(client: Client, key: EngineKey) -> dict[str, Any]:
-    """Return one engine as ``describe engine -o json`` has it: the engine and its effective policy."""
+    """Return the document of one engine and its effective policy."""
     return document(find_engine(client, key), effective_policy(client, key))
 
 
 def document(engine: admin.Engine, effective: admin.EffectivePolicy) -> dict[str, Any]:
     """Return an engine and its effective policy as JSON values."""
-    return plain(engine) | {"effectivePolicy": plain(effective)}
+    return as_json_values(engine) | {"effectivePolicy": as_json_values(effective)}
 
 
 def read_engine(path: str) -> dict[str, Any]:
-    """Read what :func:`document` returned from a file, or from standard input if it is ``-``.
+    """Read a document of :func:`document` from a file, or from standard input for ``-``.
 
     Raises:
-        WrongUseError: it cannot be read, or is something else.
+        UsageError: it cannot be read, or is something else.
 
     """
     try:
@@ -85,12 +85,14 @@ def read_engine(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path!r} is not JSON: {error}") from None
     if not (isinstance(found, dict) and isinstance(found.get("sources"), list) and "inSync" in found):
-        raise UsageError(f"{path!r} is no engine; write it with 'agentctl describe engine ENGINE -o json'")
+        raise UsageError(
+            f"{path!r} is not an engine document; write one with 'agentctl describe engine ENGINE -o json'"
+        )
     return found
 
 
 def comparable(engine: dict[str, Any]) -> dict[str, Any]:
-    """Return what two engines should have in common, and what is in force in them."""
+    """Return what two engines should share, and what is in force in them."""
     facts = engine.get("facts") or {}
     labels = engine.get("labels") or {}
     status = engine.get("policy") or {}
@@ -125,7 +127,7 @@ def comparable(engine: dict[str, Any]) -> dict[str, Any]:
 
 
 def _standing(engine: dict[str, Any], value: str) -> str:
-    """Return what is wanted as it stands: in force, held back, or not yet."""
+    """Return *value* with its state: in force, paused, or wanted."""
     if engine.get("inSync"):
         return value
     return words.paused(value) if engine.get("paused") else f"wanted: {value}"

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.client import Client
     from penstock.agent.model import EngineKey as Key
 
-_with_reason = click.option("--reason", default="", help="Why, for the audit log.")
+_with_reason = click.option("--reason", default="", help="Reason, for the audit log.")
 
 
 @click.group()
 def forget() -> None:
-    """Forget an engine that has gone, or a peer, before --retire-after is over.
+    """Forget a disconnected engine, or a peer, before --retire-after ends.
 
-    Metrics, lists, alerts and doctor forget it at once; its events and traces stay. If it comes back, its counters
-    begin at 0.
+    Metrics, lists, alerts and doctor drop it at once; its events and traces stay. If it comes back, its counters
+    start at 0.
     """
 
 
@@ -37,7 +37,7 @@ def engine(client: Client, engine: Key, reason: str, output: str) -> None:
     """Forget ENGINE, which must not be connected."""
     key = EngineKey(server=engine.server, engine=engine.engine)
     request = admin.ForgetRequest(engine=key, author=author(), reason=reason)
-    _tell(client.call("Forget", request), f"engine {engine}", output)
+    _report(client.call("Forget", request), f"engine {engine}", output)
 
 
 @forget.command()
@@ -47,17 +47,17 @@ def engine(client: Client, engine: Key, reason: str, output: str) -> None:
 @with_output()
 @with_client
 def peer(client: Client, peer: str, selector: str, reason: str, output: str) -> None:
-    """Forget PEER (host:port), which no engine may report as connected, in flight or in quarantine."""
+    """Forget PEER (host:port). No engine may report it as connected, in flight or quarantined."""
     request = admin.ForgetRequest(
         peer=peer, selector=engine_selector(selector), author=author(), reason=reason
     )
     response = client.call("Forget", request)
     where = ", ".join(text.engine(key) for key in response.engines)
-    _tell(response, f"peer {peer} of engine {where}", output)
+    _report(response, f"peer {peer} of engine {where}", output)
 
 
-def _tell(response: admin.ForgetResponse, what: str, output: str) -> None:
+def _report(response: admin.ForgetResponse, what: str, output: str) -> None:
     if output == "table":
-        say(f"{what} is forgotten")
+        say(f"{what} forgotten")
     else:
         show(response, output)

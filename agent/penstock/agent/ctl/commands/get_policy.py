@@ -13,9 +13,11 @@ from penstock.agent.ctl.commands.get import show_table
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import ENGINE, POLICY
 from penstock.agent.ctl.options import engine_selector, with_client, with_output
-from penstock.agent.ctl.render import Table, plain, say
+from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document, say_documents, say_table, show
+from penstock.agent.ctl.render.rows import Table
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1.common_pb2 import EngineKey as EngineKeyMessage
 
@@ -29,14 +31,14 @@ _NOT_SET = frozenset({"selector", "priority", "expiresAt", "mode"})
 
 @click.command()
 @click.argument("name", type=POLICY, default="")
-@click.option("--effective", "engine", type=ENGINE, help="What all policies come to in this engine.")
+@click.option("--effective", "engine", type=ENGINE, help="The merge of all policies in this engine.")
 @with_output(wide=True)
 @with_client
 def policy(client: Client, name: str, engine: EngineKey | None, output: str) -> None:
-    """List policies, or policy NAME. With -o yaml: manifests that 'apply' takes."""
+    """List policies, or policy NAME. -o yaml prints manifests for 'apply'."""
     if engine is not None:
         if name:
-            raise UsageError("--effective shows the merge of all policies; leave out NAME")
+            raise UsageError("--effective shows the merge of all policies; omit NAME")
         _show_effective(client, engine, output)
         return
     response = client.call("ListPolicies", admin.ListPoliciesRequest(name=name))
@@ -44,7 +46,7 @@ def policy(client: Client, name: str, engine: EngineKey | None, output: str) -> 
         _show_manifests([_manifest(item) for item in response.policies], output, single=bool(name))
         return
     found = policies(response.policies, time.time())
-    show_table(response, found, output, "there is no policy: vLLM's own configuration holds")
+    show_table(response, found, output, "no policies; vLLM's own configuration is in force")
 
 
 def policies(items: list[admin.Policy], now: float) -> Table:
@@ -85,7 +87,7 @@ def _show_effective(client: Client, engine: EngineKey, output: str) -> None:
         show(effective, output)
         return
     if not effective.fields:
-        say(f"no policy selects engine {engine}: vLLM's own configuration holds", err=True)
+        say(f"no policy selects engine {engine}; vLLM's own configuration is in force", err=True)
     else:
         rows = [(field.field, field.new_value, field.new_policy) for field in effective.fields]
         say_table(("FIELD", "VALUE", "POLICY"), rows)
@@ -96,7 +98,7 @@ def _show_effective(client: Client, engine: EngineKey, output: str) -> None:
 
 
 def _show_standing(client: Client, engine: EngineKey) -> None:
-    """Say on the error stream if what is shown is not in force in the engine."""
+    """Warn on stderr if the policy shown is not in force in the engine."""
     request = admin.ListEnginesRequest(selector=engine_selector(engines=[engine]))
     for item in client.call("ListEngines", request).engines:
         if item.in_sync or not item.connected:
@@ -105,13 +107,13 @@ def _show_standing(client: Client, engine: EngineKey) -> None:
             f"engine {engine} is {words.paused(words.short_hash(item.wanted_hash))}; "
             f"'agentctl resume {engine}' puts this in force"
             if item.paused
-            else f"this is not in force in engine {engine} now; 'agentctl describe engine {engine}' says more"
+            else f"this is not in force in engine {engine}; see 'agentctl describe engine {engine}'"
         )
         say(words.style(text, "yellow"), err=True)
 
 
 def _manifest(item: admin.Policy) -> dict[str, Any]:
-    document = plain(item)
+    document = as_json_values(item)
     manifest: dict[str, Any] = document.pop("manifest")
     document.pop("name")
     return manifest | {"status": document}

@@ -10,9 +10,10 @@ from penstock.agent.ctl.commands.get import nothing_fits, show_table
 from penstock.agent.ctl.errors import UsageError
 from penstock.agent.ctl.name_arguments import PEER
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_output, with_selector
-from penstock.agent.ctl.render import Table, say
+from penstock.agent.ctl.render import say
 from penstock.agent.ctl.render import text as words
-from penstock.agent.ctl.render.output import tell_unreadable
+from penstock.agent.ctl.render.output import warn_unreadable
+from penstock.agent.ctl.render.rows import Table
 from penstock.proto import names
 from penstock.proto.v1 import admin_pb2 as admin
 from penstock.proto.v1 import common_pb2 as common
@@ -31,18 +32,16 @@ _COLOURS = {
 
 
 @click.command()
-@click.option("--deferred", is_flag=True, help="Those that wait now, the longest wait first.")
-@click.option("--outcome", type=click.Choice(names.words(common.Outcome)), help="Only those that ended so.")
-@click.option("--peer", type=PEER, default="", help="Only those with this peer, as host:port.")
-@click.option("--since", type=DURATION, help="Only those of the last 10m, 2h, ...")
+@click.option("--deferred", is_flag=True, help="Only deferred requests, longest wait first.")
+@click.option("--outcome", type=click.Choice(names.words(common.Outcome)), help="Only this outcome.")
+@click.option("--peer", type=PEER, default="", help="Only this peer, as host:port.")
+@click.option("--since", type=DURATION, help="Only requests of the last 10m, 2h, ...")
 @click.option(
     "--sort",
     type=click.Choice(["age", "time"]),
-    help="age: the oldest first; time: the newest first.  [default: age with --deferred, else time]",
+    help="age: oldest first; time: newest first.  [default: age with --deferred, else time]",
 )
-@click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="At most so many."
-)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum rows.")
 @with_selector
 @with_output(wide=True)
 @with_client
@@ -57,7 +56,7 @@ def requests(
     selector: str,
     output: str,
 ) -> None:
-    """List requests that the log knows, the newest first; 'agentctl explain REQUEST' tells one's story."""
+    """List requests of the log, newest first; 'agentctl explain REQUEST' explains one."""
     if deferred and outcome:
         raise UsageError("a request that is deferred has no outcome yet; give --deferred or --outcome")
     request = admin.ListRequestsRequest(
@@ -69,17 +68,17 @@ def requests(
         request.since.FromTimedelta(since)
     response = client.call("ListRequests", request)
     where = "among the newest events of the log" if response.truncated else "in the log"
-    nothing = "no request is deferred" if deferred else f"no such request is {where}"
+    nothing = "no request is deferred" if deferred else f"no matching request {where}"
     show_table(response, rows(response.requests, time.time()), output, nothing_fits(selector, nothing))
     if output in {"json", "yaml"}:
         return
     if response.truncated:
         which = "older" if not deferred else "more"
-        say(f"there are {which} ones; --limit, --since or --peer chooses", err=True)
-    tell_unreadable(response.unreadable_batches)
+        say(f"{which} requests are not shown; use --limit, --since or --peer", err=True)
+    warn_unreadable(response.unreadable_batches)
     if response.unnamed_deferred:
         say(
-            f"{response.unnamed_deferred} more wait whose names have not reached the log (new, or lost on the way)",
+            f"{response.unnamed_deferred} more are deferred whose ids are not in the log (new, or lost)",
             err=True,
         )
 
@@ -108,7 +107,7 @@ def rows(items: Iterable[admin.RequestSummary], now: float) -> Table:
 
 
 def _state(item: admin.RequestSummary) -> str:
-    """Say what became of it; of one that is not over, what it does."""
+    """Return its outcome, or what it waits for."""
     if item.outcome:
         text = words.word(common.Outcome, item.outcome)
         return words.style(text, _COLOURS[item.outcome]) if item.outcome in _COLOURS else text
@@ -116,5 +115,5 @@ def _state(item: admin.RequestSummary) -> str:
         return words.style(f"waits for {words.word(common.DeferralReason, item.deferred)}", "yellow")
     if item.HasField("closed"):
         return "ok"
-    # What went with its engine has an end and no moment of it.
+    # A request lost with its engine has a finish reason and no end time.
     return words.style("lost", "red") if item.finish_reason else "open"

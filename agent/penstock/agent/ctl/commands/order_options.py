@@ -1,11 +1,11 @@
-"""What the commands that give engines an order for a time have in common."""
+"""Options and waiting of the commands that order quarantines and fault drills."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow
+from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow_rollout
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import DURATION, duration_message, with_output, with_selector
 from penstock.proto.v1 import admin_pb2 as admin
@@ -20,7 +20,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 with_engines = click.argument("engines", nargs=-1, type=ENGINE, metavar="[ENGINE]...")
 with_timeout = click.option(
-    "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long to wait.  [default: 30s]"
+    "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="Time limit of the wait.  [default: 30s]"
 )
 
 
@@ -29,7 +29,7 @@ def with_order(function: F) -> F:
     options = (
         with_engines,
         with_selector,
-        click.option("--reason", default="", help="Why, for the audit log."),
+        click.option("--reason", default="", help="Reason, for the audit log."),
         with_timeout,
         with_output(),
     )
@@ -48,14 +48,14 @@ def follow_order(
     quiet: bool,
     ends: bool = False,
 ) -> admin.Rollout:
-    """Wait until the engines have what was ordered, and say so for each unless *quiet*.
+    """Wait until the engines have acknowledged an order; print each unless *quiet*.
 
-    With *ends* the order ends something, which a paused engine does not do either.
+    With *ends* the order ends something, so a paused engine complies, too.
 
     Raises:
-        FailedError: an engine refused, is paused, or has not answered in time.
+        FailedError: an engine refused, is paused, or did not answer in time.
 
     """
     request = admin.WatchRolloutRequest(selector=selector, timeout=duration_message(timeout))
     stream = client.stream("WatchRollout", request, timeout.total_seconds() + GRACE)
-    return follow(stream, what, quiet=quiet, done=done, ends=ends)
+    return follow_rollout(stream, what, quiet=quiet, done=done, ends=ends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow
+from penstock.agent.ctl.commands.rollout_progress import DEFAULT_TIMEOUT, GRACE, follow_rollout
 from penstock.agent.ctl.name_arguments import ENGINE
 from penstock.agent.ctl.options import (
     DURATION,
@@ -31,9 +31,12 @@ def _with_targets(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.argument("engines", nargs=-1, type=ENGINE, metavar="[ENGINE]..."),
         with_selector,
-        click.option("--reason", default="", help="Why, for the audit log."),
+        click.option("--reason", default="", help="Reason, for the audit log."),
         click.option(
-            "--timeout", type=DURATION, default=DEFAULT_TIMEOUT, help="How long to wait.  [default: 30s]"
+            "--timeout",
+            type=DURATION,
+            default=DEFAULT_TIMEOUT,
+            help="Time limit of the wait.  [default: 30s]",
         ),
         with_output(),
     )
@@ -48,8 +51,8 @@ def _with_targets(function: Callable[..., Any]) -> Callable[..., Any]:
 def pause(client: Client, **how: Any) -> None:
     """Make Penstock passive in engines: vLLM's own configuration, no telemetry.
 
-    With neither ENGINE nor selector: in all of them, those that come later included.
-    Holds until 'agentctl resume', also over restarts of engine and agent.
+    Without ENGINE or selector: all engines, including those that connect later.
+    Lasts until 'agentctl resume', over restarts of engine and agent.
     """
     _set(client, paused=True, **how)
 
@@ -58,7 +61,7 @@ def pause(client: Client, **how: Any) -> None:
 @_with_targets
 @with_client
 def resume(client: Client, **how: Any) -> None:
-    """Undo a pause. With neither ENGINE nor selector: all pauses."""
+    """Undo a pause. Without ENGINE or selector: all pauses."""
     _set(client, paused=False, **how)
 
 
@@ -81,6 +84,6 @@ def _set(
     )
     stream = client.stream("SetPaused", request, timeout.total_seconds() + GRACE)
     what, done = ("the pause", "paused") if paused else ("the end of the pause", "no longer paused")
-    last = follow(stream, what, quiet=output != "table", done=done)
+    last = follow_rollout(stream, what, quiet=output != "table", done=done)
     if output != "table":
         show(last, output)

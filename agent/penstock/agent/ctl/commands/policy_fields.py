@@ -1,6 +1,6 @@
-"""The flags of ``agentctl set-policy`` that set a field of the policy's spec: the one table of them.
+"""The flags of ``agentctl set-policy`` that set a field of the policy's spec.
 
-The manifest's own checks judge the values, so that a flag and a file are refused with the same words.
+The agent's manifest checks validate the values, so a flag and a file get the same error.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
-from penstock.agent.ctl.render import leaves
+from penstock.agent.ctl.render.field_diff import flat_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ _CHOICES = click.Choice(["recompute", "fail"])
 
 
 class Field(NamedTuple):
-    """A flag and the field that it sets, as a path below ``spec``."""
+    """A flag and the field it sets, as a path below ``spec``."""
 
     flag: str
     path: str
@@ -30,7 +30,7 @@ class Field(NamedTuple):
 
     @property
     def argument(self) -> str:
-        """Return the name that click hands the value over by."""
+        """The name of click's argument."""
         return self.flag.removeprefix("--").replace("-", "_")
 
 
@@ -39,101 +39,101 @@ FIELDS = (
         "--kv-load-failure",
         "kvLoadFailure.action",
         _ACTIONS,
-        "What happens to a request whose KV blocks cannot be loaded; auto decides by what follows.",
+        "Action for a request whose KV blocks cannot be loaded; auto applies the limits below.",
     ),
     Field(
         "--kv-max-recompute-tokens",
         "kvLoadFailure.maxRecomputeTokens",
         click.INT,
-        "With auto: a request that lost more tokens fails.",
+        "With auto: fail a request that lost more tokens.",
         "TOKENS",
     ),
     Field(
         "--kv-recompute-budget",
         "kvLoadFailure.recomputeBudget.tokensPerSecond",
         click.INT,
-        "With auto: so many tokens a second are recomputed, over all requests.",
+        "With auto: recomputed tokens per second over all requests.",
         "TOKENS/S",
     ),
     Field(
         "--kv-over-budget",
         "kvLoadFailure.overBudget",
         _CHOICES,
-        "With auto: what happens when the budget is used up.",
+        "With auto: action when the budget is used up.",
     ),
     Field(
         "--ec-load-failure",
         "ecLoadFailure.action",
         _ACTIONS,
-        "What happens to a request whose encoder outputs cannot be loaded; auto decides by what follows.",
+        "Action for a request whose encoder outputs cannot be loaded; auto applies the limit below.",
     ),
     Field(
         "--ec-max-recompute-items",
         "ecLoadFailure.maxRecomputeItems",
         click.INT,
-        "With auto: a request that lost more items fails.",
+        "With auto: fail a request that lost more items.",
         "ITEMS",
     ),
     Field(
         "--deferral-max-start-wait",
         "deferral.maxStartWait",
         click.STRING,
-        "How long a request may wait for its transfer to start, such as 30s.",
+        "Maximum wait for a transfer to start, such as 30s.",
         "DURATION",
     ),
     Field(
         "--deferral-max-transfer-wait",
         "deferral.maxTransferWait",
         click.STRING,
-        "How long the transfer itself may take, such as 5s.",
+        "Maximum duration of a transfer, such as 5s.",
         "DURATION",
     ),
     Field(
         "--deferral-on-timeout",
         "deferral.onTimeout",
         _CHOICES,
-        "What happens to a request that has waited too long; KV whose transfer has begun can only fail.",
+        "Action after a timeout; a KV transfer that has started can only fail.",
     ),
     Field(
         "--quarantine-failures",
         "peerQuarantine.failures",
         click.INT,
-        "So many failures within the window cut a peer off.",
+        "Failures within the window before quarantine.",
         "COUNT",
     ),
     Field(
         "--quarantine-window",
         "peerQuarantine.window",
         click.STRING,
-        "The time in which failures of a peer are counted, such as 30s.",
+        "Window in which failures of a peer are counted, such as 30s.",
         "DURATION",
     ),
     Field(
         "--quarantine-duration",
         "peerQuarantine.duration",
         click.STRING,
-        "How long a peer is cut off before one request probes it, such as 60s.",
+        "Quarantine time before one request probes the peer, such as 60s.",
         "DURATION",
     ),
     Field(
         "--quarantine-max-peers-percent",
         "peerQuarantine.maxPeersPercent",
         click.INT,
-        "At most this share of the known peers is cut off.",
+        "Maximum share of known peers in quarantine.",
         "PERCENT",
     ),
     Field(
         "--trace-sample-ratio",
         "telemetry.traceSampleRatio",
         click.FLOAT,
-        "This share of the good traces is exported, from 0 to 1; failed ones always are.",
+        "Share of successful traces to export, from 0 to 1; failed ones are always exported.",
         "RATIO",
     ),
     Field(
         "--failure-log-interval",
         "telemetry.failureLogInterval",
         click.STRING,
-        "Each way to fail is logged by the engine at most once in this time, such as 5s.",
+        "Minimum interval between engine log lines of one failure mode, such as 5s.",
         "DURATION",
     ),
 )
@@ -147,7 +147,7 @@ def with_fields(function: F) -> F:
 
 
 def set_fields(spec: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Put the values of the flags that were given into *spec*; the rest of it stays."""
+    """Set the given flags in *spec*; other fields are unchanged."""
     for field in FIELDS:
         value = given.get(field.argument)
         if value is None:
@@ -160,10 +160,10 @@ def set_fields(spec: dict[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def unset_fields(spec: dict[str, Any], paths: Iterable[str]) -> None:
-    """Take fields, or whole sections, out of *spec*; a section that has nothing left goes too.
+    """Remove fields or sections from *spec*, and sections that become empty.
 
     Raises:
-        ValueError: one is not there; says what is.
+        ValueError: a field is not set; lists those that are.
 
     """
     for path in paths:
@@ -172,7 +172,9 @@ def unset_fields(spec: dict[str, Any], paths: Iterable[str]) -> None:
         place: Any = spec
         for name in (*sections, last):
             if not isinstance(place, dict) or name not in place:
-                raise ValueError(f"{path} is not set; set are {', '.join(name for name, _ in leaves(spec))}")
+                raise ValueError(
+                    f"{path} is not set; set fields: {', '.join(name for name, _ in flat_values(spec))}"
+                )
             places.append((place, name))
             place = place[name]
         holder, name = places.pop()

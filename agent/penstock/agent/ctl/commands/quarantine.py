@@ -1,4 +1,4 @@
-"""``agentctl quarantine``: which peers are cut off, and an operator's own word about one."""
+"""``agentctl quarantine``: lists, adds and lifts quarantines of peers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LIFT_TTL = timedelta(minutes=1)
 
 @click.group()
 def quarantine() -> None:
-    """See which peers are cut off, cut one off, or let one back in."""
+    """List quarantined peers, add one, or lift a quarantine."""
 
 
 @quarantine.command("list")
@@ -44,23 +44,23 @@ def quarantine() -> None:
 @with_output(wide=True)
 @with_client
 def list_quarantines(client: Client, engines: tuple[EngineKey, ...], selector: str, output: str) -> None:
-    """List peers that are in quarantine, and those that 'lift' lets in, in each engine."""
+    """List quarantined peers, and peers exempt by 'lift', in each engine."""
     request = admin.ListQuarantinesRequest(selector=engine_selector(selector, engines))
     response = client.call("ListQuarantines", request)
     found = order_rows.quarantines(response.quarantines, time.time())
-    where = f" in an engine that fits {selector!r}" if selector else ""
+    where = f" in an engine that matches {selector!r}" if selector else ""
     show_table(response, found, output, f"no peer is in quarantine{where}")
 
 
 @quarantine.command()
 @click.argument("peer", type=PEER)
 @with_order
-@click.option("--ttl", type=DURATION, default=_ADD_TTL, help="Ends by itself, at most 24h.  [default: 1h]")
+@click.option("--ttl", type=DURATION, default=_ADD_TTL, help="Time to live, at most 24h.  [default: 1h]")
 @with_client
 def add(client: Client, **how: Any) -> None:
-    """Cut PEER (host:port) off: no request loads from it until the time is up.
+    """Quarantine PEER (host:port): no request loads from it until --ttl ends.
 
-    Requests recompute or fail at once, as the policy says. With neither ENGINE nor selector: in all engines.
+    Requests recompute or fail at once, by policy. Without ENGINE or selector: in all engines.
     """
     _set(client, adds=True, **how)
 
@@ -69,13 +69,13 @@ def add(client: Client, **how: Any) -> None:
 @click.argument("peer", type=PEER)
 @with_order
 @click.option(
-    "--ttl", type=DURATION, default=_LIFT_TTL, help="How long it stays let in, at most 24h.  [default: 1m]"
+    "--ttl", type=DURATION, default=_LIFT_TTL, help="How long the peer is exempt, at most 24h.  [default: 1m]"
 )
 @with_client
 def lift(client: Client, **how: Any) -> None:
-    """End the quarantine of PEER, whoever began it, and let it in until the time is up.
+    """End the quarantine of PEER, automatic or ordered, and exempt it until --ttl ends.
 
-    Its failures are not counted meanwhile. With neither ENGINE nor selector: in all engines.
+    Its failures are not counted meanwhile. Without ENGINE or selector: in all engines.
     """
     _set(client, adds=False, **how)
 
@@ -104,9 +104,9 @@ def _set(
     client.call("SetQuarantine", request)
     _warn_of_a_stranger(client, peer)
     what, done = (
-        (f"the quarantine of {peer}", f"cutting off {peer}")
+        (f"the quarantine of {peer}", f"quarantining {peer}")
         if adds
-        else (f"the end of the quarantine of {peer}", f"letting in {peer}")
+        else (f"the end of the quarantine of {peer}", f"exempting {peer}")
     )
     last = follow_order(client, chosen, timeout, what, done, quiet=output != "table")
     if output != "table":
@@ -114,8 +114,8 @@ def _set(
 
 
 def _warn_of_a_stranger(client: Client, peer: str) -> None:
-    """Say so if no engine has met *peer*: a slip of the pen would otherwise look like success."""
+    """Warn if no engine knows *peer*: a typing error would otherwise look like success."""
     known = client.call("ListPeers", admin.ListPeersRequest(state="all")).peers
     if all(item.peer.address != peer for item in known):
-        text = f"warning: no engine knows a peer {peer} yet; 'agentctl get peers' lists them"
+        text = f"warning: no engine knows peer {peer}; 'agentctl get peers' lists them"
         say(words.style(client.hinted(text), "yellow"), err=True)

@@ -1,4 +1,4 @@
-"""What a change did, and how far it has come in the engines."""
+"""Prints the result of a change and the progress of its rollout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.proto.v1 import admin_pb2 as admin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Seconds beyond its own time that a stream may take to end.
+# Seconds that a stream may take to end after its timeout.
 GRACE = 5.0
 DEFAULT_TIMEOUT = timedelta(seconds=30)
 
@@ -31,13 +31,13 @@ def show_change(response: admin.ApplyPolicyResponse, *, dry_run: bool) -> None:
 
 
 def show_warnings(response: admin.ApplyPolicyResponse) -> None:
-    """Print what somebody who makes a change should know."""
+    """Print the warnings of a change."""
     for warning in response.warnings:
         say(words.style(f"warning: {warning}", "yellow"), err=True)
 
 
 def show_fields(response: admin.ApplyPolicyResponse) -> None:
-    """Print what a change means in each engine, field by field."""
+    """Print the field changes in each engine."""
     rows = [
         (
             words.engine(engine.key),
@@ -51,23 +51,23 @@ def show_fields(response: admin.ApplyPolicyResponse) -> None:
     if rows:
         say_table(("ENGINE", "FIELD", "FROM", "TO"), rows)
     else:
-        say("no engine that is known now would change")
+        say("no known engine would change")
 
 
-def follow(
+def follow_rollout(
     rollouts: Iterable[admin.Rollout], what: str, *, quiet: bool, done: str = "", ends: bool = False
 ) -> admin.Rollout:
-    """Print a rollout's progress as it comes, and return its last word.
+    """Print a rollout's progress, and return its last message.
 
     Args:
-        rollouts: as they come.
-        what: is followed, for a person.
+        rollouts: the messages.
+        what: names the change in messages.
         quiet: print nothing.
-        done: what an engine that has acknowledged does now; the default is the hash of the policy in force.
-        ends: it ends something, so that a paused engine does not do it either.
+        done: state of an engine that acknowledged; default: the hash of the policy in force.
+        ends: the order ends something, so a paused engine complies, too.
 
     Raises:
-        FailedError: an engine refused, is paused, goes by the name of another, or has not answered in time.
+        FailedError: an engine refused, is paused, shares its name with another, or did not answer in time.
 
     """
     shown: dict[str, str] = {}
@@ -81,13 +81,11 @@ def follow(
                     if not quiet:
                         say(f"engine {name} {line}")
     except KeyboardInterrupt:
-        text = (
-            f"no longer waiting for {what}: it stays as ordered; 'agentctl get engines' shows how far it is"
-        )
+        text = f"no longer waiting for {what}; the change stays. 'agentctl get engines' shows the progress"
         say(hinted_here(text, click.get_current_context(silent=True)), err=True)
         raise
     if not quiet and not last.engines:
-        say("no engine is known that it concerns")
+        say("no known engine is selected")
     _judge(last, what, done, ends=ends)
     return last
 
@@ -105,7 +103,7 @@ def _line(engine: admin.EngineRollout, done: str) -> str:
     if engine.state == "refused":
         return words.style(f"refused: {_reason(engine)}", "red")
     if engine.state == "disconnected":
-        return "disconnected: it gets this when it comes back"
+        return "disconnected; applied when it reconnects"
     if engine.state == "paused":
         return words.style(words.paused(done or words.short_hash(engine.wanted_hash)), "yellow")
     return f"{engine.state}{': ' if engine.error else ''}{engine.error}"
@@ -127,12 +125,12 @@ def _judge(last: admin.Rollout, what: str, done: str, *, ends: bool) -> None:
         else ""
     )
     raise FailedError(
-        f"{what} is not in force in {len(bad)} of {len(last.engines)} engines: {', '.join(bad)}{paused}"
+        f"{what} is not in force in {len(bad)} of {words.count(len(last.engines), 'engine')}: {', '.join(bad)}{paused}"
     )
 
 
 def _trouble(engine: admin.EngineRollout, done: str, *, last_word: bool, ends: bool) -> str:
-    """Say why an engine does not have what was ordered; empty if it has."""
+    """Return why the change is not in force in an engine; empty if it is."""
     name = words.engine(engine.key)
     if engine.state == "refused":
         return f"{name} refused it ({_reason(engine)})"

@@ -1,4 +1,4 @@
-"""``--wait``: a change is followed into the engines that its policies select, and into those that it has let go."""
+"""``--wait``: follows a change into the engines it selects and those it no longer selects."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from penstock.agent.ctl.commands.rollout_progress import GRACE, follow
+from penstock.agent.ctl.commands.rollout_progress import GRACE, follow_rollout
 from penstock.agent.ctl.errors import FailedError
 from penstock.agent.ctl.options import duration_message
-from penstock.agent.ctl.render import plain, selector_words
+from penstock.agent.ctl.render.json_values import as_json_values
+from penstock.agent.ctl.render.order_rows import selector_words
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -25,14 +26,14 @@ _LEAST = timedelta(milliseconds=100)
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a change came to: how a program reads it, and why it is not in force everywhere."""
+    """The outcome of a change: its document, and why it is not in force everywhere."""
 
     document: dict[str, Any]
     failure: click.ClickException | None = None
 
 
-def name_of(response: admin.ApplyPolicyResponse) -> str:
-    """Say which change it is."""
+def change_name(response: admin.ApplyPolicyResponse) -> str:
+    """Name a change in messages."""
     if not response.name:
         return "the import"
     return f"{'the deletion of ' if response.result == 'deleted' else ''}policy {response.name}"
@@ -47,28 +48,28 @@ def wait_for(
     output: str,
     allow_none: bool,
 ) -> Followed:
-    """Wait until a change is in force, and print the progress unless the *output* is for a program.
+    """Wait until a change is in force; print the progress if *output* is ``table``.
 
-    It is once those that *selectors* select, by what they belong to, have it, and those that it has let go are rid of
-    it. Each of them has to select an engine that is connected, unless *allow_none*.
+    It is in force when all engines of *selectors* (by policy) have it and engines no longer selected have dropped it.
+    Each selector must match a connected engine, unless *allow_none*.
     """
     wait = _Wait(client, response, selectors, time.monotonic() + timeout.total_seconds())
     failures: list[click.ClickException] = []
     try:
-        follow(wait.rollouts(), name_of(response), quiet=output != "table")
+        follow_rollout(wait.rollouts(), change_name(response), quiet=output != "table")
     except click.ClickException as error:
         failures.append(error)
     if not allow_none:
         failures += [FailedError(_nowhere(what, selectors[what])) for what in wait.nowhere]
-    document = {"change": plain(response), "rollout": plain(wait.last)}
+    document = {"change": as_json_values(response), "rollout": as_json_values(wait.last)}
     return Followed(document, _joined(failures) if failures else None)
 
 
 def conclude(followed: Sequence[Followed], output: str) -> None:
-    """Print as JSON or YAML what changes came to: one as it is, several as ``items``.
+    """Print the outcome of changes as JSON or YAML: one as it is, several as ``items``.
 
     Raises:
-        ClickException: one is not in force everywhere.
+        ClickException: a change is not in force everywhere.
 
     """
     if output != "table":
@@ -80,18 +81,18 @@ def conclude(followed: Sequence[Followed], output: str) -> None:
 
 
 def time_left(end: float) -> timedelta:
-    """Return the time until *end* (monotonic seconds); when it is over, enough to ask once how things are."""
+    """Return the time until *end* (monotonic seconds), at least 100 ms: enough for one answer."""
     return max(timedelta(seconds=end - time.monotonic()), _LEAST)
 
 
 @dataclass(slots=True)
 class _Wait:
-    """One change on its way.
+    """One change being rolled out.
 
     Attributes:
         end: monotonic seconds.
-        last: how far it has come.
-        nowhere: what no connected engine can say to be in force.
+        last: the progress so far.
+        nowhere: policies that no connected engine matches.
 
     """
 
@@ -103,7 +104,7 @@ class _Wait:
     nowhere: list[str] = field(default_factory=list)
 
     def rollouts(self) -> Iterator[admin.Rollout]:
-        """Yield the progress in all engines so far."""
+        """Yield the progress in all engines."""
         for what, selector in self.selectors.items():
             connected = False
             for rollout in self._watch(selector):
@@ -136,8 +137,8 @@ class _Wait:
 
 def _nowhere(what: str, selector: admin.EngineSelector) -> str:
     return (
-        f"{what} is in force nowhere: no connected engine fits {selector_words(selector)}; "
-        "'agentctl get engines -o wide' shows labels, --allow-none waits for none"
+        f"{what} is in force nowhere: no connected engine matches {selector_words(selector)}; "
+        "'agentctl get engines -o wide' shows labels; --allow-none allows this"
     )
 
 

@@ -1,4 +1,4 @@
-"""``agentctl set-policy``: an imperative change of some fields of one policy."""
+"""``agentctl set-policy``: sets fields of one policy by flags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from penstock.agent.ctl.commands.apply import (
     apply_files,
-    finish,
+    report_change,
     selector_of,
     with_all,
     with_change,
@@ -31,24 +31,24 @@ _REASON = "penstock.dev/reason"
 
 @click.command("set-policy")
 @click.argument("name", type=POLICY, required=False)
-@with_paths("Take it from a file instead; - is standard input. As apply does.", required=False)
+@with_paths("Read the policy from a file instead, as apply does; - for standard input.", required=False)
 @with_fields
 @click.option(
-    "--selector", "-l", type=SELECTOR, help="Which engines, by label: role=decode,tier in (a,b),!canary."
+    "--selector", "-l", type=SELECTOR, help="Select engines by label: role=decode,tier in (a,b),!canary."
 )
-@click.option("--model", "models", multiple=True, metavar="GLOB", help="Which engines, by model: llama-*.")
+@click.option("--model", "models", multiple=True, metavar="GLOB", help="Select engines by model: llama-*.")
 @click.option("--priority", type=int, help="Higher wins, field by field.  [default: 100]")
-@click.option("--mode", type=click.Choice(["enforce", "observe"]), help="observe decides and reports only.")
 @click.option(
-    "--ttl", type=DURATION, help="Ends by itself after this time; 900 and above need one of at most 4h."
+    "--mode", type=click.Choice(["enforce", "observe"]), help="observe: decide and report, change nothing."
 )
+@click.option("--ttl", type=DURATION, help="Time to live; required and at most 4h from priority 900.")
 @click.option(
     "--unset",
     multiple=True,
     metavar="FIELD",
-    help="Take a field out, such as kvLoadFailure.maxRecomputeTokens, deferral or expiresAt.",
+    help="Remove a field, such as kvLoadFailure.maxRecomputeTokens, deferral or expiresAt.",
 )
-@click.option("--reason", help="Why, for the audit log.")
+@click.option("--reason", help="Reason, for the audit log.")
 @with_if_generation
 @with_all
 @with_change
@@ -66,14 +66,14 @@ def set_policy(
     output: str,
     **fields: Any,
 ) -> None:
-    """Set fields of policy NAME; creates it if there is none. What no flag names stays as it is."""
+    """Set fields of policy NAME; creates it if it does not exist. Unset fields are unchanged."""
     how: dict[str, Any] = {
         "dry_run": dry_run, "wait": wait, "allow_none": allow_none, "timeout": timeout, "output": output,
     }  # fmt: skip
     given = [option for option, value in fields.items() if value not in (None, ())]
     if paths:
         if name or given:
-            raise UsageError("-f brings the whole policy; leave out NAME and the flags of fields")
+            raise UsageError("-f reads the whole policy; omit NAME and the field flags")
         apply_files(client, paths, everywhere=everywhere, if_generation=if_generation, **how)
         return
     if not name:
@@ -87,12 +87,12 @@ def set_policy(
         manifest_json=manifest,
         author=author(),
         dry_run=dry_run,
-        # What was patched is what is replaced, or nothing is.
+        # Replace only the revision that was patched.
         if_generation=if_generation if if_generation is not None else generation,
         all=everywhere,
     )
     response = client.call("ApplyPolicy", request)
-    finish(client, response, selector_of(manifest), **how)
+    report_change(client, response, selector_of(manifest), **how)
 
 
 def _present(client: Client, name: str) -> admin.Policy | None:
@@ -125,7 +125,7 @@ def _patched(
         }
     )
     spec = manifest["spec"]
-    # The reason of the last change is not that of this one.
+    # The old reason does not apply to this change.
     annotations = manifest["metadata"].pop("annotations", {})
     annotations.pop(_REASON, None)
     if reason:
@@ -144,7 +144,7 @@ def _patched(
         spec.setdefault("selector", {})["models"] = list(models)
     spec |= {key: value for key, value in (("priority", priority), ("mode", mode)) if value is not None}
     if ttl is not None:
-        # The agent's clock decides when it ends.
+        # Expiry runs by the agent's clock.
         now = client.call("GetStatus", admin.GetStatusRequest()).now.ToDatetime()
         spec["expiresAt"] = f"{(now + ttl).isoformat(timespec='seconds')}Z"
     return manifest

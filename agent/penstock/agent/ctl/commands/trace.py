@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.render import say, tree_lines
-from penstock.agent.ctl.render.output import show, tell_unreadable
+from penstock.agent.ctl.render import say
+from penstock.agent.ctl.render.output import show, warn_unreadable
+from penstock.agent.ctl.render.span_tree import tree_lines
 from penstock.proto.v1 import admin_pb2 as admin
 
 if TYPE_CHECKING:
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 def trace(client: Client, request_id: str, output: str) -> None:
     """Show the spans of one request as a tree.
 
-    REQUEST_ID is vLLM's id, the client's, a unique beginning of either, or a trace id.
+    REQUEST_ID is vLLM's id, the client's, a unique prefix of either, or a trace id.
     """
     found = client.call("GetTrace", admin.GetTraceRequest(request_id=request_id))
     if output == "table":
         say(*tree_lines(found))
-        tell_unreadable(found.unreadable_batches)
+        warn_unreadable(found.unreadable_batches)
     else:
         show(found, output)
 
@@ -36,13 +37,13 @@ def trace(client: Client, request_id: str, output: str) -> None:
 @with_output()
 @with_client
 def explain(client: Client, request_id: str, output: str) -> None:
-    """Say in one sentence what happened to a request: peer, cause, action, cost.
+    """Explain in one sentence what happened to a request: peer, cause, action, cost.
 
-    REQUEST_ID is vLLM's id, the client's, a unique beginning of either, or a trace id.
+    REQUEST_ID is vLLM's id, the client's, a unique prefix of either, or a trace id.
     """
     found = client.call("Explain", admin.GetTraceRequest(request_id=request_id))
     if output == "table":
         say(*found.sentences)
-        tell_unreadable(found.unreadable_batches)
+        warn_unreadable(found.unreadable_batches)
     else:
         show(found, output)

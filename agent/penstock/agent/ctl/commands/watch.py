@@ -1,4 +1,4 @@
-"""``agentctl watch``: events as they come, over restarts of the agent."""
+"""``agentctl watch``: follows the log, over restarts of the agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import click
 from penstock.agent.ctl.commands.get import events_request, with_filters
 from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import with_client, with_output
-from penstock.agent.ctl.render import event_peer, event_words, plain, say, text
+from penstock.agent.ctl.render import say, text
+from penstock.agent.ctl.render.events import event_peer, event_words
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.output import say_document
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -20,21 +22,21 @@ if TYPE_CHECKING:
 
     from penstock.agent.ctl.client import Client
 
-# Seconds between two looks for an agent that is away.
+# Seconds between attempts to reconnect.
 _AGAIN = 1.0
-# Behind all events of a batch.
+# After all events of a batch.
 _NO_INDEX = 1 << 32
 
 
 @click.command()
 @with_filters
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many events.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Exit after N events.")
 @with_output()
 @with_client
 def watch(client: Client, count: int | None, output: str, **filters: Any) -> None:
-    """Print events as they come, until interrupted; with --since, those of that time first.
+    """Print events as they come, until interrupted; with --since, earlier events first.
 
-    Goes on when the agent comes back, with what it has missed. With -o json: one object a line.
+    After a restart of the agent, resumes where it stopped. With -o json: one object a line.
     """
     for item in islice(follow(client, events_request(**filters)), count):
         _show(item, output)
@@ -43,14 +45,14 @@ def watch(client: Client, count: int | None, output: str, **filters: Any) -> Non
 def follow(
     client: Client, request: admin.ListEventsRequest, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[admin.LoggedEvent]:
-    """Yield events for ever, each once; says on the error stream when the agent goes and comes.
+    """Yield events for ever, each once; reports lost and restored connections on stderr.
 
     Raises:
-        FailedError: there is no agent to begin with, or it cannot answer this.
+        FailedError: no agent answers at the start, or the agent refuses the request.
 
     """
     status = client.call("GetStatus", admin.GetStatusRequest())
-    # The place of the last event that was seen; so far the end of the log.
+    # Position of the last event seen; at first the end of the log.
     batch, index = status.log_last, _NO_INDEX
     asked = admin.ListEventsRequest()
     asked.CopyFrom(request)
@@ -64,17 +66,17 @@ def follow(
                     yield item
         except UnreachableError:
             pass
-        say(text.style("the agent is away; waiting for it", "yellow"), err=True)
+        say(text.style("connection to the agent lost; reconnecting", "yellow"), err=True)
         if _await(client, sleep) < batch:
-            # Another log than before: all of it is new.
+            # The log was replaced: all of it is new.
             batch, index = 0, 0
-        say(text.style("the agent is back", "green"), err=True)
-        # Of the batch that was seen last, something may be missing.
+        say(text.style("reconnected to the agent", "green"), err=True)
+        # The last batch may not have been read to its end.
         asked.after_batch = max(batch - 1, 0)
 
 
 def _await(client: Client, sleep: Callable[[float], None]) -> int:
-    """Wait until the agent answers; returns where its log ends."""
+    """Wait until the agent answers; return the last batch id of its log."""
     while True:
         sleep(_AGAIN)
         try:
@@ -86,10 +88,10 @@ def _await(client: Client, sleep: Callable[[float], None]) -> int:
 
 def _show(item: admin.LoggedEvent, output: str) -> None:
     if output == "json":
-        say_document(plain(item), "line")
+        say_document(as_json_values(item), "line")
     elif output == "yaml":
         say("---")
-        say_document(plain(item), output)
+        say_document(as_json_values(item), output)
     else:
         say(_text(item))
 

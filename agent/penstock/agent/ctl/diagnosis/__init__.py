@@ -1,10 +1,10 @@
-"""What doctor checks. Pure but for the socket probe."""
+"""The checks of ``agentctl doctor``. Pure except for the socket probe."""
 
 from __future__ import annotations
 
-from penstock.agent.ctl.diagnosis.agent_checks import AGENT, examine
-from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding, wrong
-from penstock.agent.ctl.diagnosis.socket_probe import why
+from penstock.agent.ctl.diagnosis.agent_checks import AGENT, check_agent
+from penstock.agent.ctl.diagnosis.findings import NOTE, OK, WRONG, Finding, count_problems
+from penstock.agent.ctl.diagnosis.socket_probe import probe_address
 
 __all__ = [
     "AGENT",
@@ -12,7 +12,7 @@ __all__ = [
     "OK",
     "WRONG",
     "Finding",
-    "examine",
-    "why",
-    "wrong",
+    "check_agent",
+    "count_problems",
+    "probe_address",
 ]

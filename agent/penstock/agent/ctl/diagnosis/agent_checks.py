@@ -1,4 +1,4 @@
-"""From what the agent says about itself and its engines to findings. Pure."""
+"""Checks of the agent's status and its engines. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
 
 AGENT = "agent"
-# Below the first it is worth knowing, below the second it is wrong.
+# Free bytes: below the first a note, below the second wrong.
 _DISK_NOTE = 1 << 30
 _DISK_WRONG = 128 << 20
-# Seconds that spans may wait before the backend is said to lag.
+# Seconds of export lag that are wrong.
 _BACKLOG = 300.0
-# Seconds by which clocks may differ.
+# Tolerated clock difference, seconds.
 CLOCKS = 2.0
 
 
-def examine(status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float) -> list[Finding]:
-    """Look at everything; *now* is this machine's clock, seconds since the epoch."""
+def check_agent(status: admin.AgentStatus, engines: Sequence[admin.Engine], now: float) -> list[Finding]:
+    """Check the agent and all engines; *now*: this machine's clock, seconds since the epoch."""
     agent_now = status.now.ToNanoseconds() / 1e9
     found = [*_agent(status, now), *_connected(status, engines)]
     seen: set[int] = set()
@@ -42,8 +42,8 @@ def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             AGENT,
-            f"it is degraded: {status.degraded}",
-            f"see to the disk and the files of {status.state_dir}; docs/guides/state.md has what to do in each case",
+            f"degraded: {status.degraded}",
+            f"check the disk and the files of {status.state_dir}; see docs/guides/state.md",
         )
     yield from _disk(status)
     yield from _traces(status, agent_now)
@@ -51,8 +51,8 @@ def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             AGENT,
-            f"{status.policy_file} is refused, the last good policies hold: {status.policy_file_error}",
-            "correct the file; it is read again by itself",
+            f"{status.policy_file} is refused; the last valid policies stay in force: {status.policy_file_error}",
+            "correct the file; it is read again automatically",
         )
     elif status.policy_file:
         yield Finding(OK, AGENT, f"policies come from {status.policy_file}")
@@ -60,25 +60,25 @@ def _agent(status: admin.AgentStatus, now: float) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             AGENT,
-            f"{status.acknowledged_entries_lost} acknowledged entries are lost: the state in {status.state_dir} went back to "
-            "before them",
-            "counts and traces are short by as many; the machine lost its power, or the disk is bad: see its log",
+            f"{status.acknowledged_entries_lost} acknowledged entries are lost: the state in {status.state_dir} was reset to "
+            "an earlier point",
+            "counts and traces lack these entries; the machine lost power or the disk is bad: check the system log",
         )
     if status.messages_refused:
         yield Finding(
             WRONG,
             AGENT,
-            f"{status.messages_refused} messages of engines were refused, the last {words.ago_of(status.last_refused, agent_now)}: "
+            f"{status.messages_refused} messages of engines were refused, last {words.ago_of(status.last_refused, agent_now)}: "
             f"{words.one_line(status.last_refusal, 200)}",
-            "do what the sentence says; if it names a field, the engine's penstock breaks the wire contract: "
+            "follow that sentence; if it names a field, the engine's penstock breaks the wire contract: "
             "install the agent's version in the engine's image",
         )
     if abs(now - agent_now) > CLOCKS:
         yield Finding(
             NOTE,
             AGENT,
-            f"its clock is {_apart(agent_now - now)} of this machine's",
-            "ages that agentctl prints are wrong by as much; synchronize the clocks",
+            f"its clock is {_apart(agent_now - now)} this machine's",
+            "ages that agentctl prints are wrong by that; synchronize the clocks",
         )
 
 
@@ -87,7 +87,7 @@ def _disk(status: admin.AgentStatus) -> Iterator[Finding]:
     text = f"state in {status.state_dir}: {used} used, {free} free"
     if status.disk_free_bytes < _DISK_NOTE:
         level = WRONG if status.disk_free_bytes < _DISK_WRONG else NOTE
-        yield Finding(level, AGENT, text, "make room: without it nothing is acknowledged")
+        yield Finding(level, AGENT, text, "free disk space: on a full disk nothing is acknowledged")
     else:
         yield Finding(OK, AGENT, text)
 
@@ -106,7 +106,7 @@ def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
             WRONG,
             AGENT,
             f"traces do not reach {status.otlp_endpoint}: {words.one_line(status.otlp_error, 200)}",
-            "see to the backend, OTEL_EXPORTER_OTLP_ENDPOINT and _PROTOCOL; nothing is lost meanwhile",
+            "check the backend, OTEL_EXPORTER_OTLP_ENDPOINT and _PROTOCOL; the log keeps the spans meanwhile",
         )
         return
     oldest = status.oldest_unexported.ToNanoseconds() / 1e9
@@ -115,7 +115,7 @@ def _traces(status: admin.AgentStatus, agent_now: float) -> Iterator[Finding]:
             WRONG,
             AGENT,
             f"traces reach {status.otlp_endpoint} {words.age(agent_now - oldest)} late",
-            "the backend is too slow: give it more, or lower telemetry.traceSampleRatio",
+            "the backend is too slow: add capacity, or lower telemetry.traceSampleRatio",
         )
     else:
         yield Finding(OK, AGENT, f"traces go to {status.otlp_endpoint}")
@@ -130,20 +130,24 @@ def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> It
             AGENT,
             "no engine is connected",
             f"in the engine's container: install penstock, set PENSTOCK_ENDPOINT={status.listen_address}, "
-            "mount the socket's directory; 'penstock' in the engine's log says what it did",
+            "mount the socket's directory; search the engine's log for 'penstock'",
         )
     elif connected < expected:
         yield Finding(
             WRONG,
             AGENT,
-            f"{connected} of {expected} engines are connected",
-            f"see that each has PENSTOCK_ENDPOINT={status.listen_address} and, where a pod has several servers, "
-            "a PENSTOCK_SERVER of its own; --engines-expected says how many there should be",
+            f"{connected} of {words.count(expected, 'engine')} connected",
+            f"check that each has PENSTOCK_ENDPOINT={status.listen_address} and, if a pod has several servers, "
+            "a PENSTOCK_SERVER of its own; --engines-expected sets the expected number",
         )
     else:
-        of = f" of {expected}" if expected else ""
         stopped = all(engine.said_goodbye for engine in engines)
-        yield Finding(NOTE if stopped else OK, AGENT, f"{connected}{of} engines are connected")
+        found = (
+            f"{connected} of {words.count(expected, 'engine')}"
+            if expected
+            else words.count(connected, "engine")
+        )
+        yield Finding(NOTE if stopped else OK, AGENT, f"{found} connected")
     versions = Counter(
         source.hello.penstock_version
         for engine in engines
@@ -151,17 +155,19 @@ def _connected(status: admin.AgentStatus, engines: Sequence[admin.Engine]) -> It
         if source.connected and source.hello.penstock_version
     )
     if set(versions) - {status.version}:
-        text = ", ".join(f"{version} in {count} processes" for version, count in sorted(versions.items()))
+        text = ", ".join(
+            f"{version} in {words.count(count, 'process')}" for version, count in sorted(versions.items())
+        )
         yield Finding(
             NOTE,
             AGENT,
-            f"penstock is {status.version} here and {text} of engines",
-            "versions next to each other work together; finish the upgrade",
+            f"penstock is {status.version} here, {text} of engines",
+            "adjacent versions work together; finish the upgrade",
         )
 
 
 def _apart(seconds: float) -> str:
-    return f"{words.span_of_time(abs(seconds))} {'ahead' if seconds > 0 else 'behind'}"
+    return f"{words.span_of_time(abs(seconds))} {'ahead of' if seconds > 0 else 'behind'}"
 
 
 def _mib(size: int) -> str:

@@ -1,4 +1,4 @@
-"""What may be wrong with one engine. Pure."""
+"""Checks of one engine. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1 import admin_pb2 as admin
 
-# Seconds by which an engine's clock may differ from the agent's: spans of both are put in one order.
+# Tolerated difference to the agent's clock, seconds: spans of both share a timeline.
 _CLOCKS = 1.0
-# An engine holds at most 32 MiB; half of it is a sign.
+# Half of the 32 MiB that an engine buffers.
 _UNACKNOWLEDGED = 16 << 20
 _CHOSEN = "disabled by PENSTOCK_HOOKS_DISABLED"
 _ADVICE_FOR_DROPS = {
-    "queue_full": "a burst was faster than the process's exporter: counts and traces are short by as many; if it goes on, "
-    "give the process more CPU and report the rate of requests",
-    "paused": "they were made just before a pause; nothing is to be done",
+    "queue_full": "a burst outran the process's exporter: counts and traces lack these entries; if it continues, "
+    "give the process more CPU and report the request rate",
+    "paused": "recorded just before a pause; no action needed",
 }
 
 
 def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Finding]:
-    """Look at one engine; a good one is one finding.
+    """Check one engine; a healthy one is one finding.
 
     Args:
-        engine: as the agent has it.
+        engine: the agent's view of it.
         now: the agent's clock.
-        seen: epochs of sources that were looked at already; engines of one server share its API processes.
+        seen: epochs of sources already checked; engines of one server share its API processes.
 
     """
     subject = f"engine {text.engine(engine.key)}"
@@ -43,7 +43,9 @@ def engine_findings(engine: admin.Engine, now: float, seen: set[int]) -> list[Fi
             found += _source(source, subject, paused=engine.paused)
     if not any(finding.level == WRONG for finding in found):
         hooks = sum(hook.installed for source in engine.sources for hook in source.hooks)
-        found.insert(0, Finding(OK, subject, f"connected, {hooks} hooks installed, policy in force"))
+        found.insert(
+            0, Finding(OK, subject, f"connected, {text.count(hooks, 'hook')} installed, policy in force")
+        )
     return found
 
 
@@ -51,14 +53,14 @@ def _away(engine: admin.Engine, subject: str, now: float) -> Finding:
     last, retires = text.ago_of(engine.last_seen, now), text.ago_of(engine.retires, now)
     forget = f"agentctl forget engine {text.engine(engine.key)}"
     if engine.said_goodbye:
-        what = f"was stopped, last seen {last}; the agent forgets it {retires}"
-        return Finding(NOTE, subject, what, f"{forget} does so at once")
+        what = f"was stopped, last seen {last}; forgotten {retires}"
+        return Finding(NOTE, subject, what, f"{forget} forgets it now")
     return Finding(
         WRONG,
         subject,
-        f"is not connected, last seen {last}",
-        f"if it runs, look for 'penstock' in its log; if it has gone for good, {forget} "
-        f"(the agent forgets it {retires} by itself)",
+        f"disconnected, last seen {last}",
+        f"if it runs, search its log for 'penstock'; if it is gone for good, {forget} "
+        f"(forgotten automatically {retires})",
     )
 
 
@@ -67,22 +69,22 @@ def _plugin(engine: admin.Engine, subject: str) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             subject,
-            "its EngineCore has sent no snapshot: only other processes of it are here, or it has just come",
-            "look again in a few seconds; then look for 'penstock' in its log",
+            "its EngineCore has sent no snapshot: only its other processes are connected, or it has just started",
+            "check again in a few seconds; then search its log for 'penstock'",
         )
     if engine.paused:
         yield Finding(
             WRONG,
             subject,
-            f"is paused: vLLM's own configuration, no telemetry{_held_back(engine)}",
-            f"agentctl resume {text.engine(engine.key)}; 'agentctl get audit' says who paused it and why",
+            f"paused: vLLM's own configuration, no telemetry{_held_back(engine)}",
+            f"agentctl resume {text.engine(engine.key)}; 'agentctl get audit' shows who paused it and why",
         )
     if engine.role_guessed:
         yield Finding(
             NOTE,
             subject,
             "its role was guessed",
-            "set PENSTOCK_LABELS=role=decode (or prefill, encoder, both) in its environment: selectors rely on it",
+            "set PENSTOCK_LABELS=role=decode (or prefill, encoder, both) in its environment: selectors use it",
         )
 
 
@@ -97,14 +99,14 @@ def _name(engine: admin.Engine, subject: str) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             subject,
-            f"{len(cores)} EngineCores go by this name (pid {pids}): their counts are one, and a policy reaches one "
+            f"{len(cores)} EngineCores share this name (pid {pids}): their counts are merged, and a policy reaches one "
             "of them at a time",
-            "set PENSTOCK_SERVER in the environment of each vLLM server of the pod; after a restart look again first",
+            "set PENSTOCK_SERVER in the environment of each vLLM server of the pod; after a restart check again first",
         )
 
 
 def _policy(engine: admin.Engine, subject: str) -> Iterator[Finding]:
-    # Why it is not is said already.
+    # Another finding has the reason.
     if engine.in_sync or engine.paused or len(rows.cores(engine)) > 1:
         return
     wanted = text.short_hash(engine.wanted_hash)
@@ -112,17 +114,17 @@ def _policy(engine: admin.Engine, subject: str) -> Iterator[Finding]:
         yield Finding(
             WRONG,
             subject,
-            f"refuses its policy {wanted}: {text.one_line(engine.policy.last_error, 200)}",
-            f"agentctl describe engine {text.engine(engine.key)} says which policy gives the field; "
+            f"refuses policy {wanted}: {text.one_line(engine.policy.last_error, 200)}",
+            f"agentctl describe engine {text.engine(engine.key)} shows which policy sets the field; "
             "agentctl rollback undoes a change",
         )
     else:
         yield Finding(
             WRONG,
             subject,
-            f"policy {wanted} is not in force in it",
-            "it has not subscribed or not answered: look again in a few seconds; an engine that does no step "
-            "answers late, and a penstock that is older than the agent may not know policies",
+            f"policy {wanted} is not in force",
+            "it has not subscribed or not answered: check again in a few seconds; an idle engine "
+            "answers late, and a penstock older than the agent may not support policies",
         )
 
 
@@ -130,7 +132,7 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
     hello = source.hello
     process = f"worker {hello.rank}" if hello.process == "worker" else hello.process
     for hook in source.hooks:
-        # A pause takes the hooks out, which is said already.
+        # A pause removes the hooks; another finding reports it.
         if hook.installed or paused:
             continue
         if hook.reason.startswith(_CHOSEN):
@@ -140,27 +142,26 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
                 WRONG,
                 subject,
                 f"{process}: hook {hook.name} is not installed: {text.one_line(hook.reason, 200)}",
-                f"what it shows is missing; it does not fit vLLM {hello.vllm_version or 'of this version'}: install a "
-                f"penstock that knows it, or silence this with PENSTOCK_HOOKS_DISABLED={hook.name}",
+                f"its data is missing; it does not support vLLM {hello.vllm_version or 'of this version'}: install a "
+                f"penstock that does, or silence this with PENSTOCK_HOOKS_DISABLED={hook.name}",
             )
     for drop in source.drops:
         yield Finding(
             WRONG,
             subject,
-            f"{process}: {drop.count} {drop.kind or 'entries'} were lost since the agent started "
+            f"{process}: {drop.count} {drop.kind or 'entries'} lost since the agent started "
             f"({drop.reason or 'unknown'})",
             _ADVICE_FOR_DROPS.get(
                 drop.reason,
-                "counts and traces are short by as many; they were lost while the agent was away for too long, "
-                "or it was too slow",
+                "counts and traces lack these entries; the agent was down for too long, or too slow",
             ),
         )
     for error in source.guard_errors:
         yield Finding(
             WRONG,
             subject,
-            f"{process}: {error.count} errors of penstock itself in {error.hook}: {error.error_class}",
-            "the engine goes on as if it were not there; report it with the engine's log",
+            f"{process}: {error.count} internal errors of penstock in {error.hook}: {error.error_class}",
+            "the engine is not affected; report it with the engine's log",
         )
     offset = source.clock_offset_nano / 1e9
     if source.HasField("clock_offset_nano") and abs(offset) > _CLOCKS:
@@ -169,12 +170,12 @@ def _source(source: admin.Source, subject: str, *, paused: bool) -> Iterator[Fin
             WRONG,
             subject,
             f"{process}: its clock is {text.span_of_time(abs(offset))} {direction} the agent's",
-            "ages and the order of spans are wrong by as much: synchronize the clocks (NTP)",
+            "ages and the order of spans are wrong by that: synchronize the clocks (NTP)",
         )
     if source.emitter.unacknowledged_bytes > _UNACKNOWLEDGED:
         yield Finding(
             WRONG,
             subject,
-            f"{process}: {source.emitter.unacknowledged_bytes >> 20} MiB wait for the agent, of 32 that it can hold",
-            "the agent does not keep up: see its CPU limit and its disk",
+            f"{process}: {source.emitter.unacknowledged_bytes >> 20} of 32 MiB of its buffer wait for the agent",
+            "the agent is too slow: check its CPU limit and its disk",
         )

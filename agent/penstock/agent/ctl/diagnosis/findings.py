@@ -1,4 +1,4 @@
-"""What the doctor found: one thing each, and what to do about it."""
+"""A finding of ``agentctl doctor``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ OK, NOTE, WRONG = "ok", "note", "wrong"
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        level: ``ok``, ``note`` (worth knowing, nothing to do at once) or ``wrong``.
-        subject: what it is about: ``agent``, ``engine decode/0``.
-        what: how it is, in words.
-        advice: what to do; empty if there is nothing.
+        level: ``ok``, ``note`` (no action needed now) or ``wrong``.
+        subject: ``agent`` or ``engine decode/0``.
+        what: the state, as text.
+        advice: what to do; empty for nothing.
 
     """
 
@@ -24,6 +24,6 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def wrong(found: list[Finding]) -> int:
-    """Count what is wrong."""
+def count_problems(found: list[Finding]) -> int:
+    """Return the number of findings of level ``wrong``."""
     return sum(1 for finding in found if finding.level == WRONG)

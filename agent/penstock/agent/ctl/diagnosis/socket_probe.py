@@ -1,4 +1,4 @@
-"""Why an agent cannot be reached: asked of the system itself, because each cause has another remedy."""
+"""Why an agent cannot be reached: connects to its socket and maps each error to its remedy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PATIENCE = 2.0
 _MANY = 5
 
 
-def why(address: str) -> Finding | None:
-    """Return what keeps a connection from *address*; None if one can be made.
+def probe_address(address: str) -> Finding | None:
+    """Connect to *address* and return why that fails; None if it succeeds. Blocks up to 2 s.
 
     Args:
-        address: as the client has it: ``unix:...`` or ``host:port``.
+        address: ``unix:...`` or ``host:port``.
 
     """
     if address.startswith("unix:"):
@@ -42,12 +42,12 @@ def _unix(path: Path) -> Finding | None:
         return _left_over(path)
     except TimeoutError:
         return _wrong(
-            f"{path} takes no connection within {_PATIENCE:g} s",
-            "the agent hangs or is stopped: look at its process and its log, then restart its container",
+            f"{path} accepts no connection within {_PATIENCE:g} s",
+            "the agent hangs or is stopped: check its process and its log, then restart its container",
         )
     except OSError as error:
         return _wrong(
-            f"{path} cannot be used: {error.strerror or error}", "give --address the agent's admin socket"
+            f"{path} is not usable: {error.strerror or error}", "give --address the agent's admin socket"
         )
     return None
 
@@ -55,14 +55,16 @@ def _unix(path: Path) -> Finding | None:
 def _left_over(path: Path) -> Finding:
     try:
         is_socket = stat.S_ISSOCK(path.stat().st_mode)
-    except OSError:  # it went meanwhile
+    except OSError:  # it was removed meanwhile
         is_socket = True
     if not is_socket:
-        return _wrong(f"{path} is no socket", "give --address what penstock-agent has as --admin-listen")
+        return _wrong(
+            f"{path} is not a socket", "give --address the value of penstock-agent's --admin-listen"
+        )
     return _wrong(
-        f"nobody listens at {path}: its socket is left over",
-        "the agent that made it was killed or has ended; start penstock-agent again and read its log "
-        "(it removes the old socket itself)",
+        f"no process listens at {path}: a leftover socket",
+        "the agent that created it has ended; start penstock-agent again and check its log "
+        "(it removes the old socket)",
     )
 
 
@@ -70,9 +72,9 @@ def _absent(path: Path) -> Finding:
     parent = path.parent
     if not parent.is_dir():
         return _wrong(
-            f"there is no directory {parent}",
+            f"directory {parent} does not exist",
             "run agentctl in the agent's container (kubectl exec POD -c penstock -- agentctl doctor), "
-            "or mount the volume that has the socket; --address names another one",
+            "or mount the volume with the socket; --address names another socket",
         )
     try:
         others = sorted(str(item) for item in parent.iterdir() if item.is_socket())[:_MANY]
@@ -80,8 +82,8 @@ def _absent(path: Path) -> Finding:
         others = []
     near = f"; sockets there: {', '.join(others)}" if others else ""
     return _wrong(
-        f"there is no socket {path}{near}",
-        "start penstock-agent, or look into its log why it ended; it makes the socket that --admin-listen names",
+        f"socket {path} does not exist{near}",
+        "start penstock-agent, or check its log; it creates the socket that --admin-listen names",
     )
 
 
@@ -91,7 +93,7 @@ def _forbidden(path: Path) -> Finding:
         status = path.stat()
     except OSError:
         return _wrong(
-            f"user {me} may not look into {path.parent}",
+            f"user {me} may not read {path.parent}",
             "run agentctl as the agent's user, in the agent's container",
         )
     owner = _user(status.st_uid)
@@ -108,19 +110,19 @@ def _tcp(host: str, port: int) -> Finding | None:
         with socket.create_connection((host, port), timeout=_PATIENCE):
             return None
     except socket.gaierror as error:
-        return _wrong(f"{host} has no address: {error.strerror}", "see to the host's name in --address")
+        return _wrong(f"{host} has no address: {error.strerror}", "check the host name in --address")
     except ConnectionRefusedError:
         return _wrong(
-            f"nobody listens at {where}",
+            f"no process listens at {where}",
             "start penstock-agent with --admin-listen and its certificates; by default it listens on a unix socket only",
         )
     except TimeoutError:
         return _wrong(
             f"{where} does not answer within {_PATIENCE:g} s",
-            "see to the network policy and the firewall between here and the agent",
+            "check the network policy and the firewall between here and the agent",
         )
     except OSError as error:
-        return _wrong(f"{where} cannot be reached: {error.strerror or error}", "see to the network")
+        return _wrong(f"{where} cannot be reached: {error.strerror or error}", "check the network")
 
 
 def _user(uid: int) -> str:

@@ -1,4 +1,4 @@
-"""Printing lines: the only way, beside documents and tables, to a person's terminal."""
+"""Prints escaped lines to the terminal."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from penstock.agent.ctl.render.text import printable
 
 
 def say(*lines: str, err: bool = False) -> None:
-    """Print lines; what cannot be printed in them is escaped."""
+    """Print lines, escaped by :func:`printable`."""
     click.echo("\n".join(map(printable, lines)), err=err)

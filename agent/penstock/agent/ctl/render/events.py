@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.batch import balancedness
 from penstock.agent.ctl.render import text as words
 from penstock.proto.v1 import common_pb2 as common
 from penstock.proto.v1 import events_pb2 as events
@@ -14,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def event_peer(event: events.Event) -> str:
-    """Return the peer that an event is about; ``-`` if it is about none."""
+    """Return the peer of an event; ``-`` for none."""
     body = _body(event)
     return body.peer.address or words.NONE if body is not None and hasattr(body, "peer") else words.NONE
 
 
 def event_words(event: events.Event, longest: int = 200) -> str:
-    """Say what happened, in at most *longest* characters."""
+    """Describe an event in at most *longest* characters."""
     kind = event.WhichOneof("body")
     if kind is None:
-        return "of a newer version"
+        return "unknown kind (newer version)"
     text = words.one_line(_WORDS[kind](getattr(event, kind)), longest)
     return f"{text} [rehearsal]" if event.rehearsal else text
 
@@ -42,7 +41,7 @@ def _transfer_failure(body: events.TransferFailure) -> str:
     culprits = " at ".join(filter(None, (body.caused_by_request_id, body.caused_by_peer.address)))
     cause = f", caused by {culprits}" if culprits else ""
     factors = ", ".join(body.incompatibility.factors)
-    differ = f", the two differ in {factors}" if factors else ""
+    differ = f", engines differ in {factors}" if factors else ""
     text = f": {words.folded(body.error_text)}" if body.error_text else ""
     return f"{words.word(common.Channel, body.channel)} {mode}/{kind}{cause}{differ}{text}"
 
@@ -50,7 +49,7 @@ def _transfer_failure(body: events.TransferFailure) -> str:
 def _load_outcome(body: events.LoadOutcome) -> str:
     outcome, mode = words.word(common.Outcome, body.outcome), words.word(common.FailureMode, body.mode)
     by = words.word(common.DecidedBy, body.decided_by)
-    # A request whose peer an operator has cut off never tried: there is no mode.
+    # A request of a peer that an operator quarantined never tried: there is no mode.
     after = f" after {mode}" if body.mode else ""
     tokens = f"{body.tokens_recomputed} tokens lost"
     if body.outcome == common.OUTCOME_RECOMPUTED:
@@ -107,11 +106,14 @@ def _policy_applied(body: events.PolicyApplied) -> str:
 
 
 def _quarantine_changed(body: events.QuarantineChanged) -> str:
-    before, after = (words.word(events.QuarantineState, state) for state in (body.previous, body.state))
+    before, after = (words.quarantine_state(state) for state in (body.previous, body.state))
     return f"{before} → {after} ({body.reason})"
 
 
 def _eplb_rebalance(body: events.EplbRebalance) -> str:
+    # Importing the package costs 30 ms, and only this event needs it.
+    from penstock.agent.batch import balancedness  # noqa: PLC0415
+
     took, pause = (
         words.span_of_time(min(nano, body.duration_nano) / 1e9)
         for nano in (body.duration_nano, body.pause_nano)
@@ -137,7 +139,7 @@ def _source_lost(body: events.SourceLost) -> str:
 
 def _forgotten(body: events.Forgotten) -> str:
     what = "peer" if body.HasField("peer") else "engine"
-    return f"{what} forgotten, {f'by {body.author}' if body.author else 'it was gone for --retire-after'}"
+    return f"{what} forgotten, {f'by {body.author}' if body.author else 'disconnected for --retire-after'}"
 
 
 def _transfer_delayed(body: events.TransferDelayed) -> str:
@@ -147,7 +149,7 @@ def _transfer_delayed(body: events.TransferDelayed) -> str:
 
 
 def _blocks_pinned(body: events.BlocksPinned) -> str:
-    return f"{body.blocks} blocks {'let go' if body.released else 'stay pinned: the peer may still write'}"
+    return f"{body.blocks} blocks {'released' if body.released else 'stay pinned: the peer may still write'}"
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {

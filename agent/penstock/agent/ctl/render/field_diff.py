@@ -1,4 +1,4 @@
-"""What tells two things apart, field by field. Pure."""
+"""Compares two documents field by field. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock.agent.ctl.render import text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-# Of a value in a table: hashes are longer.
+# Maximum characters of a value in a table; hashes are longer.
 _LONGEST = 60
 
 
 class Difference(NamedTuple):
-    """A field that is not the same; None where one side does not have it."""
+    """A field that differs; None where a side lacks it."""
 
     field: str
     left: str | None
@@ -22,8 +22,8 @@ class Difference(NamedTuple):
 
 
 def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Difference]:
-    """Compare two documents; fields in the order of the first, then those that only the second has."""
-    before, after = dict(leaves(left)), dict(leaves(right))
+    """Return the fields that differ, in the order of *left*, then those only in *right*."""
+    before, after = dict(flat_values(left)), dict(flat_values(right))
     return [
         Difference(field, before.get(field), after.get(field))
         for field in dict.fromkeys([*before, *after])
@@ -31,16 +31,16 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Diffe
     ]
 
 
-def leaves(document: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat_values(document: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield all values with their paths; a list is one value."""
     if isinstance(document, dict):
         for name, value in document.items():
-            yield from leaves(value, f"{prefix}.{name}" if prefix else str(name))
+            yield from flat_values(value, f"{prefix}.{name}" if prefix else str(name))
     else:
         yield prefix, _text(document)
 
 
-def rows(found: Sequence[Difference]) -> list[tuple[str, str, str]]:
+def difference_rows(found: Sequence[Difference]) -> list[tuple[str, str, str]]:
     """Return the rows of a table."""
     return [(item.field, _shown(item.left), _shown(item.right)) for item in found]
 

@@ -1,6 +1,6 @@
-"""Messages as JSON values, in the one shape that all commands print; ``schema.py`` publishes it. Pure.
+"""Messages as JSON values, in the shape that all commands print and ``ctl/json_schema.py`` publishes. Pure.
 
-A field's kind decides how it is printed, and whether it is left out while it is not set.
+A field's kind decides how it is printed, and whether an unset field is omitted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 MOST = 2**53 - 1
-"""Whatever reads JSON takes numbers for doubles, which have no integer of its own beyond this one."""
+"""The largest integer that JSON readers keep exact: they use doubles."""
 
 _SUFFIXES = ("_unix_nano", "_nano", "_json")
 # Sums that grow beyond MOST: ten days at ten gigabytes per second.
@@ -32,23 +32,23 @@ _INTEGERS = frozenset(
 
 
 class FieldKind(Enum):
-    """How a field is printed."""
+    """The printed form of a field."""
 
-    # In RFC 3339, with nanoseconds; left out if it is not set.
+    # In RFC 3339, with nanoseconds; omitted if unset.
     MOMENT = auto()
     # "1.500s".
     DURATION = auto()
-    # What the text says, which is JSON itself; left out if it is empty.
+    # JSON in a text field, embedded; omitted if empty.
     DOCUMENT = auto()
-    # 64 random bits, in decimal digits; left out if it is 0.
+    # 64 random bits, in decimal digits; omitted if 0.
     ID = auto()
     # A large number in decimal digits.
     SUM = auto()
-    # A number that stops at MOST.
+    # A number, clamped to MOST.
     COUNT = auto()
-    # The value's word; left out if it is not set.
+    # The label of the value; omitted if unset.
     WORD = auto()
-    # A number, or the word for what is none.
+    # A number, or NaN, Infinity, -Infinity as text.
     FLOAT = auto()
     MAP = auto()
     MESSAGE = auto()
@@ -56,8 +56,8 @@ class FieldKind(Enum):
     OTHER = auto()
 
 
-def kind_of(field: Any) -> FieldKind:  # noqa: PLR0911  (one line a kind)
-    """Return the kind of the field of that descriptor."""
+def field_kind(field: Any) -> FieldKind:  # noqa: PLR0911  (one line a kind)
+    """Return the kind of a field, by its descriptor."""
     if field.message_type is not None:
         if field.message_type.GetOptions().map_entry:
             return FieldKind.MAP
@@ -80,8 +80,8 @@ def kind_of(field: Any) -> FieldKind:  # noqa: PLR0911  (one line a kind)
     return FieldKind.FLOAT if field.type == FieldDescriptor.TYPE_DOUBLE else FieldKind.OTHER
 
 
-def name_of(field: Any) -> str:
-    """Return the name of the field of that descriptor: camelCase, without the unit that its value has no longer."""
+def field_name(field: Any) -> str:
+    """Return a field's JSON name: camelCase, without a unit suffix."""
     name: str = field.json_name
     for suffix in ("UnixNano", "Nano", "Json"):
         name = name.removesuffix(suffix)
@@ -89,8 +89,8 @@ def name_of(field: Any) -> str:
 
 
 def may_be_absent(field: Any) -> bool:
-    """Tell whether the field of that descriptor is left out while it is not set."""
-    return bool(field.has_presence) or kind_of(field) in {
+    """Return whether a field is omitted if unset."""
+    return bool(field.has_presence) or field_kind(field) in {
         FieldKind.MOMENT,
         FieldKind.DOCUMENT,
         FieldKind.ID,
@@ -98,26 +98,26 @@ def may_be_absent(field: Any) -> bool:
     }
 
 
-def plain(message: Message) -> dict[str, Any]:
-    """Return *message* as JSON values, without its secrets."""
+def as_json_values(message: Message) -> dict[str, Any]:
+    """Return *message* as JSON values, without ``bytes`` fields, which are secrets."""
     document: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.type == FieldDescriptor.TYPE_BYTES:
-            continue  # A secret: the agent sends none, and none is shown.
+            continue
         if field.has_presence and not message.HasField(field.name):
             continue
-        value, kind = getattr(message, field.name), kind_of(field)
+        value, kind = getattr(message, field.name), field_kind(field)
         if kind is FieldKind.MAP:
-            document[name_of(field)] = dict(sorted(value.items()))
+            document[field_name(field)] = dict(sorted(value.items()))
         elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            document[name_of(field)] = [_value(field, kind, item) for item in value]
+            document[field_name(field)] = [_value(field, kind, item) for item in value]
         elif value or not may_be_absent(field) or field.has_presence:
-            document[name_of(field)] = _value(field, kind, value)
+            document[field_name(field)] = _value(field, kind, value)
     return document
 
 
 def moment(unix_nano: int) -> str:
-    """Return nanoseconds since the epoch in RFC 3339; all moments sort as their texts do."""
+    """Return nanoseconds since the epoch in RFC 3339; texts sort by time."""
     seconds, nanos = divmod(unix_nano, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
 
@@ -136,9 +136,9 @@ def _value(field: Any, kind: FieldKind, value: Any) -> Any:  # noqa: PLR0911  (o
     if kind is FieldKind.WORD:
         return label(_Enum(field.enum_type), value)
     if kind is FieldKind.MESSAGE:
-        return plain(value)
+        return as_json_values(value)
     if kind is FieldKind.FLOAT and not math.isfinite(value):
-        # As protobuf's own JSON has them: JSON has no such numbers.
+        # As in protobuf's JSON mapping.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
 
@@ -150,7 +150,7 @@ def _duration(nano: int) -> Duration:
 
 
 class _Enum:
-    """What :func:`label` needs of an enum."""
+    """Adapts an enum descriptor to :func:`label`."""
 
     def __init__(self, descriptor: Any) -> None:
         self.DESCRIPTOR = descriptor

@@ -1,4 +1,4 @@
-"""The rows about quarantine and rehearsals. Pure: messages and the present moment in, text out."""
+"""Table rows of quarantines and fault drills. Pure: messages and the current time in, text out."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _STATES = {
     events.QUARANTINE_STATE_UNSPECIFIED: text.style("ordered, not in force", "yellow"),
-    events.QUARANTINE_STATE_CLOSED: text.style("let in", "green"),
-    events.QUARANTINE_STATE_OPEN: text.style("open", "red"),
-    events.QUARANTINE_STATE_HALF_OPEN: text.style("half_open", "yellow"),
+    events.QUARANTINE_STATE_CLOSED: text.style("exempt", "green"),
+    events.QUARANTINE_STATE_OPEN: text.style("quarantined", "red"),
+    events.QUARANTINE_STATE_HALF_OPEN: text.style("probing", "yellow"),
 }
 
 
 def quarantines(items: Iterable[admin.Quarantine], now: float) -> Table:
-    """List peers that are in quarantine, or let in by an operator."""
+    """Return the table of peers in quarantine or exempt from it."""
     return Table(
         ("ENGINE", "PEER", "STATE", "REASON", "UNTIL", "AUTHOR", "PEER-ENGINE-ID"),
         [
@@ -44,7 +44,7 @@ def quarantines(items: Iterable[admin.Quarantine], now: float) -> Table:
 
 
 def drills(items: Iterable[admin.Drill], now: float) -> Table:
-    """List rehearsals."""
+    """Return the table of fault drills."""
     return Table(
         ("ID", "MODE", "RATE", "PEER", "ENDS", "AUTHOR", "ENGINES", "SELECTOR", "REASON"),
         [
@@ -66,7 +66,7 @@ def drills(items: Iterable[admin.Drill], now: float) -> Table:
 
 
 def drill_words(item: admin.Drill) -> str:
-    """Say what a rehearsal does, where and for how long."""
+    """Describe a fault drill: mode, rate, peer, engines, duration."""
     peer = f"with {item.spec.peer}" if item.spec.peer else "with all peers"
     length = text.age(item.spec.ttl.ToNanoseconds() / 1e9)
     where = selector_words(item.spec.selector)
@@ -74,7 +74,7 @@ def drill_words(item: admin.Drill) -> str:
 
 
 def selector_words(selector: admin.EngineSelector) -> str:
-    """Say which engines are meant."""
+    """Describe the engines of a selector."""
     parts = [selector.labels, *selector.models, *map(text.engine, selector.engines)]
     return " ".join(filter(None, parts)) or "all"
 
@@ -87,11 +87,11 @@ def _mode(item: admin.Drill) -> str:
 
 def _until(item: admin.Quarantine, now: float) -> str:
     if item.HasField("until"):
-        # What has run out ends with the next request, as its probe.
+        # After its end, the next request probes the peer.
         return text.ago_of(item.until, now) if item.until.ToNanoseconds() / 1e9 > now else "next request"
     return "its engine id changes"
 
 
 def _standing(engine: admin.EngineRollout) -> str:
-    state = "rehearsing" if engine.state == "acknowledged" else engine.state
+    state = "running" if engine.state == "acknowledged" else engine.state
     return f"{text.engine(engine.key)} {state}{': ' if engine.error else ''}{text.one_line(engine.error)}"

@@ -1,7 +1,7 @@
-"""Tables, JSON and YAML; ``say.py`` prints lines.
+"""Prints tables, JSON and YAML.
 
-What a client, a peer or an engine has chosen (request ids, addresses, errors) never reaches the terminal as it is:
-it could move the cursor, forge a line, or turn its direction.
+Texts of clients, peers and engines (request ids, addresses, errors) are escaped: they must not move the cursor,
+forge a line or change text direction.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
-from penstock.agent.ctl.render.json_values import plain
+from penstock.agent.ctl.render.json_values import as_json_values
 from penstock.agent.ctl.render.text import printable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _GAP = "   "
 _UNPRINTABLE = re.compile(r"[^\n -~]")
-# What is a number to a reader of YAML 1.2 and a text to PyYAML, which reads 1.1: some hashes and span ids are.
+# Numbers in YAML 1.2 and strings in 1.1, which PyYAML writes: some hashes and span ids.
 _NUMBER = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|0o[0-7]+|0x[0-9a-fA-F]+")
 
 
@@ -43,7 +43,7 @@ def say_documents(documents: Iterable[Any]) -> None:
 
 def show(message: Message, output: str) -> None:
     """Print *message* as JSON or YAML."""
-    say_document(plain(message), output)
+    say_document(as_json_values(message), output)
 
 
 def dump(document: Any, output: str) -> str:
@@ -51,14 +51,14 @@ def dump(document: Any, output: str) -> str:
     if output == "yaml":
         return dump_yaml(document)
     text = json.dumps(document, indent=2 if output == "json" else None, ensure_ascii=False)
-    # Outside of its strings JSON has nothing that needs it.
+    # Only strings of JSON contain such characters.
     return _UNPRINTABLE.sub(lambda found: _escaped(found[0], json.dumps(found[0])[1:-1]), text)
 
 
 def dump_yaml(*documents: Any) -> str:
     """Return YAML documents, without a newline at the end."""
     text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30)
-    # All of them stand between double quotes.
+    # Such characters occur only in double-quoted strings.
     return _UNPRINTABLE.sub(lambda found: _escaped(found[0], f"\\U{ord(found[0]):08x}"), text.rstrip("\n"))
 
 
@@ -67,10 +67,10 @@ def _escaped(character: str, escape: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Puts between double quotes what has to be escaped, and quotes what is no number."""
+    """Double-quotes strings that need escapes, and quotes strings that look like numbers."""
 
     def ignore_aliases(self, _: Any) -> bool:
-        """Write each value out: `apply` counts aliases, and people do not read them."""
+        """Write each value out: ``apply`` limits aliases."""
         return True
 
     def text(self, value: str) -> yaml.ScalarNode:
@@ -85,7 +85,7 @@ _Dumper.add_representer(str, _Dumper.text)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Align columns as kubectl does; colours do not count as width."""
+    """Align columns as kubectl does; colours have no width."""
     lines = [tuple(map(printable, line)) for line in (headers, *rows)]
     widths = [max(len(click.unstyle(line[column])) for line in lines) for column in range(len(headers))]
     return "\n".join(
@@ -96,8 +96,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def tell_unreadable(count: int) -> None:
-    """Say on the error stream that *count* batches of the log are damaged, if any is."""
+def warn_unreadable(count: int) -> None:
+    """Warn on stderr about *count* damaged batches of the log."""
     if count:
         which = "1 batch of the log is" if count == 1 else f"{count} batches of the log are"
-        click.echo(f"{which} damaged on disk: the rest is here, what was in them is missing", err=True)
+        click.echo(f"{which} damaged on disk; their entries are missing here", err=True)

@@ -1,4 +1,4 @@
-"""The rows of the tables. Pure: messages and the present moment in, text out."""
+"""Table rows of engines, peers, events and the audit log. Pure: messages and the current time in, text out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import PeerStatus
 
 _WHOLE = 4096
-"""Characters of an event's words under ``-o wide``; what engines send is bounded anyway."""
+"""Maximum characters of an event's text under ``-o wide``."""
 
 
 _CORE = "engine-core"
@@ -30,14 +30,14 @@ class Table(NamedTuple):
     wide: int = 0
 
     def narrow(self) -> Table:
-        """Return it without the wide columns."""
+        """Return the table without the wide columns."""
         if not self.wide:
             return self
         return Table(self.headers[: -self.wide], [row[: -self.wide] for row in self.rows])
 
 
 def engines(items: Iterable[admin.Engine], now: float) -> Table:
-    """List engines."""
+    """Return the table of engines."""
     return Table(
         ("ENGINE", "ROLE", "STATUS", "KV-ACTION", "POLICY", "IN-SYNC", "DEFERRED", "IN-FLIGHT", "LAST-SEEN",
          "MODEL", "VLLM", "KV-CONNECTOR", "LABELS"),
@@ -64,7 +64,7 @@ def engines(items: Iterable[admin.Engine], now: float) -> Table:
 
 
 def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
-    """List peers, each as one engine sees it."""
+    """Return the table of peers, a row for each engine and peer."""
     return Table(
         ("ENGINE", "PEER", "STATUS", "OK", "FAILED", "MEAN", "IN-FLIGHT", "OLDEST", "DEFERRED", "LONGEST",
          "FAILURES", "LAST-FAILURE", "PEER-ENGINE-ID"),
@@ -91,7 +91,7 @@ def peers(items: Iterable[admin.PeerSummary], now: float) -> Table:
 
 
 def logged_events(items: Iterable[admin.LoggedEvent], now: float, *, wide: bool = False) -> Table:
-    """List events; *wide*: with the whole of what each says."""
+    """Return the table of events; *wide*: with their whole text."""
     return Table(
         ("AGE", "ENGINE", "KIND", "REQUEST", "PEER", "WHAT", "PROCESS", "POSITION"),
         [
@@ -112,7 +112,7 @@ def logged_events(items: Iterable[admin.LoggedEvent], now: float, *, wide: bool 
 
 
 def audit(items: Iterable[admin.AuditEntry], now: float) -> Table:
-    """List entries of the audit log."""
+    """Return the table of audit entries."""
     return Table(
         ("AGE", "AUTHOR", "ACTION", "NAME", "GENERATION", "REASON", "OLD-HASH", "NEW-HASH"),
         [
@@ -135,13 +135,13 @@ def audit(items: Iterable[admin.AuditEntry], now: float) -> Table:
 
 
 def role_words(item: admin.Engine) -> str:
-    """Say an engine's role, with a question mark where it was guessed."""
+    """Return an engine's role, with a question mark if it was guessed."""
     role = text.word(common.Role, item.role)
     return f"{role}?" if item.role_guessed and item.role else role
 
 
 def cores(item: admin.Engine) -> list[admin.Source]:
-    """Return the EngineCores that are connected under an engine's name; several are a mistake in the pod."""
+    """Return the connected EngineCores of one name; more than one is a configuration error."""
     # One that begins a new epoch may have two sources for a moment.
     found = {
         (source.hello.pid, source.hello.start_time_unix_nano): source
@@ -152,7 +152,7 @@ def cores(item: admin.Engine) -> list[admin.Source]:
 
 
 def action_words(item: admin.Engine) -> str:
-    """Say what is done about a failed KV load, or would be but for a pause."""
+    """Return the action for failed KV loads; while paused, the one that would be in force."""
     if item.paused and item.wanted_kv_action:
         return text.paused(item.wanted_kv_action)
     return item.policy.kv_action or text.NONE
@@ -165,21 +165,21 @@ def _policy(item: admin.Engine) -> str:
 
 
 def status_words(item: admin.Engine) -> str:
-    """Say whether an engine is there, whether it is one, and whether it is paused."""
+    """Return an engine's status: connected, disconnected, paused, or a shared name."""
     if not item.connected:
         return text.style("disconnected", "red")
     if (number := len(cores(item))) > 1:
-        return text.style(f"{number} under one name", "red")
+        return text.style(f"{number} share a name", "red")
     return text.style("paused", "yellow") if item.paused else text.style("connected", "green")
 
 
 def failed_attempts(item: admin.PeerSummary) -> int:
-    """Count what went wrong with a peer; a handshake that fails never becomes a transfer."""
+    """Return the failures of a peer; a failed handshake counts no transfer."""
     return max(item.transfers_failed, sum(entry.count for entry in item.failures))
 
 
 def failure_words(item: admin.PeerSummary) -> str:
-    """Say how often a peer failed, and how."""
+    """Return a peer's failures by mode and error type."""
     return (
         ", ".join(
             f"{text.word(common.FailureMode, entry.mode)}/{text.word(common.ErrorType, entry.error_type)} {entry.count}"
@@ -201,8 +201,8 @@ def _peer_status(item: admin.PeerSummary) -> str:
 
 
 def quarantine_words(status: PeerStatus) -> str:
-    """Say how a peer stands that is not let in freely."""
-    return f"quarantine {text.word(events.QuarantineState, status.quarantine)}"
+    """Return the quarantine state of a peer."""
+    return text.quarantine_state(status.quarantine)
 
 
 def _yes(value: bool) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from penstock.proto.v1.admin_pb2 import Span, Trace
 
-# What a person looks for on a span, in the order of interest.
+# Attributes shown, in order.
 MATTERS = (
     "penstock.outcome",
     "penstock.mode",
@@ -50,7 +50,7 @@ MATTERS = (
 def tree_lines(trace: Trace) -> Iterator[str]:
     """Yield the lines of a trace: roots by their start, children below their parents.
 
-    A span whose parent is not in the trace stands as a root.
+    A span whose parent is missing is a root.
     """
     yield f"trace {trace.trace_id}"
     ids = {span.span_id for span in trace.spans}
@@ -58,7 +58,7 @@ def tree_lines(trace: Trace) -> Iterator[str]:
     for span in sorted(trace.spans, key=lambda span: (span.start_time_unix_nano, span.span_id)):
         children[span.parent_span_id if span.parent_span_id in ids else ""].append(span)
     begin = min((span.start_time_unix_nano for span in trace.spans), default=0)
-    # Spans that name each other as parents hang below no root; they are shown once, as what they are.
+    # Spans in a cycle of parents have no root; each is shown once.
     shown: set[str] = set()
     yield from _branch(children[""], children, "", begin, shown)
     lost = [span for span in trace.spans if span.span_id not in shown]

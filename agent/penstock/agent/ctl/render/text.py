@@ -1,4 +1,4 @@
-"""Numbers and moments as people say them. Pure."""
+"""Numbers, times and names as text. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 NONE = "-"
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 _HASH_SHOWN = 12
-# A look is a mark that no message can hold, and a terminal's code once it is printed: texts of the wire are UTF-8, which
-# has no lone surrogates. So nothing that a client sends is taken for a colour of ours.
+# By the numbers of the wire, as this module loads no protobuf.
+_QUARANTINE_STATES = {1: "ok", 2: "quarantined", 3: "probing"}
+# Styles are marked by lone surrogates, which UTF-8 texts of the wire cannot contain, and become terminal codes when
+# printed: a client cannot forge a style.
 _MARKS = {"bold": "\ud801", "red": "\ud831", "green": "\ud832", "yellow": "\ud833"}
 _PLAIN = "\ud800"
 _CODES = {
@@ -27,7 +29,7 @@ _CODES = {
 
 
 def age(seconds: float) -> str:
-    """Say how long, as kubectl does: ``12s``, ``5m``, ``3h``, ``2d``; from two units on, the larger one."""
+    """Return a duration as kubectl does: ``12s``, ``5m``, ``3h``, ``2d``; from two units on, the larger one."""
     for size, unit in _STEPS:
         if seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"
@@ -35,7 +37,7 @@ def age(seconds: float) -> str:
 
 
 def ago(unix_nano: int, now: float) -> str:
-    """Say how long ago a moment was; ``in 5m`` for one to come, ``-`` for none."""
+    """Return the age of a time: ``5m ago``; ``in 5m`` for a future one, ``-`` for 0."""
     if not unix_nano:
         return NONE
     seconds = now - unix_nano / 1e9
@@ -43,12 +45,12 @@ def ago(unix_nano: int, now: float) -> str:
 
 
 def ago_of(moment: Timestamp, now: float) -> str:
-    """Say how long ago *moment* was; ``-`` if it is not set."""
+    """Return the age of *moment*; ``-`` if it is not set."""
     return ago(moment.ToNanoseconds(), now)
 
 
 def span_of_time(seconds: float) -> str:
-    """Say how long something took: ``850µs``, ``1.2ms``, ``41ms``, ``3.4s``, ``5m``."""
+    """Return a duration: ``850µs``, ``1.2ms``, ``41ms``, ``3.4s``, ``5m``."""
     if seconds <= 0:
         return "0"
     for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s")):
@@ -59,17 +61,17 @@ def span_of_time(seconds: float) -> str:
 
 
 def short_hash(text: str) -> str:
-    """Say which policy is in force: the beginning of its hash, or vLLM's own configuration."""
+    """Return the start of a policy's hash; ``vllm's own`` for none."""
     return text[:_HASH_SHOWN] if text else "vllm's own"
 
 
 def paused(what: str) -> str:
-    """Say what a pause holds back."""
+    """Return a paused state with what would be in force."""
     return f"paused (would be {what})"
 
 
 def engine(key: EngineKey) -> str:
-    """Say which engine: ``decode/0``, or ``0`` in a pod with one server."""
+    """Return an engine's name: ``decode/0``, or ``0`` in a pod with one server."""
     return f"{key.server}/{key.engine}" if key.server else key.engine or NONE
 
 
@@ -79,25 +81,36 @@ def folded(text: str) -> str:
 
 
 def one_line(text: str, longest: int = 100) -> str:
-    """Fold white space and cut."""
+    """Fold white space and cut to *longest* characters."""
     line = folded(text)
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def word(enum: Any, number: int) -> str:
-    """Return the word of an enum's value; ``unknown`` for one that is not set or that a newer peer has sent."""
+    """Return the label of an enum value; ``unknown`` if unset or of a newer version."""
     return label(enum, number) if number else "unknown"
 
 
+def count(number: int, noun: str) -> str:
+    """Return a count with its noun: ``1 engine``, ``2 engines``, ``3 processes``."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
+
+
+def quarantine_state(number: int) -> str:
+    """Return a ``QuarantineState`` for a person: ``ok``, ``quarantined`` or ``probing``; ``unknown`` if unset or newer."""
+    return _QUARANTINE_STATES.get(number, "unknown")
+
+
 def style(text: str, look: str) -> str:
-    """Give *text* a look: ``bold``, ``red``, ``green`` or ``yellow``. It shows once it is :func:`printable`."""
+    """Mark *text* as ``bold``, ``red``, ``green`` or ``yellow``; :func:`printable` makes the codes."""
     return f"{_MARKS[look]}{text}{_PLAIN}"
 
 
 def printable(text: str) -> str:
-    """Escape all that is not seen as what it is, and turn looks into the terminal's codes.
+    """Escape non-printable characters, and turn styles into terminal codes.
 
-    Request ids are chosen by clients: they must not move the cursor, forge a line or turn its direction.
+    Clients choose request ids: they must not move the cursor, forge a line or change text direction.
     """
     return text if text.isprintable() else "".join(map(_shown, text))
 

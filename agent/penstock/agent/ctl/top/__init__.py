@@ -1,1 +1,1 @@
-"""The live screen."""
+"""``agentctl top``: the live screen."""

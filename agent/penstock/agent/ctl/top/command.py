@@ -1,4 +1,4 @@
-"""The command itself: a live screen on a terminal, else plain output again and again."""
+"""``agentctl top``: a live screen on a terminal, else repeated plain output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.agent.ctl.errors import UnreachableError
 from penstock.agent.ctl.options import DURATION, engine_selector, with_client, with_selector
 from penstock.agent.ctl.render import say
 from penstock.agent.ctl.top.layout import screen, text
-from penstock.agent.ctl.top.poll import Poller, take
+from penstock.agent.ctl.top.poll import Poller, poll_agent
 from penstock.agent.ctl.top.view import SORTS, History
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -29,15 +29,11 @@ _PLAIN_HEIGHT = 200
 
 @click.command()
 @with_selector
-@click.option("--interval", type=DURATION, metavar="DURATION", help="How often it asks.  [default: 2s]")
+@click.option("--interval", type=DURATION, metavar="DURATION", help="Refresh interval.  [default: 2s]")
+@click.option("--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="Sort order.")
+@click.option("--plain", is_flag=True, help="Print repeatedly, as without a terminal.")
 @click.option(
-    "--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True, help="What comes first."
-)
-@click.option(
-    "--plain", is_flag=True, help="Print again and again, as it does where the output is no terminal."
-)
-@click.option(
-    "--count", type=click.IntRange(min=1), metavar="N", help="With plain output: end after so many."
+    "--count", type=click.IntRange(min=1), metavar="N", help="With plain output: exit after N samples."
 )
 @with_client
 def top(
@@ -49,23 +45,23 @@ def top(
     """
     seconds = max(interval.total_seconds(), 0.2) if interval is not None else 2.0
     chosen = engine_selector(selector)
-    # Who cannot reach an agent at all is told why, on the terminal as it was.
+    # An unreachable agent is an error before the screen is set up.
     client.call("GetStatus", admin.GetStatusRequest())
     if plain or count is not None or not _can_draw():
         _print(client, chosen, sort, seconds, count)
         return
     from penstock.agent.ctl.top.screen import run  # noqa: PLC0415  (it needs curses)
 
-    with Poller(lambda: take(client, chosen), seconds) as poller:
+    with Poller(lambda: poll_agent(client, chosen), seconds) as poller:
         run(poller, sort, colour=click.get_current_context().color is not False)
 
 
 def _can_draw() -> bool:
-    """Tell whether this is a terminal, and one that curses knows."""
+    """Return whether this is a terminal that curses supports."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         return False
     try:
-        import curses  # noqa: PLC0415  (it is not everywhere)
+        import curses  # noqa: PLC0415  (not on every platform)
     except ImportError:
         return False
     try:
@@ -84,10 +80,10 @@ def _print(
         if number:
             time.sleep(interval)
             say("")
-        sample = take(client, selector)
+        sample = poll_agent(client, selector)
         history.add(sample)
         if sample.error and number + 1 == count:
             raise UnreachableError(sample.error)
         lines = screen(history, sort, 0, width, _PLAIN_HEIGHT, sample.now)
-        # The last line names keys.
+        # The last line lists the keys.
         say(*text(lines[:-1]).split("\n"))

@@ -1,4 +1,4 @@
-"""A screenful of lines, of whatever size the terminal has. Pure."""
+"""Lays out the screen of ``top`` for any terminal size. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What a piece of a line says by its looks; the terminal chooses how.
+# Styles of a piece of a line.
 PLAIN, HEAD, BAD, WARN, DIM = "", "head", "bad", "warn", "dim"
 _GAP = "  "
 _LEAST_ROWS = 3
@@ -22,7 +22,7 @@ _SLOW = 5.0
 
 
 class Piece(NamedTuple):
-    """Text and its looks."""
+    """Text and its style."""
 
     text: str
     style: str = PLAIN
@@ -32,7 +32,7 @@ Line = list[Piece]
 
 
 class Column(NamedTuple):
-    """A column; of several that do not fit, that with the highest *spare* goes first."""
+    """A column; the one with the highest *spare* is dropped first if they do not fit."""
 
     title: str
     spare: int
@@ -56,8 +56,8 @@ def screen(history: History, sort: str, scroll: int, width: int, height: int, no
 
     Args:
         history: the samples.
-        sort: one of the orders of the view.
-        scroll: so many peers (and engines, once these do not fit) are passed over.
+        sort: one of ``SORTS``.
+        scroll: rows skipped, of peers and of engines if these do not fit.
         now: seconds since the epoch.
 
     """
@@ -67,7 +67,7 @@ def screen(history: History, sort: str, scroll: int, width: int, height: int, no
     footer: Line = [Piece(f"q quit   s sort: {sort}   up/down scroll   rates over 10s", DIM)]
     if sample is not None:
         engines, peers = history.engines(sort), history.peers(sort)
-        # Of each table a line before it and its title; and the footer.
+        # Each table has a caption and a title; one line is the footer.
         room = max(0, height - len(lines) - 5)
         engine_rows = min(len(engines), max(_LEAST_ROWS, room // 2, room - len(peers)))
         lines += _table(_ENGINES, *_page(engines, scroll, engine_rows, "engines"), _engine_cells, width, now)
@@ -79,14 +79,14 @@ def screen(history: History, sort: str, scroll: int, width: int, height: int, no
 
 
 def text(lines: Sequence[Line]) -> str:
-    """Return lines without their looks."""
+    """Return lines without their styles."""
     return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)
 
 
 def _heading(history: History, sample: AgentState | None, now: float) -> list[Line]:
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     if sample is None or sample.status is None:
-        waiting = history.error or "asking the agent"
+        waiting = history.error or "waiting for the agent"
         return [[Piece(f"penstock  {clock}", HEAD)], [Piece(waiting, BAD if history.error else DIM)]]
     connected = sum(item.connected for item in sample.engines)
     expected = max(sample.status.engines_expected, len(sample.engines))
@@ -103,24 +103,24 @@ def _heading(history: History, sample: AgentState | None, now: float) -> list[Li
         Piece(f"{_rate(failures)} failures/s", BAD if failures else PLAIN),
         Piece(f"  {sum(row.in_flight for row in rows)} in flight"),
         Piece(f"  {deferred} deferred", WARN if deferred else PLAIN),
-        Piece(f"  {sum(item.counters.requests_failed for item in sample.engines)} requests failed in all"),
+        Piece(f"  {sum(item.counters.requests_failed for item in sample.engines)} requests failed in total"),
     ]
     return [first, second, *([trouble] if (trouble := _trouble(history, sample, now)) else [])]
 
 
 def _trouble(history: History, sample: AgentState, now: float) -> Line:
-    """Say the worst that is wrong with what is shown; nothing if all is well."""
+    """Return the most important problem; empty for none."""
     status = sample.status
     if history.error:
         away = words.age(now - history.error_since)
-        return [Piece(f"no answer for {away}, what is below is old: {words.one_line(history.error)}", BAD)]
+        return [Piece(f"no answer for {away}, data below is old: {words.one_line(history.error)}", BAD)]
     if now - sample.now > _SLOW:
         return [Piece(f"the agent has not answered for {words.age(now - sample.now)}", WARN)]
     if status is not None and status.degraded:
         return [Piece(f"agent: {words.one_line(status.degraded)}", BAD)]
     late = sum(1 for item in sample.engines if item.connected and not item.in_sync)
     if late:
-        return [Piece(f"policy: not in force in {late} engines; doctor says why", WARN)]
+        return [Piece(f"policy: not in force in {words.count(late, 'engine')}; run agentctl doctor", WARN)]
     if status is not None and status.otlp_error:
         return [Piece(f"traces: {words.one_line(status.otlp_error)}", WARN)]
     return []
@@ -148,9 +148,9 @@ def _engine_cells(row: EngineRow, now: float) -> list[Piece]:
 
 def _status(row: EngineRow) -> Piece:
     if not row.connected:
-        return Piece("away", BAD)
+        return Piece("down", BAD)
     if row.cores > 1:
-        return Piece(f"{row.cores} under one name", BAD)
+        return Piece(f"{row.cores} share a name", BAD)
     return Piece("paused", WARN) if row.paused else Piece("up")
 
 
@@ -171,7 +171,7 @@ def _peer_cells(row: PeerRow, now: float) -> list[Piece]:
 
 
 def _page(rows: Sequence[T], scroll: int, count: int, things: str) -> tuple[Sequence[T], str]:
-    """Return *count* rows from *scroll* on, or the last ones, and which of the *things* they are if not all."""
+    """Return *count* rows from *scroll* on, or the last ones, and a caption if rows are hidden."""
     if count >= len(rows):
         return rows, ""
     begin = max(0, min(scroll, len(rows) - count))
@@ -204,7 +204,7 @@ def _table(
 
 
 def _fitting(columns: Sequence[Column], shown: Sequence[list[Piece]], width: int) -> list[int]:
-    """Return the columns that fit, by their places."""
+    """Return the indices of the columns that fit."""
     kept = list(range(len(columns)))
 
     def total() -> int:

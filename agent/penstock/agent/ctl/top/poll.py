@@ -1,4 +1,4 @@
-"""Asking the agent again and again, beside whoever draws."""
+"""Polls the agent on a thread, so that drawing never waits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from penstock.agent.ctl.client import Client
 
-# Seconds; an agent that needs longer is shown as one that does not answer.
+# Seconds; a slower agent is shown as not answering.
 _ANSWER = 5.0
 
 
-def take(
+def poll_agent(
     client: Client, selector: admin.EngineSelector, clock: Callable[[], float] = time.monotonic
 ) -> AgentState:
-    """Ask once; an agent that does not answer is a sample too."""
+    """Return one sample; an error is a sample without state."""
     try:
         status = client.call("GetStatus", admin.GetStatusRequest(), timeout=_ANSWER)
         engines = client.call("ListEngines", admin.ListEnginesRequest(selector=selector), timeout=_ANSWER)
@@ -34,7 +34,7 @@ def take(
 
 
 class Poller:
-    """A thread that takes a sample every *interval* seconds and hands it over by :meth:`newest`."""
+    """A thread that takes a sample every *interval* seconds for :meth:`newest`."""
 
     def __init__(self, ask: Callable[[], AgentState], interval: float) -> None:
         self._ask = ask
@@ -45,16 +45,16 @@ class Poller:
         self._thread = threading.Thread(target=self._run, name="top", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End; a question that is open ends by its own deadline, nobody waits for it."""
+        """Stop; a call in progress ends by its own deadline and is not awaited."""
         self._stop.set()
 
     def newest(self) -> list[AgentState]:
-        """Return the samples since the last time, oldest first; does not wait."""
+        """Return the samples since the last call, oldest first; never blocks."""
         with self._lock:
             samples, self._samples = self._samples, []
         return samples
@@ -64,11 +64,11 @@ class Poller:
             try:
                 sample = self._ask()
             except ValueError:
-                # gRPC's word for a channel that was closed between two calls: nobody looks any more.
+                # gRPC raises it if the channel was closed between two calls.
                 if self._stop.is_set():
                     return
                 raise
             with self._lock:
-                # Whoever draws is faster than this; a terminal that is stopped must not fill the memory.
+                # Keeps two samples: a stopped terminal must not fill memory.
                 self._samples = [*self._samples[-1:], sample]
             self._stop.wait(self._interval)

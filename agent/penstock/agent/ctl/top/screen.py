@@ -1,4 +1,4 @@
-"""The terminal: curses draws only what has changed, so nothing flickers."""
+"""Draws ``top`` with curses."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from penstock.agent.ctl.top.layout import Line
     from penstock.agent.ctl.top.poll import Poller
 
-# Milliseconds that a key is waited for; what bounds the work while nothing happens.
+# Milliseconds to wait for a key; bounds the work while idle.
 _TICK = 250
 _PAGE = 10
 
 
 def run(poller: Poller, sort: str, *, colour: bool) -> None:
-    """Draw until somebody presses q."""
+    """Draw until q is pressed."""
     curses.wrapper(lambda window: _Screen(window, poller, sort, colour=colour).loop())
 
 
@@ -34,7 +34,7 @@ class _Screen:
         self._looks = _looks(colour=colour)
         window.timeout(_TICK)
         with suppress(curses.error):
-            # A serial console's terminal cannot hide its cursor.
+            # A serial console cannot hide its cursor.
             curses.curs_set(0)
 
     def loop(self) -> None:
@@ -44,18 +44,18 @@ class _Screen:
             for sample in samples:
                 self._history.add(sample)
             now = time.time()
-            # Ages and the clock go on while nothing comes.
+            # Ages and the clock advance between samples.
             if samples or now - drawn >= 1:
                 self._draw(now)
                 drawn = now
             key = self._window.getch()
             if key in (ord("q"), ord("Q"), 27):
                 return
-            if self._take(key):
+            if self._on_key(key):
                 self._draw(time.time())
 
-    def _take(self, key: int) -> bool:
-        """Do what a key says; tells whether there is something to draw."""
+    def _on_key(self, key: int) -> bool:
+        """Handle a key; return whether to redraw."""
         if key in (ord("s"), ord("S")):
             self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
         elif key == curses.KEY_RESIZE:
@@ -77,7 +77,7 @@ class _Screen:
         height, width = self._window.getmaxyx()
         lines = screen(self._history, self._sort, self._scroll, width, height, now)
         self._window.erase()
-        # The keys are named in the last line, wherever the rest ends.
+        # The last line lists the keys.
         for row, line in (*enumerate(lines[:-1]), (height - 1, lines[-1])):
             self._write(row, line)
         self._window.refresh()
@@ -88,20 +88,20 @@ class _Screen:
             try:
                 self._window.addstr(row, column, piece.text, self._looks.get(piece.style, 0))
             except curses.error:
-                # The cursor cannot stand behind the last cell, or the window has just shrunk.
+                # Writing the last cell moves the cursor out of the window, or the window has just shrunk.
                 return
             column += len(piece.text)
 
 
 def _looks(*, colour: bool) -> dict[str, int]:
-    """Return curses' attributes of the looks; without colours, weights alone."""
+    """Return the curses attributes of the styles; without colours, only weights."""
     looks = {HEAD: curses.A_BOLD, BAD: curses.A_BOLD, WARN: curses.A_BOLD, DIM: curses.A_DIM}
     if colour and curses.has_colors():
         background = -1
         try:
             curses.use_default_colors()
         except curses.error:
-            # It has colours, and none of its own to go back to.
+            # The terminal has no default colours.
             background = curses.COLOR_BLACK
         for number, (style, of) in enumerate(((BAD, curses.COLOR_RED), (WARN, curses.COLOR_YELLOW)), 1):
             curses.init_pair(number, of, background)

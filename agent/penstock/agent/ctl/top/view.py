@@ -1,4 +1,4 @@
-"""What samples of the agent's state come to: rates over the last seconds, totals, the order of rows. Pure."""
+"""Rows of ``top``: rates over the last seconds, totals, sort order. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.proto.v1 import admin_pb2 as admin
 
 SORTS = ("failures", "rate", "waiting", "name")
-# Seconds that a rate is taken over: long enough that rows do not jump about.
+# Seconds of a rate's window: long enough that rows keep their order.
 WINDOW = 10.0
 
 
@@ -27,7 +27,7 @@ class AgentState:
     Attributes:
         at: monotonic, for rates.
         now: seconds since the epoch, for ages.
-        error: why there is no state; empty if there is.
+        error: why there is no state; empty if there is one.
 
     """
 
@@ -84,12 +84,12 @@ class History:
     samples: deque[AgentState] = field(default_factory=deque)
     error: str = ""
     error_since: float = 0.0
-    # By order; a screen is drawn more often than samples come.
+    # By sort order; a screen is drawn more often than samples come.
     _engines: dict[str, list[EngineRow]] = field(default_factory=dict)
     _peers: dict[str, list[PeerRow]] = field(default_factory=dict)
 
     def add(self, sample: AgentState) -> None:
-        """Take a sample; one without state only tells that there is none."""
+        """Add a sample; one without state only sets the error."""
         if sample.error:
             self.error_since = self.error_since if self.error else sample.now
             self.error = sample.error
@@ -102,7 +102,7 @@ class History:
 
     @property
     def last(self) -> AgentState | None:
-        """The newest with state."""
+        """The newest sample with state."""
         return self.samples[-1] if self.samples else None
 
     def engines(self, sort: str) -> list[EngineRow]:
@@ -133,7 +133,7 @@ class History:
 
     def _rate(self, after: int, before: int | None) -> float | None:
         seconds = self.samples[-1].at - self.samples[0].at
-        # Less than before: the agent's state is another one.
+        # A smaller count: the agent's state was replaced.
         if before is None or seconds <= 0 or after < before:
             return None
         return (after - before) / seconds
@@ -199,7 +199,7 @@ def _oldest(starts: Iterable[int]) -> int:
 
 def _peer_state(item: admin.PeerSummary) -> str:
     if item.status.quarantine > events.QUARANTINE_STATE_CLOSED:
-        return f"quarantine {text.word(events.QuarantineState, item.status.quarantine)}"
+        return text.quarantine_state(item.status.quarantine)
     if item.status.upstream_invalid:
         return "invalid to vllm"
     if not item.HasField("status"):

@@ -1,4 +1,4 @@
-"""Agent -> engine, as in xDS: full state per push, nonce, ACK/NACK, roll-out."""
+"""Agent to engine, as in xDS: full state per push, nonce, ACK/NACK, rollout."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from penstock.agent.policy.distribution.rollout import (
     EngineProgress,
     KnownEngine,
     Progress,
-    progress,
-    rollout,
+    follow_rollout,
+    rollout_progress,
 )
 from penstock.agent.policy.distribution.sample_ratio import SampleRatios
 from penstock.agent.policy.distribution.service import PolicyFeedService
@@ -22,6 +22,6 @@ __all__ = [
     "Progress",
     "SampleRatios",
     "Subscriber",
-    "progress",
-    "rollout",
+    "follow_rollout",
+    "rollout_progress",
 ]

@@ -1,4 +1,4 @@
-"""What each engine is to have: worked out once for each change of the store, not at each look, nor for each engine."""
+"""Caches the schedule of each engine until the store changes; engines with the same policies share one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from penstock.agent.policy.distribution.push_encoding import schedule_of, time_left
-from penstock.agent.policy.manifest import ScheduleStep, schedule, selecting
+from penstock.agent.policy.manifest import ScheduleStep, build_schedule, policies_selecting
 from penstock.proto.v1.policy_pb2 import Push
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from penstock.agent.policy.store import Store
 
 
-class Schedule:
-    """What all engines are to have that the same policies select, from when it was worked out until its first step ends.
+class PolicySchedule:
+    """The schedule of the engines that the same policies select; valid until its first step ends.
 
     Attributes:
-        hashes: of its steps, in order; the first is the one of now.
-        begins: when each step but the first begins, in seconds since the epoch.
+        hashes: of its steps, in order, from the current one.
+        begins: start of each step but the first, seconds since the epoch.
 
     """
 
@@ -35,17 +35,17 @@ class Schedule:
         self._encoded = b""
 
     def at(self, now: datetime) -> tuple[ScheduleStep, ...]:
-        """Return its steps, the first of which begins *now*."""
+        """Return its steps; the first begins *now*."""
         return (ScheduleStep(now, self._steps[0].merged), *self._steps[1:])
 
     def holds(self, now: datetime) -> bool:
-        """Tell whether its first step holds at *now*."""
+        """Return whether its first step is in force at *now*."""
         return self._steps[0].begins <= now and (len(self._steps) == 1 or now < self._steps[1].begins)
 
     def encoded(self, now: datetime) -> bytes:
-        """Return it as it stands in a push that goes out *now*: a serialized ``Push`` with nothing else.
+        """Return a serialized ``Push`` of only the schedule, for a push sent *now*.
 
-        Protobuf reads serialized messages that stand one behind the other as one message that has all their fields.
+        Concatenated serialized messages parse as one message with all their fields.
         """
         timed = len(self._steps) > 1
         if self._push is None:
@@ -53,7 +53,7 @@ class Schedule:
             self._encoded = b"" if timed else self._push.SerializeToString()
         if not timed:
             return self._encoded
-        # Nothing else in it depends on the moment.
+        # Only this field depends on the time.
         self._push.schedule[0].valid_for.FromTimedelta(time_left(now, self._steps[1].begins))
         return self._push.SerializeToString()
 
@@ -66,12 +66,12 @@ class EffectivePolicies:
         self._store = store
         self._generation = -1
         self._manifests: tuple[Manifest, ...] = ()
-        self._of_engine: dict[EngineKey, tuple[Target, Schedule]] = {}
-        # By the names of the policies that select; those that no engine has any more go.
-        self._shared: WeakValueDictionary[tuple[str, ...], Schedule] = WeakValueDictionary()
+        self._of_engine: dict[EngineKey, tuple[Target, PolicySchedule]] = {}
+        # By the names of the selecting policies; unused ones are dropped.
+        self._shared: WeakValueDictionary[tuple[str, ...], PolicySchedule] = WeakValueDictionary()
 
-    def of(self, target: Target, now: datetime) -> Schedule:
-        """Return the schedule of *target*, whose first step holds at *now*."""
+    def of(self, target: Target, now: datetime) -> PolicySchedule:
+        """Return the schedule of *target*; its first step is in force at *now*."""
         if self._generation != self._store.generation:
             self._generation = self._store.generation
             self._manifests = tuple(policy.manifest for policy in self._store.policies())
@@ -88,10 +88,10 @@ class EffectivePolicies:
         """Forget an engine."""
         self._of_engine.pop(key, None)
 
-    def _find(self, target: Target, now: datetime) -> Schedule:
-        selected = selecting(self._manifests, target)
+    def _find(self, target: Target, now: datetime) -> PolicySchedule:
+        selected = policies_selecting(self._manifests, target)
         names = tuple(policy.name for policy in selected)
         found = self._shared.get(names)
         if found is None or not found.holds(now):
-            found = self._shared[names] = Schedule(schedule(selected, now))
+            found = self._shared[names] = PolicySchedule(build_schedule(selected, now))
         return found

@@ -1,6 +1,6 @@
-"""What every engine is to have, is sent, and has answered. No IO and no waiting: ``watch.py`` is the service.
+"""Desired state, pushes and answers of all engines. No IO, no waiting; ``service.py`` has the streams.
 
-Every push is the full state. The first one is due as soon as the engine has subscribed.
+Every push is the full state. The first one is due at once after Subscribe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.proto.v1.policy_pb2 import Push, Report, Subscribe
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.agent.policy.distribution.effective_policies import Schedule
+    from penstock.agent.policy.distribution.effective_policies import PolicySchedule
     from penstock.agent.policy.orders import FaultDrill, OrderStore, Pauses, QuarantineOrder
     from penstock.agent.policy.store import Clock, Store
 
@@ -32,23 +32,23 @@ MAX_LABELS = 128
 MAX_FIELDS = 128
 MAX_TEXT = 1024
 MAX_SECRET_BYTES = 64
-# A wall clock that is set back must not make an expiry late by more than this.
+# Maximum delay of an expiry if the wall clock is set back.
 _LONGEST_SLEEP = 30.0
 
 _log = structlog.get_logger(__name__)
 
 
-class _Look(NamedTuple):
-    """What an engine is to have, and whether that is new."""
+class _Desired(NamedTuple):
+    """The desired state of an engine, and whether it is new."""
 
     is_new: bool
-    schedule: Schedule
+    schedule: PolicySchedule
     drills: tuple[FaultDrill, ...]
     quarantines: tuple[QuarantineOrder, ...]
 
 
 class PolicyFeed:
-    """What is known of every engine's policy. One loop, except :meth:`wanted`."""
+    """The policy state of every engine. One loop, except :meth:`wanted`."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class PolicyFeed:
         clock: Clock = time.time,
         patience: float = 10.0,
     ) -> None:
-        """Follow *store*, *pauses* and *orders*.
+        """Subscribe to *store*, *pauses* and *orders*.
 
         Args:
-            holders: which process speaks for each engine; shared with the ingest.
-            clock: seconds since the epoch; expiries run by it.
-            patience: seconds that a push may go unanswered before it is sent again, or a newer one overtakes it.
+            holders: the owning process of each engine; shared with the ingest.
+            clock: seconds since the epoch; used for expiries.
+            patience: seconds until an unanswered push is sent again, with the newest state.
 
         """
         self._schedules = EffectivePolicies(store)
@@ -80,34 +80,34 @@ class PolicyFeed:
         self._end = tuple(part.subscribe(self._refresh) for part in (store, pauses, orders))
 
     def subscribers(self) -> list[Subscriber]:
-        """Return what is known of every engine that ever subscribed, ordered by key."""
+        """Return all engines that ever subscribed, ordered by key."""
         return [subscriber for _, subscriber in sorted(self._subscribers.items())]
 
     def subscriber(self, key: EngineKey) -> Subscriber | None:
-        """Return what is known of one engine."""
+        """Return the subscriber of an engine; None if it never subscribed."""
         return self._subscribers.get(key)
 
     def wanted(self, key: EngineKey) -> str | None:
-        """Return the hash that *key* is to have now; empty for vLLM's own configuration. From any thread.
+        """Return the desired hash of *key*; empty for vLLM's own configuration. Any thread.
 
-        None until it has subscribed in this life of the agent: what selects it is not known before.
+        None until the engine has subscribed: its labels are unknown before.
         """
         subscriber = self._subscribers.get(key)
         return subscriber.wanted.hash_at(self._clock()) if subscriber is not None else None
 
     def close(self) -> None:
-        """End all streams; the engines keep what they have and come back later."""
+        """End all streams; the engines keep their policy and reconnect."""
         self.closing = True
         for end in self._end:
             end()
         self._wake_all()
 
-    def enter(self, subscribe: Subscribe) -> Subscriber:
-        """Take an engine's stream in; one that it had before is replaced.
+    def add_stream(self, subscribe: Subscribe) -> Subscriber:
+        """Add the stream of an engine; replaces its earlier one.
 
         Raises:
-            ContractError: what it says of itself breaks a bound.
-            HeldError: another process, which is connected, holds the engine.
+            ContractError: Subscribe exceeds a limit.
+            HeldError: another connected process owns the engine.
             FullError: too many engines are connected.
 
         """
@@ -115,55 +115,55 @@ class PolicyFeed:
         if target.key not in self._subscribers and len(self._subscribers) >= MAX_ENGINES:
             self._forget_one()
         subscriber = Subscriber.from_subscribe(subscribe, target)
-        subscriber.hold = self._holders.enter(target.key, digest(subscribe.secret), subscriber.oust)
+        subscriber.ownership = self._holders.enter(target.key, digest(subscribe.secret), subscriber.oust)
         replaced = self._subscribers.get(target.key)
         self._subscribers[target.key] = subscriber
         if replaced is not None:
             if not subscribe.secret and replaced.connected and replaced.epoch != subscriber.epoch:
                 _log.warning(
-                    "two engines subscribe under one name and take it from each other, unless one is just ending; "
-                    "give each server of the pod a PENSTOCK_SERVER of its own",
+                    "two engines subscribe under one name and replace each other, unless one is just ending; "
+                    "set a different PENSTOCK_SERVER for each server of the pod",
                     engine=str(target.key),
                 )
-            # Its stream, if it is still there, sees that it was replaced, and ends.
+            # Its stream, if still open, sees the replacement and ends.
             replaced.wake.notify()
         return subscriber
 
-    def leave(self, subscriber: Subscriber) -> None:
-        """Note that a stream has ended; what was last known of the engine stays."""
+    def end_stream(self, subscriber: Subscriber) -> None:
+        """Mark a stream as ended; the last state of the engine stays."""
         subscriber.connected = False
-        if subscriber.hold is not None:
-            self._holders.leave(subscriber.hold)
+        if subscriber.ownership is not None:
+            self._holders.leave(subscriber.ownership)
         self.changed.notify()
 
     def forget(self, key: EngineKey) -> None:
-        """Let go of what is known of an engine that is not connected."""
+        """Drop the state of a disconnected engine."""
         subscriber = self._subscribers.get(key)
         if subscriber is not None and not subscriber.connected:
             del self._subscribers[key]
             self._schedules.forget(key)
             self.changed.notify()
 
-    def holds(self, subscriber: Subscriber) -> bool:
-        """Tell whether no newer stream of the same engine has taken over, and no process has taken it back."""
+    def is_current(self, subscriber: Subscriber) -> bool:
+        """Return whether the stream is the engine's newest, and its process still owns the engine."""
         return not subscriber.ousted and self._subscribers.get(subscriber.target.key) is subscriber
 
     def next_push(self, subscriber: Subscriber) -> bytes | None:
-        """Return the push that is due now, serialized, which counts as sent; None if there is none."""
+        """Return the serialized push that is due, and record it as sent; None if none is due."""
         now = self._clock()
-        look = self._look_again(subscriber, now)
+        desired = self._recompute(subscriber, now)
         if not subscriber.due(now, self._patience):
             return None
-        push = Push(nonce=subscriber.pushed(now), paused=subscriber.wanted.paused)
+        push = Push(nonce=subscriber.record_push(now), paused=subscriber.wanted.paused)
         moment = self._orders.now_unix_nano
-        push.drills.extend(drill_message(drill, moment) for drill in look.drills)
-        push.quarantines.extend(quarantine_message(order, moment) for order in look.quarantines)
+        push.drills.extend(drill_message(drill, moment) for drill in desired.drills)
+        push.quarantines.extend(quarantine_message(order, moment) for order in desired.quarantines)
         self.changed.notify()
-        # The schedule is the same in many engines, and was serialized with the first one's push.
-        return push.SerializeToString() + look.schedule.encoded(datetime.fromtimestamp(now, UTC))
+        # Many engines share the schedule, which is serialized once.
+        return push.SerializeToString() + desired.schedule.encoded(datetime.fromtimestamp(now, UTC))
 
-    def pause(self, subscriber: Subscriber) -> float:
-        """Return the seconds until a push is due although nothing changes."""
+    def seconds_until_due(self, subscriber: Subscriber) -> float:
+        """Return the seconds until the next push is due without a change."""
         now = self._clock()
         times = [*subscriber.wanted.begins[:1]]
         times += [order.ends_unix_nano / 1e9 for kind in self._orders_for(subscriber) for order in kind]
@@ -172,48 +172,48 @@ class PolicyFeed:
             times.append(again)
         return min([_LONGEST_SLEEP, *(max(time - now, 0.001) for time in times)])
 
-    def take(self, subscriber: Subscriber, report: Report) -> None:
-        """Take what an engine reports after its Subscribe.
+    def on_report(self, subscriber: Subscriber, report: Report) -> None:
+        """Apply a report of an engine after its Subscribe.
 
         Raises:
-            ContractError: it is nothing that may come then.
+            ContractError: the report is of a wrong kind.
 
         """
         kind = report.WhichOneof("message")
         now = self._clock()
         if kind == "ack":
-            if not subscriber.acknowledged(report.ack, now):
+            if not subscriber.on_ack(report.ack, now):
                 _log.debug(
                     "stale acknowledgement ignored", engine=str(subscriber.target.key), nonce=report.ack.nonce
                 )
                 return
             _log_refusals(subscriber)
         elif kind == "nack":
-            if not subscriber.refused(report.nack, now):
+            if not subscriber.on_nack(report.nack, now):
                 _log.debug(
                     "stale refusal ignored", engine=str(subscriber.target.key), nonce=report.nack.nonce
                 )
                 return
             _log_refusals(subscriber)
         elif kind == "moved":
-            subscriber.moved(report.moved, now)
+            subscriber.on_moved(report.moved, now)
         else:
             raise ContractError(f"a report is {kind or 'empty'}; send ack, nack or moved after Subscribe")
         if subscriber.due(now, self._patience) or subscriber.due_at(now, self._patience) is not None:
-            # Else there is nothing to do before its time, and no stream is to wake up for each answer to a change.
+            # Otherwise nothing is due: do not wake the stream for every answer.
             subscriber.wake.notify()
         self.changed.notify()
 
     def _forget_one(self) -> None:
         gone = next((key for key, item in self._subscribers.items() if not item.connected), None)
         if gone is None:
-            raise FullError(f"{MAX_ENGINES} engines have subscribed already; run another agent")
+            raise FullError(f"{MAX_ENGINES} engines are subscribed, the limit; run another agent")
         self.forget(gone)
 
     def _orders_for(
         self, subscriber: Subscriber
     ) -> tuple[tuple[FaultDrill, ...], tuple[QuarantineOrder, ...]]:
-        """Leave out what the engine would refuse anyway."""
+        """Return the orders of an engine, without those that it would refuse."""
         target = subscriber.target
         return (
             self._orders.drills_for(target) if subscriber.faults_allowed else (),
@@ -223,8 +223,8 @@ class PolicyFeed:
     def _refresh(self) -> None:
         now = self._clock()
         for subscriber in self._subscribers.values():
-            # Else neither what is to be pushed has changed, nor when.
-            if self._look_again(subscriber, now).is_new:
+            # Otherwise neither the push nor its time has changed.
+            if self._recompute(subscriber, now).is_new:
                 subscriber.wake.notify()
         self.changed.notify()
 
@@ -233,7 +233,7 @@ class PolicyFeed:
             subscriber.wake.notify()
         self.changed.notify()
 
-    def _look_again(self, subscriber: Subscriber, now: float) -> _Look:
+    def _recompute(self, subscriber: Subscriber, now: float) -> _Desired:
         moment = datetime.fromtimestamp(now, UTC)
         schedule = self._schedules.of(subscriber.target, moment)
         drills, quarantines = self._orders_for(subscriber)
@@ -244,7 +244,7 @@ class PolicyFeed:
             drills=tuple(drill.id for drill in drills),
             quarantines=tuple(order.id for order in quarantines),
         )
-        return _Look(subscriber.want(wanted, now), schedule, drills, quarantines)
+        return _Desired(subscriber.set_desired(wanted, now), schedule, drills, quarantines)
 
 
 def _log_refusals(subscriber: Subscriber) -> None:

@@ -1,4 +1,4 @@
-"""Between what a policy sets and ``PolicyBody``, by the names that both have in JSON; and the orders of a push."""
+"""Encodes policies and orders as messages of a push; fields map by their JSON names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_ENTRIES = 64
 
 
 def body_of(leaves: Leaves) -> PolicyBody:
-    """Build the message that says *leaves*, which have passed the manifest's checks."""
+    """Return the message of *leaves*, which must be validated."""
     body = PolicyBody()
     for path, value in leaves.items():
         *sections, last = path.split(".")
@@ -43,15 +43,15 @@ def body_of(leaves: Leaves) -> PolicyBody:
 
 
 def leaves_of(body: PolicyBody) -> Leaves:
-    """Return what *body* sets; the inverse of :func:`body_of`."""
+    """Return the fields of *body*; the inverse of :func:`body_of`."""
     return dict(_walk(body, ""))
 
 
 def schedule_of(steps: Sequence[ScheduleStep]) -> list[ScheduledPolicy]:
-    """Build the schedule of a push; empty where nothing is set now or later.
+    """Return the schedule of a push; empty if nothing is set now or later.
 
-    An engine takes at most 64 entries: of more steps, the first ones and the
-    last. The agent pushes again whenever a step begins, long before they differ.
+    An engine accepts 64 entries: of more steps, the first 63 and the last. The agent pushes again when a step
+    begins, before the difference matters.
     """
     if len(steps) == 1 and not steps[0].merged.hash:
         return []
@@ -70,12 +70,12 @@ def schedule_of(steps: Sequence[ScheduleStep]) -> list[ScheduledPolicy]:
 
 
 def time_left(now: datetime, until: datetime) -> timedelta:
-    """Return how long an entry of a schedule holds: never no time at all, which would stand for ever."""
+    """Return the duration of a schedule entry, at least 1 µs: zero would mean for ever."""
     return max(until - now, timedelta(microseconds=1))
 
 
 def drill_message(drill: FaultDrill, now_unix_nano: int) -> DrillMessage:
-    """Build a drill as it is pushed: with the time that is left."""
+    """Return the message of a drill, with its remaining time."""
     return DrillMessage(
         id=drill.id,
         channel=drill.channel,  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def drill_message(drill: FaultDrill, now_unix_nano: int) -> DrillMessage:
 
 
 def quarantine_message(order: QuarantineOrder, now_unix_nano: int) -> QuarantineMessage:
-    """Build an order about a peer as it is pushed: with the time that is left."""
+    """Return the message of a quarantine order, with its remaining time."""
     return QuarantineMessage(
         id=order.id,
         peer=order.peer,

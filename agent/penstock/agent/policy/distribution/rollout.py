@@ -1,4 +1,4 @@
-"""How far a change has come: which engines have answered, and what."""
+"""The progress of a rollout: the answer of each engine."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from penstock.agent.policy.store import Clock
 
 State = Literal["acknowledged", "refused", "waiting", "disconnected", "paused", "contested"]
-# What nothing but a change or another engine makes another state.
+# States that only a change or another engine ends.
 _FINAL = frozenset({"acknowledged", "refused", "paused", "contested"})
 
-# An engine that came or went without the feed's knowledge is seen this late, in seconds.
+# Seconds until a change of the registry is seen.
 _LOOK_AGAIN = 1.0
-# Engines answer in a burst. Whoever follows sees it this often, in seconds, and its end at once: to show it takes the
-# time in which the next engines are to be heard.
+# Engines answer in bursts. Progress is yielded this often, seconds, and the end at once: yielding takes time from
+# reading answers.
 _SHOW = 0.1
 _PACE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class KnownEngine:
-    """An engine that the registry knows, whether or not it has subscribed.
+    """An engine of the registry, subscribed or not.
 
     Attributes:
-        cores: how many EngineCores go by its name now.
+        cores: number of connected EngineCores of its name.
 
     """
 
@@ -44,13 +44,13 @@ class KnownEngine:
 
 @dataclass(frozen=True, slots=True)
 class EngineProgress:
-    """Where one engine stands.
+    """The rollout state of one engine.
 
     Attributes:
-        hash: in force by the engine's own word; empty for vLLM's own configuration.
-        error: why it refused (while it pauses: the policy), or what it is that keeps it waiting.
-        took: seconds from when that was wanted to the answer; None without one.
-        wanted: hash that the engine is to have, in force only if it has acknowledged that and is not paused.
+        hash: in force as reported by the engine; empty for vLLM's own configuration.
+        error: why it refused, or why it is waiting.
+        took: seconds from the change to the answer; None without one.
+        wanted: desired hash; in force only if acknowledged and not paused.
 
     """
 
@@ -65,13 +65,13 @@ class EngineProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A rollout as a whole; ``done`` once every engine that is there has answered."""
+    """The progress of all engines; ``done`` once every connected engine has answered."""
 
     engines: tuple[EngineProgress, ...]
     done: bool
 
 
-async def rollout(
+async def follow_rollout(
     feed: PolicyFeed,
     known: Callable[[], Iterable[KnownEngine]],
     selection: Selection,
@@ -80,11 +80,10 @@ async def rollout(
     clock: Clock,
     pausing: bool = False,
 ) -> AsyncIterator[Progress]:
-    """Yield the progress of the present state: at once, ten times a second while it changes, and at the end.
+    """Yield the progress at once, ten times a second while it changes, and at the end.
 
-    Ends when it is done or after *within* seconds. An engine that was gone all
-    the time is shown, but not waited for: it gets its policy when it comes back.
-    With *pausing* all that counts is that an engine is passive, not its policy.
+    Ends when done or after *within* seconds. Disconnected engines are listed but not awaited. With *pausing*, an
+    engine is done once it is passive, whatever its policy.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + within
@@ -92,7 +91,7 @@ async def rollout(
     last: Progress | None = None
     while True:
         seen = feed.changed.version
-        engines = progress(feed, known(), selection, clock(), pausing=pausing)
+        engines = rollout_progress(feed, known(), selection, clock(), pausing=pausing)
         awaited |= {engine.key for engine in engines if engine.state != "disconnected"}
         open_ = [engine for engine in engines if engine.key in awaited and not _answered(engine)]
         present = Progress(engines, done=not open_)
@@ -111,10 +110,10 @@ async def rollout(
             await asyncio.sleep(_PACE)
 
 
-def progress(
+def rollout_progress(
     feed: PolicyFeed, known: Iterable[KnownEngine], selection: Selection, now: float, *, pausing: bool = False
 ) -> tuple[EngineProgress, ...]:
-    """Return where each selected engine stands, ordered by key."""
+    """Return the state of each selected engine, ordered by key."""
     connected = {item.target.key: item for item in known}
     targets = {key: item.target for key, item in connected.items()}
     targets |= {subscriber.target.key: subscriber.target for subscriber in feed.subscribers()}
@@ -127,7 +126,7 @@ def progress(
         elif subscriber is not None and subscriber.connected:
             found.append(_of_subscriber(subscriber, now, pausing=pausing))
         elif item is not None and item.connected:
-            found.append(EngineProgress(target.key, "waiting", error="it has not subscribed to policies"))
+            found.append(EngineProgress(target.key, "waiting", error="not subscribed to policies"))
         else:
             found.append(EngineProgress(target.key, "disconnected"))
     return tuple(found)
@@ -137,7 +136,7 @@ def _of_subscriber(subscriber: Subscriber, now: float, *, pausing: bool) -> Engi
     key, answer, wanted = subscriber.target.key, subscriber.answer, subscriber.wanted.hash_at(now)
     if answer is None or not subscriber.settled:
         since = subscriber.waiting_since()
-        error = "" if since is None or now - since < 1 else "it has not answered the push"
+        error = "" if since is None or now - since < 1 else "the push is unanswered"
         return EngineProgress(key, "waiting", subscriber.hash_in_force, error, wanted=wanted)
     state: State = "acknowledged"
     if not (pausing and answer.paused):
@@ -149,7 +148,7 @@ def _of_subscriber(subscriber: Subscriber, now: float, *, pausing: bool) -> Engi
 
 def _contested(cores: int) -> str:
     return (
-        f"{cores} EngineCores go by this name, and a policy reaches one of them at a time; "
+        f"{cores} EngineCores share this name, and a policy reaches one of them at a time; "
         "set PENSTOCK_SERVER in the environment of each vLLM server of the pod"
     )
 

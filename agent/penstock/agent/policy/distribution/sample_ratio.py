@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.agent.parsing import Target
-from penstock.agent.policy.manifest import effective
+from penstock.agent.policy.manifest import effective_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from penstock.agent.policy.store import Store
 
 FIELD = "telemetry.traceSampleRatio"
-# A policy that changed or expired holds for the export after this at the latest.
+# Maximum age of a looked-up ratio.
 _FRESH_SECONDS = 1.0
 _MAX_ENGINES = 1_024
 
 
 class SampleRatios:
-    """Looks the ratio up in the policies that select a source's engine; for one thread."""
+    """Looks up the ratio in the policies that select a source's engine. One thread."""
 
     def __init__(self, store: Store, feed: PolicyFeed, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class SampleRatios:
         """Return the ratio in force, from 0 to 1; 1 where no policy sets one."""
         now = self._clock()
         until, ratio = self._known.get(source.key, (0.0, 1.0))
-        # A clock that was set back makes it stale too.
+        # Also stale if the clock was set back.
         if not until - _FRESH_SECONDS <= now < until:
             if len(self._known) >= _MAX_ENGINES:
                 self._known.clear()
@@ -45,8 +45,8 @@ class SampleRatios:
 
     def _look_up(self, source: Source, now: float) -> float:
         subscriber = self._feed.subscriber(source.key)
-        # An engine says more about itself when it subscribes; before that its Hello has to do.
+        # A subscription has more labels than the Hello.
         target = Target(source.key, source.model, source.labels) if subscriber is None else subscriber.target
         manifests = [policy.manifest for policy in self._store.policies()]
-        step = effective(manifests, target, datetime.fromtimestamp(now, UTC))[0]
+        step = effective_schedule(manifests, target, datetime.fromtimestamp(now, UTC))[0]
         return float(step.merged.leaves().get(FIELD, 1.0))

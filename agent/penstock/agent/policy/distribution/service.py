@@ -1,6 +1,6 @@
-"""The ``PolicyFeed`` service: one task a stream, so that a hung engine holds nobody else.
+"""The ``PolicyFeed`` service: one task a stream, so that a hung engine blocks no other.
 
-It takes reports as bytes, so that their size is looked at before they are parsed.
+Reports arrive as bytes: their size is checked before they are parsed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import structlog
 from google.protobuf.message import DecodeError
 from penstock.agent.aio import TokenBucket
 from penstock.agent.errors import ContractError, HeldError, PenstockError
-from penstock.agent.policy.distribution.answer_log import AnswerLog
 from penstock.agent.server import refuse
 from penstock.proto.v1.policy_pb2 import DESCRIPTOR, Report
 
@@ -26,12 +25,15 @@ if TYPE_CHECKING:
 
     Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 
-# How long a subscriber may take to say who it is.
+# Seconds until Subscribe must arrive.
 _HELLO_DEADLINE = 10.0
-# Of an engine that says why it refuses each of its orders. The worst that a body of this size can hold is 35 MiB, for a moment.
+# Room for a refusal of every order. Parsed, such a body takes at most 35 MiB for a moment.
 MAX_REPORT_BYTES = 512 << 10
-# An engine answers pushes, one at a time; what comes faster is read later.
+# An engine answers one push at a time; faster reports are delayed.
 _REPORTS_PER_SECOND, _REPORTS_BURST = 50.0, 500.0
+# Seconds that an acknowledgement waits for others; a change reaches all engines of a pod in less.
+ANSWER_LOG_SECONDS = 0.5
+_MAX_ENGINES_NAMED = 16
 
 _log = structlog.get_logger(__name__)
 
@@ -40,19 +42,19 @@ class PolicyFeedService:
     """Carries pushes and answers between a feed and its engines."""
 
     def __init__(self, feed: PolicyFeed, count_refused: Callable[[str], None] = lambda _: None) -> None:
-        """Serve *feed*; *count_refused* takes the reason, in a word, why a process was kept out by another one."""
+        """Serve *feed*; *count_refused* is called with the reason for a refused subscription."""
         self._feed = feed
         self._count_refused = count_refused
         self._answers = AnswerLog()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a server registers: bytes in, pushes out that are serialized already."""
+        """Return the gRPC handler: bytes in, serialized pushes out."""
         watch: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self.watch)
         name = DESCRIPTOR.services_by_name["PolicyFeed"].full_name
         return grpc.method_handlers_generic_handler(name, {"Watch": watch})
 
     async def watch(self, _: object, context: Context) -> None:
-        """Serve one EngineCore until either side ends the stream."""
+        """Serve the stream of one EngineCore."""
         try:
             subscriber = await self._enter(context)
         except PenstockError as error:
@@ -66,7 +68,7 @@ class PolicyFeedService:
         try:
             await self._push(subscriber, reader, context)
         finally:
-            self._feed.leave(subscriber)
+            self._feed.end_stream(subscriber)
             self._answers.flush()
             log.info("engine left the policy feed")
             reader.cancel()
@@ -74,8 +76,8 @@ class PolicyFeedService:
             broken = None if reader.cancelled() else reader.exception()
         if isinstance(broken, PenstockError):
             await refuse(context, broken)
-        if not self._feed.holds(subscriber):
-            await context.abort(grpc.StatusCode.ABORTED, "a newer stream of the same engine took over")
+        if not self._feed.is_current(subscriber):
+            await context.abort(grpc.StatusCode.ABORTED, "replaced by a newer stream of the same engine")
 
     async def _enter(self, context: Context) -> Subscriber:
         try:
@@ -83,39 +85,68 @@ class PolicyFeedService:
         except TimeoutError:
             body = grpc.aio.EOF
         if not isinstance(body, bytes):
-            raise ContractError("no Subscribe came; send one first")
+            raise ContractError("no Subscribe received; send it first")
         first = _parse(body)
         if first.WhichOneof("message") != "subscribe":
             raise ContractError(f"the first report is {first.WhichOneof('message')}; send Subscribe first")
-        return self._feed.enter(first.subscribe)
+        return self._feed.add_stream(first.subscribe)
 
     async def _push(self, subscriber: Subscriber, reader: asyncio.Future[None], context: Context) -> None:
-        while not (self._feed.closing or reader.done()) and self._feed.holds(subscriber):
+        while not (self._feed.closing or reader.done()) and self._feed.is_current(subscriber):
             seen = subscriber.wake.version
             push = self._feed.next_push(subscriber)
             if push is not None:
                 await context.write(push)
-            # If something has changed meanwhile this returns at once.
-            await subscriber.wake.wait(seen, self._feed.pause(subscriber))
+            # Returns at once if something changed meanwhile.
+            await subscriber.wake.wait(seen, self._feed.seconds_until_due(subscriber))
 
     async def _read(self, subscriber: Subscriber, context: Context) -> None:
         pace = TokenBucket(_REPORTS_PER_SECOND, _REPORTS_BURST)
         try:
             while isinstance(body := await context.read(), bytes):
                 report = _parse(body)
-                self._feed.take(subscriber, report)
+                self._feed.on_report(subscriber, report)
                 if report.HasField("ack") and subscriber.settled:
-                    self._answers.note(subscriber)
+                    self._answers.add(subscriber)
                 if (pause := pace.owe(1)) > 0:
                     await asyncio.sleep(pause)
         finally:
             subscriber.wake.notify()
 
 
+class AnswerLog:
+    """Logs one line for all engines that acknowledge the same policy within 0.5 s. One loop."""
+
+    def __init__(self) -> None:
+        self._engines: dict[tuple[str, bool], dict[str, None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, subscriber: Subscriber) -> None:
+        """Add the engine's last answer; a refusal is not logged here."""
+        answer = subscriber.answer
+        if answer is None or answer.error:
+            return
+        self._engines.setdefault((answer.hash, answer.paused), {})[str(subscriber.target.key)] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ANSWER_LOG_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Write the lines that are due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        engines, self._engines = self._engines, {}
+        for (hash_, paused), keys in engines.items():
+            names = list(keys)
+            more = {"more": len(names) - _MAX_ENGINES_NAMED} if len(names) > _MAX_ENGINES_NAMED else {}
+            what = "pause acknowledged; the policy is held back" if paused else "policy acknowledged"
+            _log.info(what, engines=names[:_MAX_ENGINES_NAMED], hash=hash_, paused=paused, **more)
+
+
 def _parse(body: bytes) -> Report:
     if len(body) > MAX_REPORT_BYTES:
         raise ContractError(
-            f"the report has {len(body)} bytes, at most {MAX_REPORT_BYTES} are taken; cut its texts"
+            f"the report has {len(body)} bytes, the limit is {MAX_REPORT_BYTES}; cut its texts"
         )
     try:
         return Report.FromString(body)

@@ -1,8 +1,7 @@
-"""What the agent knows of one engine's policy: wanted, pushed, answered.
+"""The policy state of one engine: desired, pushed, answered.
 
-At most one push is outstanding, so that a burst of changes becomes one push of
-the newest; one that nobody answers in time is sent again, as what is newest then.
-The kill switch and the end of a drill never wait.
+At most one push is outstanding, so that a burst of changes becomes one push of the newest state; an unanswered push is
+sent again with the newest state. The kill switch and the end of a drill are pushed at once.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ if TYPE_CHECKING:
     from penstock.proto.v1.policy_pb2 import OrderRefusal, PolicyAck, PolicyMoved, PolicyNack, Subscribe
 
 MAX_TEXT = 1024
-"""Characters of what an engine says that are kept."""
+"""Maximum characters kept of an engine's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """What an engine is to have, in a form that can be compared.
+    """The desired state of an engine, comparable.
 
     Attributes:
-        hashes: of the schedule, in order; the first is the one of now.
-        begins: when each but the first begins, in seconds since the epoch.
+        hashes: of the schedule's steps, from the current one.
+        begins: start of each step but the first, seconds since the epoch.
         drills: ids of the fault drills to run.
-        quarantines: ids of the orders about peers.
+        quarantines: ids of the quarantine orders.
 
     """
 
@@ -44,33 +43,32 @@ class DesiredState:
 
     @property
     def anything(self) -> bool:
-        """True if there is something that a pause holds back."""
+        """True if a pause would hold something back."""
         return any(self.hashes) or bool(self.drills or self.quarantines)
 
     @property
     def hash(self) -> str:
-        """Hash of the first step, which held when this was computed."""
+        """Hash of the first step, in force when this was computed."""
         return self.hashes[0]
 
     def hash_at(self, now: float) -> str:
-        """Return the hash of what is to hold at *now*, in seconds since the epoch."""
+        """Return the hash of the step at *now*, seconds since the epoch."""
         return self.hashes[bisect_right(self.begins, now)]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAck:
-    """The engine's word on one push.
+    """The engine's answer to one push.
 
     Attributes:
         nonce: of the push.
-        paused: whether it is passive now. A push that pauses does that whatever else is in it, so also one
-            whose policy was refused.
-        error: empty if it took effect.
-        field: path in the policy's spec that was refused, if it named one.
-        time: when it came, in seconds since the epoch.
-        took: seconds from when that was wanted to the answer; from the push, if the same had been answered before.
-        refused_orders: by id, why a drill or a quarantine order does not hold; all others of the push do,
-            whatever became of the policy.
+        paused: whether the engine is passive. A push that pauses takes effect even if its policy is refused.
+        error: empty if the push took effect.
+        field: path in the policy's spec that was refused, if named.
+        time: of arrival, seconds since the epoch.
+        took: seconds from the change to the answer; from the push, if the same state had been answered before.
+        refused_orders: error by id of a refused drill or quarantine order; the other orders are in force, even if the
+            policy is refused.
 
     """
 
@@ -87,7 +85,7 @@ class EngineAck:
 
 @dataclass(frozen=True, slots=True)
 class _Pushed:
-    """A push that went out at *time*; *since*: when what it says was first wanted, or was to be said again."""
+    """A push sent at *time*; *since*: when its state was first desired, or was due again."""
 
     nonce: int
     wanted: DesiredState
@@ -97,16 +95,16 @@ class _Pushed:
 
 @dataclass(slots=True)
 class Subscriber:
-    """One engine's stream, and after its end what was last known.
+    """The stream of one engine, and after its end its last state.
 
     Attributes:
-        supported: top-level fields of a policy that the engine knows; empty if it did not say.
-        hash_taken: of the policy that the engine has, by its own word: in force, or held back while it is paused.
-        wanted: what it is to have; set by :meth:`want`.
+        supported: top-level policy fields that the engine supports; empty if unknown.
+        hash_taken: of the policy that the engine reports: in force, or held back while paused.
+        wanted: its desired state; set by :meth:`set_desired`.
         faults_allowed: the engine was started with ``PENSTOCK_ALLOW_FAULTS=1``.
         paused_before: it was paused when the stream began.
-        ousted: the process that held the engine before is back: this stream is to end.
-        wake: tells the stream's task that there may be something to push.
+        ousted: the former owner of the engine is back, so this stream must end.
+        wake: wakes the stream's task when a push may be due.
 
     """
 
@@ -117,7 +115,7 @@ class Subscriber:
     faults_allowed: bool = False
     paused_before: bool = False
     connected: bool = True
-    hold: Ownership | None = None
+    ownership: Ownership | None = None
     ousted: bool = False
     wanted: DesiredState = field(default_factory=DesiredState)
     answer: EngineAck | None = None
@@ -129,63 +127,63 @@ class Subscriber:
 
     @classmethod
     def from_subscribe(cls, subscribe: Subscribe, target: Target) -> Subscriber:
-        """Begin a stream."""
+        """Return the subscriber of a new stream."""
         return cls(
             target,
             subscribe.epoch,
             frozenset(subscribe.supported_fields),
-            _cut(subscribe.hash_in_force),
+            _truncate(subscribe.hash_in_force),
             subscribe.faults_allowed,
             subscribe.paused,
         )
 
     def oust(self) -> None:
-        """End the stream: the engine is another process's."""
+        """End the stream: another process owns the engine."""
         self.ousted = True
         self.wake.notify()
 
     @property
     def takes_quarantines(self) -> bool:
-        """True if the engine can cut off peers."""
+        """True if the engine supports quarantine."""
         return "peer_quarantine" in self.supported
 
     @property
     def settled(self) -> bool:
-        """True if the engine has answered the last push, and that said what it is to have now."""
+        """True if the engine has answered the last push, and that push has the desired state."""
         return self._last_answer is not None and self._last_answer.wanted == self.wanted
 
     @property
     def paused(self) -> bool:
-        """True if the engine has said last that it is passive."""
+        """True if the engine last reported to be passive."""
         return self.paused_before if self.answer is None else self.answer.paused
 
     @property
     def hash_in_force(self) -> str:
-        """Hash of the policy in force by the engine's own word; empty for vLLM's own configuration."""
+        """Hash of the policy in force as reported by the engine; empty for vLLM's own configuration."""
         return "" if self.paused else self.hash_taken
 
     @property
     def held_back(self) -> bool:
-        """True if the kill switch keeps something that the engine is to have from being in force."""
+        """True if the kill switch holds the desired state back."""
         return self.paused and self.wanted.anything
 
     @property
     def in_force(self) -> bool:
-        """True if the engine, now connected, has said that what it is to have is in force."""
+        """True if the engine is connected and has acknowledged the desired state."""
         answer = self._last_answer
         return (
             self.connected and self.settled and answer is not None and not answer.error and not self.held_back
         )
 
-    def want(self, wanted: DesiredState, now: float) -> bool:
-        """Note what the engine is to have from *now* on; tell whether that is new."""
+    def set_desired(self, wanted: DesiredState, now: float) -> bool:
+        """Set the desired state from *now* on; return whether it is new."""
         if wanted == self.wanted and self._wanted_at is not None:
             return False
         self.wanted, self._wanted_at = wanted, now
         return True
 
     def order_error(self, order_id: str) -> str | None:
-        """Return why an order does not hold in the engine, empty if it does; None while it is not known."""
+        """Return why the engine refuses an order, empty if it does not; None while unknown."""
         answer = self._last_answer
         if not self.connected or answer is None:
             return None
@@ -194,13 +192,13 @@ class Subscriber:
         return answer.refused_orders.get(order_id, "")
 
     def waiting_since(self) -> float | None:
-        """Return since when what the last push says is unanswered; None if it is not."""
+        """Return since when the last push is unanswered; None if it is answered."""
         return None if self._pushed is None or self._last_answer is not None else self._pushed.since
 
     def due_at(self, now: float, patience: float) -> float | None:
-        """Return when a push is to be sent again although nothing has changed; None if none is.
+        """Return when a push is due again without a change; None for never.
 
-        It is where nobody has answered, and where the engine's clock has moved it on to what is not to hold at *now*.
+        Due if it is unanswered, or if the engine's schedule has moved to a step that is not current at *now*.
         """
         if self._pushed is None:
             return None
@@ -210,7 +208,7 @@ class Subscriber:
         return self._moved_at + patience if strayed and self._moved_at is not None else None
 
     def due(self, now: float, patience: float) -> bool:
-        """Tell whether a push is to go out at *now*; *patience* is how long one may go unanswered."""
+        """Return whether a push is due at *now*; *patience*: seconds that one may be unanswered."""
         if self._pushed is None:
             return True
         again = self.due_at(now, patience)
@@ -222,8 +220,8 @@ class Subscriber:
     def _is_urgent(self, pushed: DesiredState) -> bool:
         return pushed.paused != self.wanted.paused or not set(pushed.drills) <= set(self.wanted.drills)
 
-    def pushed(self, now: float) -> int:
-        """Note that what is wanted goes out at *now*; returns its nonce."""
+    def record_push(self, now: float) -> int:
+        """Record that the desired state is pushed at *now*; return the nonce."""
         since = self.waiting_since()
         if self._pushed is None or self._pushed.wanted != self.wanted:
             since = now if self._wanted_at is None else self._wanted_at
@@ -233,8 +231,8 @@ class Subscriber:
         self._pushed = _Pushed(self._nonce, self.wanted, now, since)
         return self._nonce
 
-    def acknowledged(self, ack: PolicyAck, now: float) -> bool:
-        """Take an ACK; False if its nonce is not that of the last push."""
+    def on_ack(self, ack: PolicyAck, now: float) -> bool:
+        """Apply an ACK; return False if its nonce is stale."""
         if self._pushed is None or ack.nonce != self._pushed.nonce:
             return False
         wanted, error = self._pushed.wanted, ""
@@ -245,8 +243,8 @@ class Subscriber:
         self._answered(self._pushed, ack.hash, error, "", now, ack.refused_orders, paused=ack.paused)
         return True
 
-    def refused(self, nack: PolicyNack, now: float) -> bool:
-        """Take a NACK; False if its nonce is not that of the last push."""
+    def on_nack(self, nack: PolicyNack, now: float) -> bool:
+        """Apply a NACK; return False if its nonce is stale."""
         if self._pushed is None or nack.nonce != self._pushed.nonce:
             return False
         error = nack.error or "refused without a reason"
@@ -256,13 +254,13 @@ class Subscriber:
         )
         return True
 
-    def moved(self, moved: PolicyMoved, now: float) -> None:
-        """Note that the engine's schedule has moved on by itself."""
-        self.hash_taken, self._moved_at = _cut(moved.hash), now
+    def on_moved(self, moved: PolicyMoved, now: float) -> None:
+        """Apply a report that the engine's schedule has moved to its next step."""
+        self.hash_taken, self._moved_at = _truncate(moved.hash), now
 
     @property
     def _last_answer(self) -> EngineAck | None:
-        """The answer to the last push; one to an earlier push says nothing about what that has changed since."""
+        """The answer to the last push; None if only an earlier one was answered."""
         answered = (
             self.answer is not None and self._pushed is not None and self.answer.nonce == self._pushed.nonce
         )
@@ -279,24 +277,24 @@ class Subscriber:
         *,
         paused: bool,
     ) -> None:
-        self.hash_taken, self._moved_at = _cut(taken), None
+        self.hash_taken, self._moved_at = _truncate(taken), None
         ordered = {*pushed.wanted.drills, *pushed.wanted.quarantines}
         self.answer = EngineAck(
             pushed.nonce,
             pushed.wanted,
             self.hash_taken,
             paused,
-            _cut(error),
-            _cut(field_),
+            _truncate(error),
+            _truncate(field_),
             now,
             now - pushed.since,
             {
-                each.id: _cut(each.error) or "refused without a reason"
+                each.id: _truncate(each.error) or "refused without a reason"
                 for each in refusals
                 if each.id in ordered
             },
         )
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text[:MAX_TEXT]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.agent.policy.files.directory_state import look, read
+from penstock.agent.policy.files.directory_state import read_files, scan_directory
 
 __all__ = [
-    "look",
-    "read",
+    "read_files",
+    "scan_directory",
 ]

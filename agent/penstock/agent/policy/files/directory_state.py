@@ -1,8 +1,8 @@
-"""Policy files on disk: which there are, whether they have changed, what they hold.
+"""Policy files on disk: their names, state and texts.
 
 A path is one file, or a directory whose ``*.yaml`` and ``*.yml`` are read.
-Kubernetes swaps a mounted ConfigMap by moving the symlink ``..data``; what it
-points at is read, so that all files are of one version.
+Kubernetes replaces a mounted ConfigMap by moving the symlink ``..data``; its target
+is read, so that all files are of one version.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _VERSION = "..data"
 
 
 class FileState(NamedTuple):
-    """What differs once a file has been written or replaced."""
+    """The stat fields that change when a file is written or replaced."""
 
     device: int
     inode: int
     size: int
     modified: int
-    # A tool may set the time of modification back, but never this one.
+    # ctime: unlike mtime, tools cannot set it back.
     changed: int
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryState:
-    """What one look finds, without reading it; two that are equal found the same.
+    """The result of one scan; equal for unchanged files.
 
     Attributes:
         files: ordered by name.
-        problem: why they cannot be read; empty if nothing is in the way.
+        problem: why they cannot be read; empty if they can.
 
     """
 
@@ -47,8 +47,8 @@ class DirectoryState:
     problem: str = ""
 
 
-def look(path: Path) -> DirectoryState:
-    """See what there is at *path*."""
+def scan_directory(path: Path) -> DirectoryState:
+    """Return the files at *path* with their state."""
     try:
         files = tuple((file, _mark(file)) for file in _list(path))
     except OSError as error:
@@ -56,18 +56,16 @@ def look(path: Path) -> DirectoryState:
     except FilesError as error:
         return DirectoryState(problem=str(error))
     if sum(mark.size for _, mark in files) > MAX_BYTES:
-        return DirectoryState(
-            problem=f"{path} has more than {MAX_BYTES} bytes of policies; make them shorter"
-        )
+        return DirectoryState(problem=f"{path} has more than {MAX_BYTES} bytes of policies; shorten them")
     return DirectoryState(files)
 
 
-def read(found: DirectoryState) -> dict[str, str]:
-    """Return the texts by the files' names.
+def read_files(found: DirectoryState) -> dict[str, str]:
+    """Return the texts by file name.
 
     Raises:
-        FilesError: there is a problem, or one is not UTF-8.
-        OSError: it has gone meanwhile.
+        FilesError: *found* has a problem, or a file is not UTF-8.
+        OSError: a file was removed meanwhile.
 
     """
     if found.problem:
@@ -83,17 +81,17 @@ def _list(path: Path) -> list[Path]:
     files = sorted(file for file in directory.iterdir() if file.suffix in _SUFFIXES and file.name[0] != ".")
     if not files:
         raise FilesError(
-            f"{path} has no file *.yaml or *.yml; to have no policies, write one with kind: List and items: []"
+            f"{path} has no file *.yaml or *.yml; for no policies, write one with kind: List and items: []"
         )
     if len(files) > MAX_FILES:
-        raise FilesError(f"{path} has {len(files)} files, of at most {MAX_FILES}; put policies together")
+        raise FilesError(f"{path} has {len(files)} files, the limit is {MAX_FILES}; combine policies")
     return files
 
 
 def _mark(file: Path) -> FileState:
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise FilesError(f"{file} is no regular file; name a file or a directory of them")
+        raise FilesError(f"{file} is not a regular file; name a file or a directory of files")
     return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 

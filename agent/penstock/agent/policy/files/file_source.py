@@ -1,8 +1,7 @@
-"""Policies that follow files: looked at once a second, taken as a whole once they have come to rest.
+"""Policies from files: polled once a second, applied as a whole once they are unchanged for 0.25 s.
 
-Looking beats being told here: inotify sees no change on network and overlay
-filesystems, has to be set up anew after every swap of a symlink, and kubelet
-takes a minute to bring a ConfigMap anyway.
+Polling instead of inotify: inotify sees no change on network and overlay filesystems, loses its watch when a symlink is
+replaced, and kubelet takes a minute to update a ConfigMap anyway.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING
 import structlog
 from penstock.agent.aio import aside
 from penstock.agent.errors import FilesError, FullError, PenstockError, StateError
-from penstock.agent.policy.files.directory_state import DirectoryState, look, read
-from penstock.agent.policy.files.parse import check
+from penstock.agent.policy.files.directory_state import DirectoryState, read_files, scan_directory
+from penstock.agent.policy.files.parse import parse_files
 from penstock.agent.policy.store import IMPERATIVE, Clock, OwnedManifest
 
 if TYPE_CHECKING:
@@ -29,22 +28,22 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-# Between looks; and after one that found something new, which is only taken if it stays the same.
-LOOK_SECONDS = 1.0
+# Between polls; and after one that found a change, which is applied only if it stays the same.
+POLL_SECONDS = 1.0
 SETTLE_SECONDS = 0.25
-# How long the start waits: files may not come to rest, and a filesystem may hang.
+# Maximum wait at the start: files may keep changing, and a filesystem may hang.
 START_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """How the files are.
+    """The state of the policy files.
 
     Attributes:
-        error: why their present content is refused; empty while it is in force.
-        applied: how often a content was taken.
-        refused: how often one was refused.
-        last_success: when one was last taken, in seconds since the epoch; 0 for never.
+        error: why the current content is refused; empty while it is in force.
+        applied: number of contents applied.
+        refused: number of contents refused.
+        last_success: time of the last apply, seconds since the epoch; 0 for never.
 
     """
 
@@ -55,7 +54,7 @@ class FileStatus:
 
 
 class FileSource:
-    """Keeps the store's policies of files as the files have them.
+    """Applies policy files to the store.
 
     Attributes:
         path: a file or a directory.
@@ -69,30 +68,30 @@ class FileSource:
         self._store = store
         self._clock = clock
         self._seen: DirectoryState | None = None
-        self._taken: DirectoryState | None = None
-        self._looked = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._applied: DirectoryState | None = None
+        self._settled = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take what there is, and follow it; neither a refusal nor a filesystem that hangs stops the start."""
-        self._following = asyncio.ensure_future(self._follow())
+        """Apply the files and keep polling. A refusal or a hung filesystem does not block the start for more than 5 s."""
+        self._task = asyncio.ensure_future(self._follow())
         try:
-            await asyncio.wait_for(self._looked.wait(), START_SECONDS)
+            await asyncio.wait_for(self._settled.wait(), START_SECONDS)
         except TimeoutError:
             _log.warning(
-                "policy files cannot be read in time; what was in force last stays until then",
+                "policy files not read in time; the last policies stay in force",
                 path=str(self.path),
             )
 
     async def stop(self) -> None:
-        """Look no more. Idempotent."""
-        if self._following is not None:
-            self._following.cancel()
+        """Stop polling. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._following
+                await self._task
 
     def describe(self, status: AgentStatus) -> None:
-        """Fill in what ``GetStatus`` says about the files."""
+        """Fill the fields of ``GetStatus`` about the files."""
         status.policy_file = str(self.path)
         status.policy_file_error = self.status.error
 
@@ -100,50 +99,50 @@ class FileSource:
         while True:
             try:
                 seconds = await self.poll()
-            except Exception:  # noqa: BLE001  (a bug in here must not end the following for good)
-                _log.exception("policy files could not be looked at", path=str(self.path))
-                seconds = LOOK_SECONDS
-            if seconds == LOOK_SECONDS:
-                self._looked.set()
+            except Exception:  # noqa: BLE001  (a bug must not end the loop)
+                _log.exception("policy files could not be polled", path=str(self.path))
+                seconds = POLL_SECONDS
+            if seconds == POLL_SECONDS:
+                self._settled.set()
             await asyncio.sleep(seconds)
 
     async def poll(self) -> float:
-        """Look once, and take what has come to rest; returns the seconds until the next look."""
-        found = await aside(look, self.path)
-        if found == self._taken:
-            return LOOK_SECONDS
+        """Poll once, apply files that are stable, and return the seconds until the next poll."""
+        found = await aside(scan_directory, self.path)
+        if found == self._applied:
+            return POLL_SECONDS
         if found != self._seen:
             self._seen = found
             return SETTLE_SECONDS
         try:
-            texts = await aside(read, found)
-            if await aside(look, self.path) != found:
+            texts = await aside(read_files, found)
+            if await aside(scan_directory, self.path) != found:
                 return SETTLE_SECONDS
-            await self._take(texts)
+            await self._apply(texts)
         except OSError:
-            # It went between two looks.
+            # A file was removed between two polls.
             return SETTLE_SECONDS
         except (FullError, StateError) as error:
-            # Not the files' fault: the same content is tried again.
+            # Not an error of the files: retry the same content.
             if str(error) != self.status.error:
                 self._refuse(error)
-            return LOOK_SECONDS
+            return POLL_SECONDS
         except FilesError as error:
             self._refuse(error)
-        self._taken = found
-        return LOOK_SECONDS
+        self._applied = found
+        return POLL_SECONDS
 
-    async def _take(self, texts: dict[str, str]) -> None:
+    async def _apply(self, texts: dict[str, str]) -> None:
         present = {policy.manifest.canonical for policy in self._store.policies()}
         now = datetime.fromtimestamp(self._clock(), UTC)
-        checked = await asyncio.to_thread(check, texts, present, now)
+        checked = await asyncio.to_thread(parse_files, texts, present, now)
         for place in checked.expired:
-            _log.warning("a policy of a file has expired and is left out", policy=place)
+            _log.warning("a policy of a file has expired and is skipped", policy=place)
         self._warn_of_takeovers(checked.policies)
         applied = await self._store.replace_files(checked.policies)
         changed = {item.name for item in applied.results}
         for item in checked.policies:
-            # agentctl asks for --all; whoever changes files has a review for that.
+            # agentctl requires --all; files are expected to be reviewed.
             if item.manifest.fails_everywhere and item.manifest.name in changed:
                 _log.warning("a policy of a file makes every engine fail loads", policy=item.manifest.name)
         _log.info(
@@ -163,7 +162,7 @@ class FileSource:
             name = policy.manifest.name
             if name in owners and policy.owner == IMPERATIVE:
                 _log.warning(
-                    "a file takes a policy over that was set by hand; 'agentctl get audit' has its content",
+                    "a file takes over a policy that was set by hand; 'agentctl get audit' has its content",
                     policy=name,
                     file=owners[name],
                     author=policy.author,
@@ -173,7 +172,7 @@ class FileSource:
     def _refuse(self, error: PenstockError) -> None:
         owned = sum(policy.owner != IMPERATIVE for policy in self._store.policies())
         _log.error(
-            "policy files refused; the last good ones stay in force",
+            "policy files refused; the last valid ones stay in force",
             path=str(self.path),
             error=str(error),
             in_force=owned,

@@ -1,4 +1,4 @@
-"""From the files' texts to the policies that they claim. Pure."""
+"""Parses the texts of policy files. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.agent.errors import FilesError, ManifestError
 from penstock.agent.parsing.yaml_documents import Document, DocumentError, read_documents
-from penstock.agent.policy.manifest import Manifest, about, check_manifest
+from penstock.agent.policy.manifest import Manifest, check_manifest, prefix_errors
 from penstock.agent.policy.store import FILE_PREFIX, MAX_POLICIES, OwnedManifest
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ParsedFiles:
-    """What all files together come to.
+    """The policies of all files.
 
     Attributes:
-        expired: ``file:line: policy`` of those that are left out because they have run out.
+        expired: ``file:line: policy`` of skipped expired policies.
 
     """
 
@@ -28,15 +28,16 @@ class ParsedFiles:
     expired: tuple[str, ...]
 
 
-def check(texts: Mapping[str, str], known: Container[str], now: datetime) -> ParsedFiles:
-    """Check all files.
+def parse_files(texts: Mapping[str, str], known: Container[str], now: datetime) -> ParsedFiles:
+    """Parse and validate all files.
 
     Args:
-        texts: by the file's name.
-        known: canonical texts of the policies that hold already: their expiry was checked when they came.
+        texts: by file name.
+        known: canonical texts of the policies in force; their expiry is not checked again.
+        now: the current time, for expiry.
 
     Raises:
-        FilesError: one sentence about the first thing that is wrong.
+        FilesError: one sentence about the first error.
 
     """
     policies: list[OwnedManifest] = []
@@ -46,7 +47,7 @@ def check(texts: Mapping[str, str], known: Container[str], now: datetime) -> Par
         for place, manifest in _manifests(file, text, known, now):
             if manifest.name in places:
                 raise FilesError(
-                    f"{place}: policy {manifest.name!r} is in {places[manifest.name]} already; leave one"
+                    f"{place}: policy {manifest.name!r} is in {places[manifest.name]} already; keep one"
                 )
             places[manifest.name] = place
             if manifest.expired(now):
@@ -54,7 +55,7 @@ def check(texts: Mapping[str, str], known: Container[str], now: datetime) -> Par
             else:
                 policies.append(OwnedManifest(manifest, FILE_PREFIX + file))
             if len(places) > MAX_POLICIES:
-                raise FilesError(f"{place}: there are more than {MAX_POLICIES} policies; put some together")
+                raise FilesError(f"{place}: there are more than {MAX_POLICIES} policies; combine some")
     return ParsedFiles(tuple(policies), tuple(expired))
 
 
@@ -62,9 +63,9 @@ def _manifests(file: str, text: str, known: Container[str], now: datetime) -> It
     try:
         documents = read_documents(text)
         if not documents:
-            # A file that is being written is empty for a moment.
+            # A file being written may be empty for a moment.
             raise DocumentError(  # noqa: TRY301
-                "there is no policy; to have none, remove the file or write kind: List and items: []", 1
+                "the file has no policy; remove it, or write kind: List and items: []", 1
             )
         for document in documents:
             for item in document.items():
@@ -80,9 +81,9 @@ def _manifest(file: str, document: Document, known: Container[str], now: datetim
     try:
         if not isinstance(name, str):
             return check_manifest(document.value)
-        with about(name):
+        with prefix_errors(name):
             manifest = check_manifest(document.value)
-            # What has run out is left out rather than refused: it must not keep the others out.
+            # Expired policies are skipped, not refused: they must not block the others.
             if manifest.canonical not in known and not manifest.expired(now):
                 manifest.check_times(now)
             return manifest
@@ -91,7 +92,7 @@ def _manifest(file: str, document: Document, known: Container[str], now: datetim
 
 
 def _without_status(document: Document) -> Document:
-    """Take away what ``agentctl get policy -o yaml`` adds."""
+    """Remove the ``status`` that ``agentctl get policy -o yaml`` adds."""
     if not isinstance(document.value, dict):
         return document
     return replace(

@@ -1,4 +1,4 @@
-"""What a policy is: its schema, its validation, how several are merged. Pure."""
+"""The policy manifest: schema, validation, merge. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from penstock.agent.policy.manifest.manifest import (
     BREAK_GLASS_PRIORITY,
     KIND,
     Manifest,
-    about,
     check_manifest,
     parse_manifest,
+    prefix_errors,
     read_json,
 )
 from penstock.agent.policy.manifest.merge import (
     FieldSource,
     Merged,
     ScheduleStep,
-    effective,
-    merge,
-    schedule,
-    selecting,
+    build_schedule,
+    effective_schedule,
+    merge_policies,
+    policies_selecting,
 )
 
 __all__ = [
@@ -33,13 +33,13 @@ __all__ = [
     "Manifest",
     "Merged",
     "ScheduleStep",
-    "about",
+    "build_schedule",
     "check_manifest",
-    "effective",
-    "merge",
+    "effective_schedule",
+    "merge_policies",
     "parse_manifest",
+    "policies_selecting",
+    "prefix_errors",
     "read_json",
-    "schedule",
-    "selecting",
     "unflatten",
 ]

@@ -1,4 +1,4 @@
-"""What a policy sets, as a flat map from dotted path to scalar; and back."""
+"""The fields that a policy sets, as a flat map from dotted path to scalar, and back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The published JSON Schema of a policy, made from the model: ``python -m penstock.agent.policy.manifest.json_schema``.
+"""The published JSON Schema of a policy: ``python -m penstock.agent.policy.manifest.json_schema``.
 
-Editors and pipelines check manifests with it. Whatever the agent takes is valid by it; the agent
-refuses a little more: what depends on the present, bounds of durations, and labels that match nothing.
+For editors and pipelines. Every manifest that the agent accepts is valid. The agent also refuses expired
+manifests, durations out of bounds, and labels that match nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def schema() -> dict[str, Any]:
 
 
 def _plain(node: Any) -> Any:
-    """Leave out titles, which only repeat the names, and defaults of what is not set."""
+    """Remove titles, which repeat the names, and null defaults."""
     if isinstance(node, list):
         return [_plain(item) for item in node]
     if not isinstance(node, dict):
@@ -35,7 +35,7 @@ def _plain(node: Any) -> Any:
 
 
 def text() -> str:
-    """Return it as the file has it."""
+    """Return the schema as the file's text."""
     return json.dumps(schema(), indent=2) + "\n"
 
 

@@ -1,7 +1,4 @@
-"""The manifest that people write: ``penstock.dev/v1alpha1``, kind ``TransferPolicy``.
-
-Unknown fields are refused, at every level.
-"""
+"""The manifest model: ``penstock.dev/v1alpha1``, kind ``TransferPolicy``. Unknown fields are errors at every level."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from penstock.agent.policy.manifest.sections import (
     Selector,
     Telemetry,
 )
-from penstock.agent.policy.manifest.validation_errors import RULE, complaint
+from penstock.agent.policy.manifest.validation_errors import RULE, manifest_error
 from pydantic import (
     BeforeValidator,
     ConfigDict,
@@ -45,7 +42,7 @@ BREAK_GLASS_PRIORITY = 900
 BREAK_GLASS_LIMIT = timedelta(hours=4)
 MAX_MANIFEST_BYTES = 64 * 1024
 _SECTIONS = ("kvLoadFailure", "ecLoadFailure", "deferral", "peerQuarantine", "telemetry")
-# Not part of what is merged.
+# Not merged.
 _NOT_LEAVES = frozenset({"selector", "priority", "expiresAt", "mode"})
 
 
@@ -69,13 +66,13 @@ _Time = Annotated[
     datetime,
     BeforeValidator(_read_time),
     PlainSerializer(_write_time, return_type=str),
-    # More than RFC 3339 is taken, such as a time without seconds.
+    # Accepts more than RFC 3339, such as a time without seconds.
     WithJsonSchema({"type": "string", "minLength": 11}),
 ]
 
 
 class Spec(Model):
-    """Selector, rank and what is set."""
+    """Selector, priority and the fields to set."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -105,7 +102,7 @@ class Spec(Model):
         if self.priority >= BREAK_GLASS_PRIORITY and self.expires_at is None:
             raise PydanticCustomError(
                 RULE,
-                "spec.priority is {priority}, which is break-glass; give spec.expiresAt (agentctl --ttl) "
+                "spec.priority is {priority}, which is break-glass; set spec.expiresAt (agentctl --ttl) "
                 "of at most 4h, or a priority below 900",
                 {"priority": self.priority},
             )
@@ -113,7 +110,7 @@ class Spec(Model):
 
 
 class Metadata(Model):
-    """Name and notes."""
+    """Name and annotations."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?$")] = Field(
         description="1 to 63 lower-case letters, digits, '-' and '.', as in decode-default"
@@ -125,7 +122,7 @@ class Metadata(Model):
 
 
 class Manifest(Model):
-    """A policy as it is written and stored."""
+    """A policy as written and stored."""
 
     api_version: Literal["penstock.dev/v1alpha1"] = Field(description=API_VERSION)
     kind: Literal["TransferPolicy"] = Field(description=KIND)
@@ -136,7 +133,7 @@ class Manifest(Model):
     def _sets_something(self) -> Manifest:
         if not self.leaves:
             raise PydanticCustomError(
-                RULE, "spec sets nothing; give at least one field such as kvLoadFailure.action"
+                RULE, "spec sets no field; set at least one, such as kvLoadFailure.action"
             )
         return self
 
@@ -147,29 +144,29 @@ class Manifest(Model):
 
     @property
     def reason(self) -> str:
-        """Why it was written; empty if it does not say."""
+        """The annotation ``penstock.dev/reason``; empty if absent."""
         return self.metadata.annotations.get(REASON, "")
 
     def document(self) -> dict[str, Any]:
-        """Return the manifest as JSON values: camelCase, what is not set left out."""
+        """Return the manifest as JSON values: camelCase, without unset fields."""
         document = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
-        # Set or not, they are what makes the document a manifest.
+        # Always present: they make the document a manifest.
         return {"apiVersion": self.api_version, "kind": self.kind} | document
 
     @cached_property
     def canonical(self) -> str:
-        """The one JSON text that stands for this content."""
+        """The canonical JSON text; equal for equal content."""
         return json.dumps(self.document(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @cached_property
     def leaves(self) -> Leaves:
-        """What the policy sets, by path below ``spec``: ``{"kvLoadFailure.action": "fail"}``."""
+        """The fields that the policy sets, by path below ``spec``: ``{"kvLoadFailure.action": "fail"}``."""
         spec = self.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         return flatten({name: value for name, value in spec.items() if name not in _NOT_LEAVES})
 
     @property
     def fails_everywhere(self) -> bool:
-        """Whether it makes loads fail in every engine that there is or will be."""
+        """Whether it makes loads fail in every engine, present and future."""
         return (
             self.spec.mode == "enforce"
             and self.spec.selector.selection.everything
@@ -177,14 +174,14 @@ class Manifest(Model):
         )
 
     def expired(self, now: datetime) -> bool:
-        """Tell whether it has run out at *now*."""
+        """Return whether it has expired at *now*."""
         return self.spec.expires_at is not None and self.spec.expires_at <= now
 
     def check_times(self, now: datetime) -> None:
-        """Check what depends on the present; only a manifest that is being applied has to pass.
+        """Check the expiry against *now*; required when a manifest is applied, not when it is read.
 
         Raises:
-            ManifestError: it has run out already, or its break-glass is too long.
+            ManifestError: it has expired, or its break-glass lasts too long.
 
         """
         expires_at = self.spec.expires_at
@@ -207,10 +204,10 @@ class Manifest(Model):
 
 
 def parse_manifest(text: str) -> Manifest:
-    """Read a manifest from its JSON text.
+    """Parse a manifest from JSON.
 
     Raises:
-        ManifestError: it is not JSON, or a field is wrong; names the first one.
+        ManifestError: it is not JSON, or a field is invalid; names the first one.
 
     """
     if len(text.encode()) > MAX_MANIFEST_BYTES:
@@ -219,10 +216,10 @@ def parse_manifest(text: str) -> Manifest:
 
 
 def check_manifest(document: Any) -> Manifest:
-    """Turn JSON values into a manifest.
+    """Validate JSON values as a manifest.
 
     Raises:
-        ManifestError: a field is wrong; names the first one.
+        ManifestError: a field is invalid; names the first one.
 
     """
     if not isinstance(document, dict):
@@ -231,16 +228,16 @@ def check_manifest(document: Any) -> Manifest:
     try:
         manifest = Manifest.model_validate(document)
     except ValidationError as error:
-        raise complaint(error, Manifest) from None
-    # What is stored is this text, and it has to be readable again.
+        raise manifest_error(error, Manifest) from None
+    # The stored text must pass parse_manifest again.
     if len(manifest.canonical.encode()) > MAX_MANIFEST_BYTES:
         raise ManifestError(f"the manifest has more than {MAX_MANIFEST_BYTES} bytes; make it shorter")
     return manifest
 
 
 @contextmanager
-def about(name: str) -> Iterator[None]:
-    """Let an error about one of several manifests say which; *name* is as somebody wrote it."""
+def prefix_errors(name: str) -> Iterator[None]:
+    """Prefix a ManifestError with the policy's *name*, which may be invalid."""
     try:
         yield
     except ManifestError as error:
@@ -248,10 +245,10 @@ def about(name: str) -> Iterator[None]:
 
 
 def read_json(text: str, what: str) -> Any:
-    """Read JSON in which no key comes twice; *what* names it in an error.
+    """Parse JSON without duplicate keys; *what* names it in the error.
 
     Raises:
-        ManifestError: it is something else.
+        ManifestError: it is not JSON, or a key comes twice.
 
     """
     try:
@@ -264,6 +261,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
-            raise ValueError(f"{name!r:.80} is there twice")
+            raise ValueError(f"{name!r:.80} comes twice")
         fields[name] = value
     return fields

@@ -1,7 +1,7 @@
-"""The merge of all policies that select one engine, and how it changes as they expire. Pure.
+"""Merges the policies that select one engine, now and as they expire. Pure.
 
 Each leaf field comes from the policy of the highest priority that sets it; ties
-go to the name that sorts first, so that every pod comes to the same answer.
+go to the name that sorts first, so that all pods agree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FieldSource:
-    """A field's value and the policy that gives it."""
+    """A field's value and the policy that sets it."""
 
     value: Leaf
     policy: str
@@ -33,12 +33,12 @@ class FieldSource:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What holds in one engine at one time.
+    """The merged policy of one engine at one time.
 
     Attributes:
         body: by path below ``spec``; the merge of the policies in mode enforce.
         observed: the merge of all policies; None if none is in mode observe.
-        hash: SHA-256 of the canonical form of both; empty where nothing is set.
+        hash: SHA-256 of the canonical form of both; empty if nothing is set.
 
     """
 
@@ -47,41 +47,43 @@ class Merged:
     hash: str = ""
 
     def leaves(self) -> Leaves:
-        """Return what is enforced, without where it comes from."""
+        """Return the enforced values, without their sources."""
         return _values(self.body)
 
     def observed_leaves(self) -> Leaves | None:
-        """Return what would be enforced if every policy were; None if that is the same."""
+        """Return the values if policies in mode observe were enforced; None if there are none."""
         return None if self.observed is None else _values(self.observed)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStep:
-    """One entry of a schedule; it holds until the next one begins, the last one for good."""
+    """One entry of a schedule; in force until the next one begins."""
 
     begins: datetime
     merged: Merged
 
 
-def effective(policies: Iterable[Manifest], target: Target, now: datetime) -> tuple[ScheduleStep, ...]:
-    """Return the schedule of *target*; never empty, and neighbours differ by hash.
+def effective_schedule(
+    policies: Iterable[Manifest], target: Target, now: datetime
+) -> tuple[ScheduleStep, ...]:
+    """Return the schedule of *target*; never empty, and adjacent steps differ by hash.
 
-    The first step begins *now*, each other one when policies expire.
+    The first step begins *now*, the others when policies expire.
     """
-    return schedule(selecting(policies, target), now)
+    return build_schedule(policies_selecting(policies, target), now)
 
 
-def selecting(policies: Iterable[Manifest], target: Target) -> list[Manifest]:
+def policies_selecting(policies: Iterable[Manifest], target: Target) -> list[Manifest]:
     """Return those of *policies* that select *target*, expired or not."""
     return [policy for policy in policies if policy.spec.selector.selection.matches(target)]
 
 
-def schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep, ...]:
-    """Return what :func:`effective` does for each engine that is selected by these policies and no others."""
+def build_schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep, ...]:
+    """Return what :func:`effective_schedule` does for an engine that exactly these policies select."""
     alive = [policy for policy in selecting if not policy.expired(now)]
     changes = sorted({policy.spec.expires_at for policy in alive if policy.spec.expires_at is not None})
     steps = [
-        ScheduleStep(time, merge([policy for policy in alive if not policy.expired(time)]))
+        ScheduleStep(time, merge_policies([policy for policy in alive if not policy.expired(time)]))
         for time in (now, *changes)
     ]
     return (
@@ -90,13 +92,13 @@ def schedule(selecting: Iterable[Manifest], now: datetime) -> tuple[ScheduleStep
     )
 
 
-def merge(policies: Iterable[Manifest]) -> Merged:
-    """Merge policies, whatever order they come in."""
+def merge_policies(policies: Iterable[Manifest]) -> Merged:
+    """Merge policies, in any order."""
     return _merge(_Ranked(sorted(policies, key=lambda policy: (-policy.spec.priority, policy.name))))
 
 
 class _Ranked:
-    """Policies in their order; equal if their texts are."""
+    """Policies by rank; equal if their texts are."""
 
     __slots__ = ("_texts", "policies")
 
@@ -111,7 +113,7 @@ class _Ranked:
         return isinstance(other, _Ranked) and self._texts == other._texts
 
 
-# Most engines are selected by the same policies, and each is looked at several times when one changes.
+# Most engines share their policies, and a change merges them several times.
 @lru_cache(maxsize=128)
 def _merge(of: _Ranked) -> Merged:
     ranked = of.policies

@@ -1,7 +1,6 @@
-"""The parts of a manifest's spec: the selector, and one section for each thing that can be set.
+"""The parts of a manifest's spec: the selector and the sections.
 
-Each field's description is the way out that an error names: ``<path> is
-<value>; use <description>``.
+Each field's description completes its error text: ``<path> is <value>; use <description>``.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class MatchExpression(Model):
                 RULE,
                 "values must be {needed} with operator {operator}",
                 {
-                    "needed": "left out" if self.values else "given",
+                    "needed": "omitted" if self.values else "given",
                     "operator": self.operator,
                 },
             )
@@ -111,7 +110,7 @@ class MatchExpression(Model):
 
 
 class Selector(Model):
-    """Which engines; empty selects all."""
+    """Selects engines; empty selects all."""
 
     match_labels: dict[LabelKey, LabelValue] = Field(
         default={}, max_length=64, description="labels and their values, as quoted text"
@@ -125,7 +124,7 @@ class Selector(Model):
 
     @cached_property
     def selection(self) -> label_selector.Selection:
-        """The selector in the form that is evaluated."""
+        """The selector in its evaluated form."""
         return label_selector.Selection(
             requirements=(
                 *(
@@ -142,13 +141,13 @@ class Selector(Model):
 
 
 class RecomputeBudget(Model):
-    """How much may be computed again."""
+    """Limit of recomputation."""
 
     tokens_per_second: _Tokens | None = Field(default=None, description=_TOKENS)
 
 
 class KvLoadFailure(Model):
-    """What happens when KV blocks cannot be loaded."""
+    """Action for KV blocks that cannot be loaded."""
 
     action: Literal["recompute", "fail", "auto"] | None = Field(default=None, description=_ACTIONS)
     max_recompute_tokens: _Tokens | None = Field(default=None, description=_TOKENS)
@@ -157,7 +156,7 @@ class KvLoadFailure(Model):
 
 
 class EcLoadFailure(Model):
-    """What happens when encoder outputs cannot be loaded."""
+    """Action for encoder outputs that cannot be loaded."""
 
     action: Literal["recompute", "fail", "auto"] | None = Field(default=None, description=_ACTIONS)
     max_recompute_items: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
@@ -166,7 +165,7 @@ class EcLoadFailure(Model):
 
 
 class Deferral(Model):
-    """How long a request may be passed over."""
+    """Time limits of deferred requests."""
 
     max_start_wait: _Seconds | None = Field(default=None, description=_SECONDS)
     max_transfer_wait: _Seconds | None = Field(default=None, description=_SECONDS)
@@ -174,7 +173,7 @@ class Deferral(Model):
 
 
 class PeerQuarantine(Model):
-    """When a peer is left alone."""
+    """When a failing peer is quarantined."""
 
     failures: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         default=None, description="a whole number from 1 to 1000"
@@ -187,7 +186,7 @@ class PeerQuarantine(Model):
 
 
 class Telemetry(Model):
-    """How much is reported."""
+    """Sampling and log limits."""
 
     trace_sample_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None, description="a number from 0 to 1"

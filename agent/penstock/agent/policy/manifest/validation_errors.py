@@ -1,4 +1,4 @@
-"""One sentence for a person, and the place it is about, out of pydantic's report."""
+"""Turns pydantic's first validation error into one sentence and its location."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
-# The type of errors that bring their own complete text.
+# Type of errors with a complete text of their own.
 RULE = "rule"
 _MAX_SHOWN = 80
 _PLAIN_NAME = re.compile(r"[\w./-]{1,80}")
 
 
-def complaint(error: ValidationError, model: type[BaseModel]) -> ManifestError:
-    """Return an error about the first thing that is wrong in *model*, with where that is."""
+def manifest_error(error: ValidationError, model: type[BaseModel]) -> ManifestError:
+    """Return the first error in *model* with its path and location."""
     first = error.errors(include_url=False, include_context=True)[0]
     location = [part for part in first["loc"] if part != "[key]"]
     path = _path(location)
@@ -58,7 +58,7 @@ def _path(location: list[int | str]) -> str:
 
 
 def _name(part: str) -> str:
-    """Return a name as it is, unless it is a text that would break the sentence."""
+    """Return a name, quoted and cut if it is not a plain one."""
     return part if _PLAIN_NAME.fullmatch(part) else _shown(part)
 
 
@@ -71,14 +71,14 @@ def _unknown(path: str, name: str, parent: type[BaseModel]) -> str:
 
 
 def _resolve(model: type[BaseModel], location: list[int | str]) -> tuple[type[BaseModel], FieldInfo | None]:
-    """Return the innermost model on the way and its field, where there is one."""
+    """Return the innermost model of *location* and its field, if there is one."""
     field: FieldInfo | None = None
     for part in location:
         inner = _model_of(field.annotation) if field is not None else model
         if inner is not None:
             model = inner
         elif field is not None:
-            # Inside a list or a map of scalars: its own description speaks for it.
+            # Inside a list or a map of scalars: its description applies.
             continue
         if isinstance(part, int):
             continue

@@ -1,4 +1,4 @@
-"""Operators' orders for a time: quarantines, fault drills, the kill switch."""
+"""Operator orders: quarantines and fault drills with a time to live, and the kill switch."""
 
 from __future__ import annotations
 

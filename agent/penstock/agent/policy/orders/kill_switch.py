@@ -1,7 +1,6 @@
-"""The kill switch's state: which engines are paused, kept over restarts.
+"""The kill switch: paused engines, kept over restarts.
 
-An engine's own entry comes before the one for all engines, which also holds
-for those that have not been seen yet.
+An engine's own entry takes precedence over the one for all engines, which includes unknown engines.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ALL = EngineKey("*", "*")
 
 
 class Pauses:
-    """Which engines are paused. Reads are from memory."""
+    """The paused engines. Reads are from memory."""
 
     def __init__(self, database: PolicyDatabase, *, clock: Clock = time.time) -> None:
         """Load the state; *clock* gives seconds since the epoch."""
@@ -36,7 +35,7 @@ class Pauses:
         self._states = {EngineKey(server, engine): bool(paused) for server, engine, paused in rows}
 
     def is_paused(self, key: EngineKey) -> bool:
-        """Tell whether *key* is paused; for a front end, its key has an empty engine."""
+        """Return whether *key* is paused; a front end's key has an empty engine."""
         return self._states.get(key, self._states.get(_ALL, False))
 
     async def set(
@@ -44,10 +43,10 @@ class Pauses:
     ) -> None:
         """Pause or resume *keys*, or every engine, present and future, with None.
 
-        *which* says in words what was asked for, for the audit log.
+        *which* describes the engines for the audit log.
 
         Raises:
-            StateError: it could not be written; nothing changed.
+            StateError: the change could not be written; nothing changed.
 
         """
         async with self._turn:
@@ -58,7 +57,7 @@ class Pauses:
             await to_completion(self._write(states, change))
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call *callback* on the loop after every change; returns what ends that."""
+        """Call *callback* on the loop after every change; return a function that unsubscribes."""
         return self._listeners.add(callback)
 
     async def _write(self, states: dict[EngineKey, bool], change: audit.Change) -> None:
@@ -82,7 +81,7 @@ def with_front_ends(
     paused: bool,
     is_paused: Callable[[EngineKey], bool],
 ) -> set[EngineKey]:
-    """Add the front ends to the *selected* engines out of all *engines*.
+    """Return *selected* with the front ends of their servers; *engines*: all engines.
 
     A front end serves all engines of its server: it pauses with the last of
     them and resumes with the first.

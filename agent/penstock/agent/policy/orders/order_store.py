@@ -1,4 +1,4 @@
-"""The orders that are in force, kept in ``policy.db``: they outlive the agent, and their ends do too."""
+"""Quarantine orders and fault drills, kept in ``policy.db`` over restarts with their end times."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _QUARANTINE, _DRILL = "quarantine", "drill"
 
 
 class OrderStore:
-    """Quarantine orders and fault drills. Reads are from memory; a change is announced once it is durable.
+    """Quarantine orders and fault drills. Reads are from memory; listeners are called once a change is durable.
 
-    Listeners hear of changes only: an end by time is for whoever reads to see.
+    The end of an order by time is not announced.
     """
 
     def __init__(self, database: PolicyDatabase, *, clock: Clock = time.time) -> None:
-        """Load what has not ended; *clock* gives seconds since the epoch."""
+        """Load the stored orders; *clock* gives seconds since the epoch."""
         self._database = database
         self._clock = clock
         self._listeners = Listeners()
@@ -45,31 +45,31 @@ class OrderStore:
 
     @property
     def now_unix_nano(self) -> int:
-        """The present, by the clock that the orders end by."""
+        """The current time of the orders' clock, nanoseconds."""
         return int(self._clock() * 1e9)
 
     def quarantines(self) -> list[QuarantineOrder]:
-        """Return all orders about peers, the oldest first; what has ended is among them while it still matters."""
+        """Return the quarantine orders, oldest first, including ended ones that still override older ones."""
         return orders.kept(self._quarantines, self.now_unix_nano)
 
     def drills(self) -> list[FaultDrill]:
-        """Return the drills that have not ended, the oldest first."""
+        """Return the running drills, oldest first."""
         return orders.running(self._drills, self.now_unix_nano)
 
     def quarantines_for(self, target: Target) -> tuple[QuarantineOrder, ...]:
-        """Return the orders about peers that hold in *target* now."""
+        """Return the quarantine orders in force in *target*."""
         return orders.quarantines_for(self._quarantines, target, self.now_unix_nano)
 
     def drills_for(self, target: Target) -> tuple[FaultDrill, ...]:
-        """Return the drills that *target* is to run now, if it allows faults."""
+        """Return the running drills of *target*, which runs them if it allows faults."""
         return orders.drills_for(self._drills, target, self.now_unix_nano)
 
     async def set_quarantine(self, order: QuarantineOrder) -> None:
-        """Take an order, which replaces older ones about its peer in the engines that it selects.
+        """Add an order; it replaces older ones about its peer in the engines it selects.
 
         Raises:
-            FullError: there are too many.
-            StateError: it could not be written; nothing changed.
+            FullError: there are too many orders.
+            StateError: the order could not be written; nothing changed.
 
         """
         async with self._turn:
@@ -88,11 +88,11 @@ class OrderStore:
             await to_completion(self._write(quarantines, self.drills(), change))
 
     async def start_drill(self, drill: FaultDrill) -> None:
-        """Take a drill.
+        """Start a drill.
 
         Raises:
-            FullError: too many are running.
-            StateError: it could not be written; nothing changed.
+            FullError: too many drills are running.
+            StateError: the drill could not be written; nothing changed.
 
         """
         async with self._turn:
@@ -111,11 +111,11 @@ class OrderStore:
             await to_completion(self._write(self.quarantines(), drills, change))
 
     async def stop_drill(self, drill_id: str, *, author: str) -> FaultDrill:
-        """End a drill before its time.
+        """Stop a drill before its time to live ends.
 
         Raises:
             NotFoundError: it is not running.
-            StateError: it could not be written; nothing changed.
+            StateError: the change could not be written; nothing changed.
 
         """
         async with self._turn:
@@ -134,7 +134,7 @@ class OrderStore:
             return drill
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call *callback* on the loop after every change; returns what ends that."""
+        """Call *callback* on the loop after every change; return a function that unsubscribes."""
         return self._listeners.add(callback)
 
     async def _write(
@@ -154,7 +154,7 @@ class OrderStore:
 
 
 def _read(rows: Iterable[tuple[str, str]], kind: str, read: Callable[[str], T]) -> list[T]:
-    """Return the orders of a kind; one of another version must not keep the agent from starting, it ends anyway."""
+    """Return the orders of a kind; skip those of another version, so that the agent starts."""
     found = []
     for row_kind, text in rows:
         if row_kind != kind:
@@ -163,7 +163,7 @@ def _read(rows: Iterable[tuple[str, str]], kind: str, read: Callable[[str], T]) 
             found.append(read(text))
         except (ValueError, KeyError, TypeError) as error:
             _log.warning(
-                "an order of another version is left out; give it again", kind=kind, error=repr(error)
+                "an order of another version is skipped; order it again", kind=kind, error=repr(error)
             )
     return found
 

@@ -1,7 +1,7 @@
-"""What an operator orders for a time: a word about a peer's quarantine, and a rehearsal of faults. Pure.
+"""Operator orders: quarantine orders and fault drills. Pure.
 
-Unlike a policy an order always ends. Which orders an engine is to have follows from all of them and the
-present alone, so that the same orders come out after a restart.
+An order always has an end. The orders of an engine depend only on all orders and the current time, so they are the
+same after a restart.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MAX_QUARANTINE = timedelta(hours=24)
 MAX_DRILL = timedelta(hours=1)
 MAX_DELAY = timedelta(seconds=60)
 MAX_QUARANTINES = 256
-# What an engine takes; a rehearsal of more things at once tells nothing.
+# The engine's limit.
 MAX_DRILLS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What all orders have; never changed, only ended.
+    """Fields of all orders; immutable.
 
     Attributes:
-        id: unique over restarts; an engine knows an order again by it.
-        selection: which engines, present and future.
-        began_unix_nano: by the agent's clock, as all moments here.
+        id: unique over restarts; identifies the order in the engine.
+        selection: the engines, present and future.
+        began_unix_nano: by the agent's clock, as all times here.
 
     """
 
@@ -47,14 +47,14 @@ class Order:
     ends_unix_nano: int
 
     def left_nano(self, now_unix_nano: int) -> int:
-        """Return the nanoseconds that are left, 0 at its end; never more than it began with, whatever clocks do."""
+        """Return the remaining nanoseconds, from 0 to the whole time to live, even if the clock is set back."""
         whole = self.ends_unix_nano - self.began_unix_nano
         return max(0, min(self.ends_unix_nano - now_unix_nano, whole))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineOrder(Order):
-    """Cut *peer* (``host:port``) off, or keep it out of quarantine."""
+    """Quarantines *peer* (``host:port``), or exempts it from quarantine."""
 
     peer: str
     quarantined: bool
@@ -62,13 +62,13 @@ class QuarantineOrder(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultDrill(Order):
-    """A rehearsal.
+    """Injects faults into loads.
 
     Attributes:
         channel: ``Channel`` of the wire.
         mode: ``FailureMode`` of the wire; unspecified makes transfers slow by *delay_nano*.
-        rate: share of the attempts that are hit, in (0, 1].
-        peer: only this one's; empty for all.
+        rate: share of attempts to hit, in (0, 1].
+        peer: only transfers with it; empty for all.
 
     """
 
@@ -80,36 +80,36 @@ class FaultDrill(Order):
 
 
 def running(drills: Iterable[FaultDrill], now_unix_nano: int) -> list[FaultDrill]:
-    """Return the drills that have not ended."""
+    """Return the running drills."""
     return [drill for drill in drills if drill.left_nano(now_unix_nano)]
 
 
 def drills_for(drills: Iterable[FaultDrill], target: Target, now_unix_nano: int) -> tuple[FaultDrill, ...]:
-    """Return the drills that *target* is to run now, in the order in which they began."""
+    """Return the running drills of *target*, oldest first."""
     return tuple(drill for drill in running(drills, now_unix_nano) if drill.selection.matches(target))
 
 
 def quarantines_for(
     orders: Iterable[QuarantineOrder], target: Target, now_unix_nano: int
 ) -> tuple[QuarantineOrder, ...]:
-    """Return what holds in *target* now: of all orders about a peer the newest, if it has not ended.
+    """Return the orders in force in *target*: the newest about each peer, if it has not ended.
 
-    An older one does not come back when the newer one ends: the operator has changed their mind about it.
+    An older order does not return when the newer one ends.
     """
     newest: dict[str, QuarantineOrder] = {}
     for order in orders:
         if order.selection.matches(target):
-            # Put last, so that what a newer one replaces leaves no trace in the order either.
+            # Moved to the end, so that a replaced order does not affect the sequence.
             newest.pop(order.peer, None)
             newest[order.peer] = order
     return tuple(order for order in newest.values() if order.left_nano(now_unix_nano))
 
 
 def kept(orders: Iterable[QuarantineOrder], now_unix_nano: int) -> list[QuarantineOrder]:
-    """Leave out the orders that cannot matter any more.
+    """Drop the orders without effect.
 
-    Those are: an order that a newer one about the same engines and peer replaces, and one that has ended, unless it
-    still stands before an older one that has not.
+    Those are: orders replaced by a newer one about the same engines and peer, and ended ones, unless they override
+    an older one that has not ended.
     """
     found: list[QuarantineOrder] = []
     replaced: set[tuple[str, Selection]] = set()
@@ -126,7 +126,7 @@ def kept(orders: Iterable[QuarantineOrder], now_unix_nano: int) -> list[Quaranti
 
 
 def document(order: Order) -> str:
-    """Return the one JSON text that stands for an order: what is stored and audited."""
+    """Return the canonical JSON text of an order, as stored and audited."""
     fields: dict[str, Any] = {field.name: getattr(order, field.name) for field in dataclasses.fields(order)}
     fields["selection"] = {
         "labels": format_labels(order.selection.requirements),
@@ -137,17 +137,17 @@ def document(order: Order) -> str:
 
 
 def read_quarantine(text: str) -> QuarantineOrder:
-    """Read what :func:`document` wrote.
+    """Parse the text of :func:`document`.
 
     Raises:
-        ValueError, KeyError, TypeError: it is of another version.
+        ValueError, KeyError, TypeError: the text is of another version.
 
     """
     return QuarantineOrder(**_fields(text))
 
 
 def read_drill(text: str) -> FaultDrill:
-    """Read what :func:`document` wrote; raises what :func:`read_quarantine` does."""
+    """Parse the text of :func:`document`; raises as :func:`read_quarantine`."""
     return FaultDrill(**_fields(text))
 
 

@@ -1,9 +1,9 @@
-"""policy.db: generations, the audit log, its bound."""
+"""``policy.db``: policies with generations, and a bounded audit log."""
 
 from __future__ import annotations
 
 from penstock.agent.policy.store import audit
-from penstock.agent.policy.store.audit import MAX_WORDS, AuditEntry
+from penstock.agent.policy.store.audit import MAX_TEXT, AuditEntry
 from penstock.agent.policy.store.audit_retention import AuditLimit
 from penstock.agent.policy.store.database import FILE_NAME, PolicyDatabase
 from penstock.agent.policy.store.interface import (
@@ -23,7 +23,7 @@ __all__ = [
     "FILE_PREFIX",
     "IMPERATIVE",
     "MAX_POLICIES",
-    "MAX_WORDS",
+    "MAX_TEXT",
     "Applied",
     "AuditEntry",
     "AuditLimit",

@@ -1,4 +1,4 @@
-"""The append-only log of every change: who, when, why, and from what to what."""
+"""The append-only audit log: author, time, reason, old and new content of every change."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import sqlite3
 
-MAX_WORDS = 1024
-# Pauses and orders have names, too: only these actions make a generation of a policy.
+MAX_TEXT = 1024
+# Only these actions make a generation of a policy; pauses and orders have names, too.
 _CONTENT = (
     "SELECT new_manifest FROM audit WHERE name = ? AND new_generation = ?"
     " AND action IN ('apply', 'import', 'release', 'rollback') ORDER BY id DESC LIMIT 1"
@@ -27,15 +27,15 @@ _PREVIOUS = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An entry before it has its number and its time.
+    """An entry without its id and time.
 
     Attributes:
-        author: what agentctl says over the unix socket, ``tls:NAME (agentctl's word)`` over TCP, ``file:NAME``.
-        action: ``apply``, ``delete``, ``rollback``, ``import``, ``release`` (a file gives up its name), ``pause``,
+        author: ``user@host`` over the unix socket, ``tls:NAME (user@host)`` over TCP, ``file:NAME``.
+        action: ``apply``, ``delete``, ``rollback``, ``import``, ``release`` (a file's policy becomes imperative), ``pause``,
             ``resume``, ``quarantine-add``, ``quarantine-lift``, ``drill-start``, ``drill-stop``, ``forget-engine``,
             ``forget-peer``, ``recover`` (of the database) or ``trim`` (of the log itself).
-        name: of the policy; for a pause, which engines; for an order, which peer or drill.
-        old_generation: 0 where there was none before.
+        name: of the policy; for a pause, the engines; for an order, the peer or drill.
+        old_generation: 0 for none.
         old_manifest: canonical JSON, also of an order; empty for none.
 
     """
@@ -70,16 +70,16 @@ class AuditEntry:
 
 
 def append(connection: sqlite3.Connection, change: Change, time_unix_nano: int) -> None:
-    """Add an entry, inside the transaction of the change itself."""
+    """Add an entry, in the transaction of the change."""
     connection.execute(
         "INSERT INTO audit (time_unix_nano, author, action, name, reason, old_generation, new_generation,"
         " old_manifest, new_manifest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             time_unix_nano,
-            change.author[:MAX_WORDS],
+            change.author[:MAX_TEXT],
             change.action,
             change.name,
-            change.reason[:MAX_WORDS],
+            change.reason[:MAX_TEXT],
             change.old_generation,
             change.new_generation,
             change.old_manifest,
@@ -99,7 +99,7 @@ def entries(connection: sqlite3.Connection, name: str, limit: int) -> list[Audit
 
 
 def manifest_of(connection: sqlite3.Connection, name: str, generation: int) -> str:
-    """Return the manifest that was generation *generation* of *name*; empty if there was none, or the log has lost it."""
+    """Return the manifest of a generation of *name*; empty if there was none, or the log was trimmed."""
     row = connection.execute(_CONTENT, (name, generation)).fetchone()
     if row is None:
         row = connection.execute(
@@ -109,9 +109,9 @@ def manifest_of(connection: sqlite3.Connection, name: str, generation: int) -> s
 
 
 def last_generation(connection: sqlite3.Connection, name: str) -> int:
-    """Return the highest generation that *name* ever had; 0 if it never was.
+    """Return the highest generation that *name* ever had; 0 if it never existed.
 
-    Of a name that the log has lost, which was deleted, the highest that any such had: none comes twice.
+    For a name that the trimmed log no longer has: the highest generation of any deleted policy, so that none is reused.
     """
     known = connection.execute(_LAST, (name,)).fetchone()[0]
     present = connection.execute("SELECT max(generation) FROM policy WHERE name = ?", (name,)).fetchone()[0]
@@ -120,7 +120,7 @@ def last_generation(connection: sqlite3.Connection, name: str) -> int:
 
 
 def previous_generation(connection: sqlite3.Connection, name: str, before: int) -> int:
-    """Return the newest generation of *name* below *before* that had a content; 0 if there is none."""
+    """Return the newest generation of *name* below *before* that has a manifest; 0 for none."""
     return int(connection.execute(_PREVIOUS, (name, before)).fetchone()[0] or 0)
 
 

@@ -1,4 +1,4 @@
-"""The bound of the audit log: the oldest entries go, by number, and the log says so; all others stay append-only."""
+"""Bounds the audit log: deletes the oldest entries, and records that in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 ACTION = "trim"
-# Of both bounds, what is left after a trim: so that not each change is one.
+# Share of both bounds kept by a trim, so that not every change trims.
 _LEFT = 0.9
 _COLUMNS = ("author", "action", "name", "reason", "old_manifest", "new_manifest")
 _ENTRY_BYTES = 64
@@ -52,19 +52,19 @@ CREATE TRIGGER audit_is_not_replaced BEFORE INSERT ON audit
   WHEN NEW.id BETWEEN 1 AND (SELECT trimmed_to FROM audit_extent) OR EXISTS (SELECT 1 FROM audit WHERE id = NEW.id)
   BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
 """  # noqa: S608  (constants)
-"""What is added to the audit log's table; of an earlier version's, too."""
+"""Tables and triggers beside the audit log's table."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditLimit:
-    """What the audit log may hold; above it the oldest entries go."""
+    """The size limit of the audit log."""
 
     entries: int = 50_000
     bytes: int = 16 << 20
 
 
 def trim(connection: sqlite3.Connection, limit: AuditLimit, time_unix_nano: int) -> None:
-    """Delete the oldest entries if there are too many, inside the transaction of a change; that one's own stay."""
+    """Delete the oldest entries above the limit, in the transaction of a change, but never its own."""
     entries, size = connection.execute("SELECT entries, bytes FROM audit_extent").fetchone()
     if entries <= limit.entries and size <= limit.bytes:
         return
@@ -97,6 +97,6 @@ def trim(connection: sqlite3.Connection, limit: AuditLimit, time_unix_nano: int)
 
 
 def trimmed(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return how many entries were ever deleted, and the number of the last one of them."""
+    """Return the number of entries ever deleted, and the id of the last one."""
     count, number = connection.execute("SELECT trimmed, trimmed_to FROM audit_extent").fetchone()
     return int(count), int(number)

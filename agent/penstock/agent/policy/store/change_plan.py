@@ -1,4 +1,4 @@
-"""From edits to what is written: new contents, audit entries, generations. Pure."""
+"""Plans edits: new contents, audit entries, generations. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What somebody wants for one name; without a manifest it is deleted.
+    """A requested change of one policy; without a manifest, a deletion.
 
     Attributes:
-        owner: who has the name afterwards.
+        owner: of the policy after the edit.
 
     """
 
@@ -33,7 +33,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One name's part of the transaction; ``stored`` is None for a deletion."""
+    """The write of one policy; ``stored`` is None for a deletion."""
 
     change: Change
     stored: StoredPolicy | None
@@ -41,24 +41,24 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """All of it, and what it comes to."""
+    """All writes of a change, with results and the policies afterwards."""
 
     writes: tuple[Write, ...]
     results: tuple[Result, ...]
     after: Mapping[str, StoredPolicy]
 
 
-def plan(
+def plan_changes(
     present: Mapping[str, StoredPolicy],
     last_generations: Mapping[str, int],
     edits: Iterable[Edit],
     unix_nano: int,
 ) -> ChangePlan:
-    """Work out *edits*, at most one of each name, on *present*.
+    """Plan *edits*, at most one a name, on *present*.
 
     Args:
-        last_generations: the highest that each name of *edits* ever had; absent for none.
-        unix_nano: when this happens.
+        last_generations: highest generation ever of each name of *edits*; absent for none.
+        unix_nano: time of the change.
 
     """
     after = dict(present)

@@ -1,4 +1,4 @@
-"""Connections to a ``policy.db`` that is there."""
+"""Connections to an existing ``policy.db``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a connection; where the disk has no room for the memory that connections share, one that shares none."""
+    """Open a connection; in exclusive mode if the disk has no room for the shared-memory file."""
     try:
         return _begin(path, "NORMAL")
     except sqlite3.OperationalError as error:
@@ -22,7 +22,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _begin(path: Path, locking: str) -> sqlite3.Connection:
-    # As URI, so that it never creates the file.
+    # mode=rw: never creates the file.
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,

@@ -1,4 +1,4 @@
-"""``policy.db``: the one SQLite file of policies, their audit log, the pauses and the orders."""
+"""``policy.db``: the SQLite file of policies, audit log, pauses and orders."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ CREATE TABLE IF NOT EXISTS timed_order (
 
 
 class PolicyDatabase:
-    """A connection that any thread may use, one at a time.
+    """A connection for all threads, one at a time.
 
     Attributes:
-        recovered: a sentence, if the database was damaged or gone at the start, about what was done; else empty.
-        audit_trimmed: how many entries of the audit log were ever deleted because it was at its limit.
-        whereabouts: whether its files are where they were.
+        recovered: what was done about a damaged or missing database at the start; else empty.
+        audit_trimmed: number of audit entries ever deleted by the limit.
+        whereabouts: checks that the files are still in place.
 
     """
 
@@ -103,21 +103,21 @@ class PolicyDatabase:
         damage: str = "",
         copies: bool = True,
     ) -> PolicyDatabase:
-        """Open ``policy.db`` below *state_dir*, or create it; its audit log keeps within *audit_limit*.
+        """Open ``policy.db`` below *state_dir*, or create it.
 
-        A damaged one is set aside, and the copy that :meth:`copy` wrote takes its place: policies must not vanish
-        because of a bad disk. The audit log says so. One that is as it should be is not written to: the disk may be full.
+        A damaged database is archived and replaced by the copy of :meth:`copy`; the audit log records that. An intact one
+        is not written to: the disk may be full.
 
         Args:
-            state_dir: where it lies.
+            state_dir: its directory.
             audit_limit: of its audit log.
-            claim: sees that the directory is there and this agent's own.
-            damage: what its reader could not make sense of.
-            copies: the copy is worth trying.
+            claim: checks that the directory exists and belongs to this agent.
+            damage: damage found by a reader; empty for none.
+            copies: whether to try the copy.
 
         Raises:
-            UnwritableError: it would have to be written, and the disk takes nothing.
-            StateError: it cannot be opened or is of a newer version.
+            UnwritableError: it must be written, and the disk is full or read-only.
+            StateError: it cannot be opened, or is of a newer version.
 
         """
         path = state_dir / FILE_NAME
@@ -126,10 +126,10 @@ class PolicyDatabase:
             database = cls(_open(path), path, recovered, audit_limit, claim)
         except (sqlite3.Error, OSError) as error:
             kind = UnwritableError if is_unwritable(error) else StateError
-            raise kind(f"{path} cannot be used ({error}); see to the disk of --state-dir") from error
+            raise kind(f"{path} cannot be used ({error}); check the disk of --state-dir") from error
         if recovered:
             change = audit.Change(author="penstock-agent", action="recover", name=FILE_NAME, reason=recovered)
-            # On a full disk the agent's own log alone says it.
+            # On a full disk, only the agent's log has it.
             with suppress(StateError), database.transaction() as connection:
                 audit.append(connection, change, time.time_ns())
         return database
@@ -154,7 +154,7 @@ class PolicyDatabase:
             except sqlite3.Error as error:
                 self._roll_back()
                 raise StateError(
-                    f"{FILE_NAME} cannot be written ({error}); see to the disk of --state-dir"
+                    f"{FILE_NAME} cannot be written ({error}); check the disk of --state-dir"
                 ) from error
             except BaseException:
                 self._roll_back()
@@ -162,7 +162,7 @@ class PolicyDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Read, while nobody writes.
+        """Read, excluding writers.
 
         Raises:
             StateError: SQLite refused.
@@ -173,16 +173,16 @@ class PolicyDatabase:
                 yield self._connection
             except sqlite3.Error as error:
                 raise StateError(
-                    f"{FILE_NAME} cannot be read ({error}); see to the disk of --state-dir"
+                    f"{FILE_NAME} cannot be read ({error}); check the disk of --state-dir"
                 ) from error
 
     def copy(self) -> None:
-        """Write a copy beside it, unless nothing has changed since the last one; blocks for some milliseconds.
+        """Write the copy, if anything has changed since the last one; blocks for milliseconds.
 
-        If the database itself was removed or replaced, it is put back first.
+        A removed or replaced database is restored first.
 
         Raises:
-            StateError: it could not be written; the earlier copy stays.
+            StateError: the copy could not be written; the earlier one stays.
 
         """
         with self._lock:
@@ -192,11 +192,11 @@ class PolicyDatabase:
             try:
                 self._write_copy()
             except (sqlite3.Error, OSError) as error:
-                raise StateError(f"{self._copy} cannot be written ({error}); see to --state-dir") from error
+                raise StateError(f"{self._copy} cannot be written ({error}); check --state-dir") from error
             self._copied = True
 
     def backup(self, path: Path) -> None:
-        """Write what is committed now to *path*, which does not exist yet.
+        """Write the committed state to *path*, which must not exist.
 
         Raises:
             StateError: it could not be written.
@@ -215,7 +215,7 @@ class PolicyDatabase:
         written.replace(self._copy)
 
     def close(self) -> None:
-        """Close it; again is fine."""
+        """Close the connection. Idempotent."""
         with self._lock:
             self._connection.close()
             self.whereabouts.forget()
@@ -229,7 +229,7 @@ class PolicyDatabase:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    # SQLite gives the files beside it the permissions that it finds here: the log says who did what and why.
+    # SQLite copies these permissions to its side files; the audit log is private.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     path.chmod(0o600)
     connection = _reopen(path)
@@ -243,11 +243,11 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _reopen(path: Path) -> sqlite3.Connection:
     connection = connect(path)
-    # What a bad disk makes of a text costs that text.
+    # A damaged text costs only that text.
     connection.text_factory = lambda text: text.decode(errors="replace")
     try:
         connection.execute("PRAGMA journal_mode = WAL")
-        # An acknowledged change survives the loss of power, too.
+        # An acknowledged change survives a power loss.
         connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
         connection.close()
@@ -263,5 +263,5 @@ def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
         )
     if version > _SCHEMA_VERSION:
         raise StateError(
-            f"{path} has version {version} but this agent knows {_SCHEMA_VERSION}; run a newer agent"
+            f"{path} has version {version}, this agent supports {_SCHEMA_VERSION}; run a newer agent"
         )

@@ -1,4 +1,4 @@
-"""What a store of policies is; :mod:`penstock.agent.policy.store.sqlite_store` is the embedded one."""
+"""The interface of a policy store; :mod:`penstock.agent.policy.store.sqlite_store` implements it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class StoredPolicy:
-    """A policy as the store has it.
+    """A policy in the store.
 
     Attributes:
-        generation: from 1 for each name; a name that comes back goes on counting.
-        owner: ``imperative``, or ``file:NAME`` of the file that owns the name.
+        generation: from 1 for each name; counts on after a deletion.
+        owner: ``imperative``, or ``file:NAME`` for a policy of a file.
 
     """
 
@@ -38,7 +38,7 @@ class StoredPolicy:
 
 @dataclass(frozen=True, slots=True)
 class OwnedManifest:
-    """A policy as a file has it; the owner is ``file:NAME``."""
+    """A policy of a file; the owner is ``file:NAME``."""
 
     manifest: Manifest
     owner: str
@@ -46,7 +46,7 @@ class OwnedManifest:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one policy: ``created``, ``changed``, ``unchanged`` or ``deleted``; and its generation."""
+    """The result for one policy: ``created``, ``changed``, ``unchanged`` or ``deleted``; and its generation."""
 
     name: str
     result: str
@@ -55,7 +55,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class AppliedAll:
-    """What a change of several policies did, or would do; as :class:`Applied`."""
+    """The result of a change of several policies, or of its dry run; as :class:`Applied`."""
 
     results: tuple[Result, ...]
     store_generation: int
@@ -65,13 +65,14 @@ class AppliedAll:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a change did, or would do.
+    """The result of a change, or of its dry run.
 
     Attributes:
         result: ``created``, ``changed``, ``unchanged`` or ``deleted``.
         generation: of the policy, after the change.
-        store_generation: after the change; as before if it was a dry run.
-        before: all manifests before the change, and *after* it.
+        store_generation: after the change; unchanged by a dry run.
+        before: all manifests before the change.
+        after: all manifests after the change.
 
     """
 
@@ -84,11 +85,11 @@ class Applied:
 
 
 class Store(Protocol):
-    """Where policies live. A change is announced once it is durable."""
+    """Stores policies. Listeners are called once a change is durable."""
 
     @property
     def generation(self) -> int:
-        """Raised by one with every change, of one policy or of several at once."""
+        """Incremented by every change, of one policy or of several at once."""
 
     def policies(self) -> Sequence[StoredPolicy]:
         """Return all policies, ordered by name."""
@@ -99,8 +100,8 @@ class Store(Protocol):
         """Create or replace a policy.
 
         Raises:
-            ManifestError: its expiry does not fit the present.
-            OwnedError: a file has the name; so with every edit here but :meth:`replace_files`.
+            ManifestError: it has expired, or lasts too long.
+            OwnedError: a file owns the name; so in every edit here but :meth:`replace_files`.
             ConflictError: the policy is not at *if_generation* (0: does not exist).
             FullError: there are too many policies.
 
@@ -115,10 +116,10 @@ class Store(Protocol):
         if_generation: int | None = None,
         dry_run: bool = False,
     ) -> Applied:
-        """Remove a policy.
+        """Delete a policy.
 
         Raises:
-            NotFoundError: there is none of that name.
+            NotFoundError: no such policy.
             ConflictError: it is not at *if_generation*.
 
         """
@@ -126,30 +127,29 @@ class Store(Protocol):
     async def rollback(
         self, name: str, *, to_generation: int = 0, author: str, reason: str = "", dry_run: bool = False
     ) -> Applied:
-        """Make an earlier content a new generation; 0 is the one before the present.
+        """Apply an earlier generation again, as a new one; 0 is the previous one.
 
         Raises:
             NotFoundError: the policy never had that generation.
-            ManifestError: that content has expired since.
+            ManifestError: that manifest has expired since.
 
         """
 
     async def apply_all(
         self, manifests: Sequence[Manifest], *, author: str, reason: str = "", dry_run: bool = False
     ) -> AppliedAll:
-        """Create or replace several policies, all or none; others stay as they are.
+        """Create or replace several policies, all or none; others are unchanged.
 
         Raises:
-            ManifestError: a name comes twice, or an expiry does not fit the present.
+            ManifestError: a name comes twice, or a policy has expired or lasts too long.
             FullError: there would be too many policies.
 
         """
 
     async def replace_files(self, policies: Sequence[OwnedManifest]) -> AppliedAll:
-        """Let files have exactly *policies*, all or none: what they had besides is deleted.
+        """Replace the policies of files by *policies*, all or none; other policies of files are deleted.
 
-        A name that was imperative goes over to the file. Whether expiries fit
-        the present is the caller's business. ``results`` has no unchanged ones.
+        Takes over imperative policies of the same name. Does not check expiry. ``results`` has no unchanged ones.
 
         Raises:
             FullError: there would be too many policies.
@@ -157,10 +157,10 @@ class Store(Protocol):
         """
 
     async def release_files(self) -> AppliedAll:
-        """Make all policies of files imperative, because no file is read any more."""
+        """Make all policies of files imperative, as no file is read any more."""
 
     async def changes(self, name: str, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the log, newest first; of all names if *name* is empty."""
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call *callback* on the loop after every change; returns what ends that."""
+        """Call *callback* on the loop after every change; return a function that unsubscribes."""

@@ -1,4 +1,4 @@
-"""A damaged ``policy.db``: how it is found, set aside, and replaced by its copy."""
+"""Detects a damaged ``policy.db``, archives it, and restores its copy."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _TABLES = ("counter", "policy", "audit", "pause", "timed_order")
 
 
 def copy_of(path: Path) -> Path:
-    """Return where the copy of a database lies."""
+    """Return the path of a database's copy."""
     return path.with_name(f"{path.stem}-copy{path.suffix}")
 
 
 def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) -> str:
-    """Set a damaged database aside and put its copy in its place; returns what was done, in words.
+    """Archive a damaged database and restore its copy; return a sentence, empty if nothing was done.
 
     Args:
         path: of the database.
-        known: the highest version that this agent can read.
-        damage: what is known to be wrong with it.
-        copies: the copy is worth trying.
+        known: the highest schema version that this agent can read.
+        damage: damage found by the caller; empty for none.
+        copies: whether to try the copy.
 
     """
     copy = copy_of(path)
@@ -44,11 +44,11 @@ def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) ->
         return ""
     else:
         done = f"{path.name} was gone"
-        # Its write-ahead log may be left; over the copy it would be read as that one's.
+        # A leftover write-ahead log would be applied to the copy.
         path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
     if copies and copy.exists() and not _damage(copy, known) and 0 < _version(copy) <= known:
         changed = datetime.fromtimestamp(copy.stat().st_mtime, UTC).isoformat(timespec="seconds")
-        # By a rename: whoever is killed in the middle has no half of it in force, and none of it.
+        # By a rename, so that a kill leaves no half of it.
         written = path.with_suffix(".tmp")
         shutil.copyfile(copy, written)
         written.replace(path)
@@ -60,9 +60,9 @@ def recover(path: Path, known: int, damage: str = "", *, copies: bool = True) ->
 
 
 def _contradiction(path: Path, copy: Path, known: int) -> str:
-    """Return what is wrong with a database that is whole, and not what its copy says that it is; else empty.
+    """Return the damage of an intact database that contradicts its copy; empty for none.
 
-    To SQLite a file that was cut to nothing is a new database. What a newer agent has written has a copy of a newer agent.
+    SQLite takes an empty file for a new database. A database of a newer agent has a copy of that agent.
     """
     if not (path.exists() and copy.exists()):
         return ""
@@ -80,7 +80,7 @@ def _version(path: Path) -> int:
 
 
 def _damage(path: Path, known: int) -> str:
-    """Return what is wrong with a database, if it is damaged; empty if it is fine or not there."""
+    """Return the damage of a database; empty if it is intact or absent."""
     if not path.exists():
         return ""
     try:
@@ -101,7 +101,7 @@ def _damage(path: Path, known: int) -> str:
 
 
 def _spoilt(connection: sqlite3.Connection) -> str:
-    """Return which policy is not what was stored: of each there is a second text in the audit log."""
+    """Return the policy that differs from its text in the audit log; empty for none."""
     rows = connection.execute(
         "SELECT policy.name, policy.manifest, audit.new_manifest FROM policy LEFT JOIN audit"
         " ON audit.name = policy.name AND audit.new_generation = policy.generation"

@@ -1,7 +1,7 @@
-"""Named policies with their generations, kept in ``policy.db``.
+"""The policy store in ``policy.db``.
 
-Reads are from memory; a write is one transaction together with its audit
-entries, run on a thread of its own so that a slow disk never holds the loop.
+Reads are from memory; a write is one transaction with its audit entries, on a thread, so that a slow disk does not
+block the loop.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from penstock.agent.errors import (
     OwnedError,
     StateError,
 )
-from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, about, parse_manifest
+from penstock.agent.policy.manifest import BREAK_GLASS_PRIORITY, Manifest, parse_manifest, prefix_errors
 from penstock.agent.policy.store import audit, audit_retention
-from penstock.agent.policy.store.change_plan import ChangePlan, Edit, plan
+from penstock.agent.policy.store.change_plan import ChangePlan, Edit, plan_changes
 from penstock.agent.policy.store.interface import (
     FILE_PREFIX,
     IMPERATIVE,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class PolicyStore(Store):
-    """The store of one agent, embedded."""
+    """The store of one agent."""
 
     def __init__(self, database: PolicyDatabase, *, clock: Clock = time.time) -> None:
         """Load all policies; *clock* gives seconds since the epoch.
@@ -58,7 +58,7 @@ class PolicyStore(Store):
         self._database = database
         self._clock = clock
         self._listeners = Listeners()
-        # Of read, decide and write: the loop's tasks take turns.
+        # Serializes read, decide and write of the loop's tasks.
         self._turn = asyncio.Lock()
         with database.reading() as connection:
             self._generation = int(connection.execute("SELECT generation FROM counter").fetchone()[0])
@@ -97,7 +97,7 @@ class PolicyStore(Store):
     ) -> Applied:
         async with self._turn:
             if name not in self._policies:
-                raise NotFoundError(f"there is no policy {name!r}; 'agentctl get policy' lists them")
+                raise NotFoundError(f"policy {name!r} does not exist; 'agentctl get policy' lists policies")
             self._check_owner(name)
             self._check_generation(name, if_generation)
             return await self._one(Edit(name, None, "delete", author, reason), dry_run=dry_run)
@@ -119,11 +119,11 @@ class PolicyStore(Store):
         names = Counter(manifest.name for manifest in manifests)
         for name, count in names.items():
             if count > 1:
-                raise ManifestError(f"policy {name!r} is there {count} times; leave one", "metadata.name")
+                raise ManifestError(f"policy {name!r} comes {count} times; keep one", "metadata.name")
         async with self._turn:
             for manifest in manifests:
                 self._check_owner(manifest.name)
-                with about(manifest.name):
+                with prefix_errors(manifest.name):
                     self._check_times(manifest)
             edits = [
                 Edit(manifest.name, manifest, "import", author, reason or manifest.reason)
@@ -178,13 +178,13 @@ class PolicyStore(Store):
         if present is not None and present.owner != IMPERATIVE:
             file = present.owner.removeprefix(FILE_PREFIX)
             raise OwnedError(
-                f"policy {name!r} belongs to the file {file}; change it there, or lay a policy of "
-                f"another name over it for a while: agentctl set-policy {name[:50]}-now --priority "
+                f"policy {name!r} belongs to the file {file}; change it there, or override it "
+                f"for a time by a policy of another name: agentctl set-policy {name[:50]}-now --priority "
                 f"{BREAK_GLASS_PRIORITY} --ttl 1h --reason WHY …"
             )
 
     def _check_times(self, manifest: Manifest) -> None:
-        """Check the expiry of what is new; what is in force already may run out in peace."""
+        """Check the expiry of a new manifest; one already in force may expire."""
         present = self._policies.get(manifest.name)
         if present is None or present.manifest.canonical != manifest.canonical:
             manifest.check_times(self._now())
@@ -205,18 +205,18 @@ class PolicyStore(Store):
         with self._database.reading() as connection:
             last = audit.last_generation(connection, name)
             if not last:
-                raise NotFoundError(f"there never was a policy {name!r}; 'agentctl get audit' lists changes")
+                raise NotFoundError(f"policy {name!r} never existed; 'agentctl get audit' lists changes")
             wanted = generation or audit.previous_generation(connection, name, last)
             text = audit.manifest_of(connection, name, wanted)
             _, lost_to = audit_retention.trimmed(connection)
         if not text and lost_to:
-            which = f"its generation {generation}" if generation else "a generation before the present one"
+            which = f"its generation {generation}" if generation else "a previous generation"
             raise NotFoundError(
-                f"the audit log does not hold {which} of policy {name!r}; its entries to number {lost_to} were deleted"
-                f" when it was full. 'agentctl get audit {name}' lists what is left, 'agentctl apply' takes a file"
+                f"the audit log does not have {which} of policy {name!r}; its entries to number {lost_to} were deleted"
+                f" when it was full. 'agentctl get audit {name}' lists the rest; 'agentctl apply' takes a file"
             )
         if not text:
-            which = f"generation {generation}" if generation else "generation before the present one"
+            which = f"generation {generation}" if generation else "previous generation"
             raise NotFoundError(f"policy {name!r} has no {which}; 'agentctl get audit {name}' lists them")
         return parse_manifest(text)
 
@@ -228,16 +228,16 @@ class PolicyStore(Store):
         )
 
     async def _change(self, edits: Sequence[Edit], *, dry_run: bool) -> AppliedAll:
-        """Do *edits* in one transaction; the caller has the turn."""
+        """Apply *edits* in one transaction; the caller holds the lock."""
         before = self._policies
         last = {edit.name: before[edit.name].generation for edit in edits if edit.name in before}
         others = [edit.name for edit in edits if edit.name not in before]
         if others:
             last |= await asyncio.to_thread(self._last_generations, others)
-        planned = plan(before, last, edits, int(self._clock() * 1e9))
+        planned = plan_changes(before, last, edits, int(self._clock() * 1e9))
         if len(planned.after) > max(MAX_POLICIES, len(before)):
             raise FullError(
-                f"there would be {len(planned.after)} policies, of at most {MAX_POLICIES}; delete some first"
+                f"there would be {len(planned.after)} policies, the limit is {MAX_POLICIES}; delete some first"
             )
         if planned.writes and not dry_run:
             await to_completion(self._write(planned))

@@ -57,5 +57,5 @@ class EcDeadlines:
         """Return who has waited for too long; each is told once, and then waits no longer."""
         if not self._waiting:
             return []
-        overdue = self._deadlines.take_overdue(self._limits, time.monotonic_ns())
+        overdue = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
         return [self._waiting.pop(each.request_id) for each in overdue]

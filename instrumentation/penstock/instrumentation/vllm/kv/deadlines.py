@@ -52,7 +52,7 @@ class KvDeadlines:
         """Name the requests that are over a deadline now to the workers."""
         if not len(self._deadlines):
             return
-        found = self._deadlines.take_overdue(self._limits, time.monotonic_ns())
+        found = self._deadlines.pop_overdue(self._limits, time.monotonic_ns())
         if found:
             self._overdue.update({each.request_id: each for each in found})
             self._orders.cancel = self._named()

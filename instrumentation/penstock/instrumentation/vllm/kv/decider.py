@@ -17,7 +17,7 @@ from penstock.instrumentation.resilience import (
 )
 
 if TYPE_CHECKING:
-    from penstock.instrumentation.resilience import Decision, Policy, Settled
+    from penstock.instrumentation.resilience import Decision, LoggedDecision, Policy
     from penstock.instrumentation.vllm.requests import Affected, RequestRecord
 
 HELD: Final = "it waits with blocks that cannot be taken from it, so it cannot be rewound"
@@ -52,7 +52,7 @@ class KvFailureDecider:
     def follow(self, policy: Policy) -> None:
         """Take in the policy that came into force."""
         self.policy = policy
-        self._budgets.follow(policy)
+        self._budgets.on_policy_change(policy)
 
     @property
     def rules(self) -> bool:
@@ -60,9 +60,9 @@ class KvFailureDecider:
         rule = self.policy.kv_load_failure
         return rule is not None and rule.action is not None
 
-    def judge(self, record: RequestRecord, affected: Affected) -> Settled:
+    def judge(self, record: RequestRecord, affected: Affected) -> LoggedDecision:
         """Decide about the present load of a request, or return what was decided about it before."""
-        settled = self._ledger.settle(
+        settled = self._ledger.get_or_decide(
             record.request_id, record.present_attempt, lambda: self._decide(affected)
         )
         record.decided = record.present_attempt

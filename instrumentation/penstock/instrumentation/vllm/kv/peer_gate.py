@@ -48,7 +48,7 @@ class PeerGate:
         self._quarantine.set_orders(
             [
                 order if order.ttl_ns is None else replace(order, ttl_ns=max(order.ttl_ns - passed, 0))
-                for order in directives.orders
+                for order in directives.quarantines
             ],
             now,
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.instrumentation.core import constants as c
-from penstock.instrumentation.resilience import DeadlineLimits, exceeded
+from penstock.instrumentation.resilience import DeadlineLimits, exceeded_deadline
 
 if TYPE_CHECKING:
     from penstock.instrumentation.resilience import Policy
@@ -56,7 +56,7 @@ class OpenDeferral:
         observed = policy.observed
         if observed is None or observed.deferral == policy.deferral:
             return ""
-        over = exceeded(
+        over = exceeded_deadline(
             DeadlineLimits.from_policy(observed.deferral), self.start_ns, self.transfer_start_ns, now_ns
         )
         if over is None:

@@ -66,18 +66,18 @@ class EngineSource:
             self._connector._penstock_loads = self.loads
         if self.ec is not None:
             self._ec_connector._penstock_ec = self.ec
-            runtime.policy.follow(self.ec.follow)
+            runtime.policy.subscribe(self.ec.follow)
         runtime.snapshots.add("scheduler", self.fill)
-        runtime.policy.follow(self.loads.follow)
+        runtime.policy.subscribe(self.loads.follow)
         runtime.start_policy(POLICY_FIELDS)
         return self
 
     def stop(self) -> None:
         """Follow the policy no longer, and contribute nothing to the snapshot."""
         runtime.snapshots.remove("scheduler")
-        runtime.policy.unfollow(self.loads.follow)
+        runtime.policy.unsubscribe(self.loads.follow)
         if self.ec is not None:
-            runtime.policy.unfollow(self.ec.follow)
+            runtime.policy.unsubscribe(self.ec.follow)
 
     def fill(self, snapshot: Snapshot) -> None:
         """Add the engine's facts, its gauges and what it does about failed loads; on the exporter's thread."""

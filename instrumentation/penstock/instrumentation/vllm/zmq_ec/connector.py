@@ -10,7 +10,7 @@ from penstock.instrumentation.vllm.zmq_ec.consumer.scheduler import ConsumerSche
 from penstock.instrumentation.vllm.zmq_ec.consumer.worker import ConsumerWorker
 from penstock.instrumentation.vllm.zmq_ec.metadata import StepOrders, StepReport
 from penstock.instrumentation.vllm.zmq_ec.producer.worker import ProducerWorker
-from penstock.instrumentation.vllm.zmq_ec.wire import protocol
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, protocol
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorRole
 from vllm.distributed.ec_transfer.ec_connector.utils import (
     PlaceholderMetadataResolver,
@@ -30,9 +30,9 @@ _WILDCARDS = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104  (not bound: not an
 
 
 class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLLM
-    """Moves encoder outputs over ZeroMQ, ahead of scheduling; an ``EcLoader`` (``ec_contract.py``) in the scheduler.
+    """Moves encoder outputs over ZeroMQ, ahead of scheduling; an ``EcLoader`` (``vllm/ec/protocol.py``) in the scheduler.
 
-    ``ec_ip`` and ``ec_port`` (plus the data-parallel index) are where a producer listens and what it tells consumers;
+    A producer listens at ``ec_ip`` and ``ec_port`` (plus the data-parallel index) and announces that address to consumers;
     the keys of ``ec_connector_extra_config`` are those of ``settings.py``.
     """
 
@@ -40,7 +40,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         """Check the configuration, reserve the memory, and in a producer's worker listen.
 
         Raises:
-            ValueError: the configuration is wrong, or this engine's shape cannot work with it.
+            ValueError: the configuration or a key file is wrong, or this engine's shape cannot work with it.
             OutOfMemoryError, RegionError: the memory cannot be had.
 
         """
@@ -80,17 +80,22 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
                     Expected(digest, dtype, hidden_size),
                     ranks=_reporting_ranks(parallel),
                     has_media=self._has_media,
+                    keys=curve.load_client_keys(self._settings.curve),
                 )
             return
         if consumes:
             self._loader = ConsumerWorker()
         if self.is_producer and _is_first_rank():
             self._publisher = ProducerWorker(
-                self._settings.host, self._settings.port, digest, self._settings.host_cache_bytes
+                self._settings.host,
+                self._settings.port,
+                digest,
+                self._settings.host_cache_bytes,
+                curve.load_server_keys(self._settings.curve),
             )
 
     def shutdown(self) -> None:
-        """End threads, close sockets, let go of memory. Idempotent."""
+        """Stop threads, close sockets, release memory. Idempotent."""
         for part in (self._consumer, self._loader, self._publisher):
             if part is not None:
                 part.close()
@@ -114,7 +119,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
                 )
 
     def start_save_caches(self, encoder_cache: dict[str, torch.Tensor] | None = None, **kwargs: Any) -> None:
-        """Publish again what this step's requests use, is encoded already, and is no longer kept."""
+        """Publish the items of this step's requests that vLLM still has encoded and the host cache has evicted."""
         del kwargs
         orders = self._connector_metadata
         if self._publisher is not None and encoder_cache and isinstance(orders, StepOrders):
@@ -127,28 +132,28 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
             self._publisher.save(mm_hash, encoder_cache[mm_hash])
 
     def build_connector_worker_meta(self) -> StepReport | None:
-        """Tell the scheduler which slots this rank has loaded."""
+        """Return this rank's report of loaded slots to the scheduler."""
         loaded = None if self._loader is None else self._loader.report()
         return None if loaded is None else StepReport(loaded)
 
     # The scheduler's side.
 
     def ensure_cache_available(self, request: Request, num_computed_tokens: int) -> bool:
-        """Start getting what the request needs; False while any of it is probed, waits for room, or is in transit."""
+        """Start fetching what the request needs; False while an item is probed, waits for room or is in transit."""
         return self._consumer is None or self._consumer.ensure(request, num_computed_tokens)
 
     def has_cache_item(self, identifier: str) -> bool:
-        """Whether the item can be loaded in this step: it is here. Never waits."""
+        """Whether the item can be loaded in this step. Never blocks."""
         return self._consumer is not None and self._consumer.has(identifier)
 
     def take_unavailable_requests(self) -> set[str]:
         """Return the requests whose items can neither be loaded nor encoded here."""
-        return set() if self._consumer is None else self._consumer.take_unavailable()
+        return set() if self._consumer is None else self._consumer.drain_unavailable()
 
     def update_state_after_alloc(self, request: Request, index: int) -> None:
         """Order the load of an item that was promised in this step."""
         if self._consumer is not None:
-            self._consumer.allocated(request.mm_features[index].identifier, request.request_id)
+            self._consumer.on_allocated(request.mm_features[index].identifier, request.request_id)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepOrders:
         """Return this step's orders to the workers."""
@@ -166,15 +171,15 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
         return orders
 
     def update_connector_output(self, connector_output: ECConnectorOutput) -> None:
-        """Take the workers' report."""
+        """Apply the workers' report."""
         report = connector_output.ec_connector_worker_meta
         if self._consumer is not None and isinstance(report, StepReport):
-            self._consumer.reported(report.loaded)
+            self._consumer.on_report(report.loaded)
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
-        """Tell the caller of a producer where its items are; nothing needs to be kept for that."""
+        """Return where a producer's items can be fetched; nothing is kept for the request."""
         if self._consumer is not None:
-            self._consumer.left(request.request_id)
+            self._consumer.on_finished(request.request_id)
         if not self.is_producer or not request.mm_features:
             return False, None
         items = collect_ec_item_metadata(request.mm_features, self._resolver)
@@ -186,7 +191,7 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
     # Beyond vLLM's interface: EcLoader.
 
     def observe(self, observer: EcListener) -> None:
-        """Tell *observer* from now on; in the scheduler it also takes over what is done about failed loads."""
+        """Report to *observer* from now on; in the scheduler it also decides about failed loads."""
         if self._consumer is not None:
             self._consumer.observe(observer)
         if self._publisher is not None:
@@ -194,22 +199,22 @@ class ZmqECConnector(ECConnectorBase):  # type: ignore[misc]  # Any, without vLL
 
     def take_failed_loads(self) -> list[EcFailure]:
         """Return the loads that were given up since the last call."""
-        return [] if self._consumer is None else self._consumer.take_failures()
+        return [] if self._consumer is None else self._consumer.drain_failures()
 
     def waits_for(self, item: str) -> bool:
-        """Tell whether *item* is probed, waits for room or is on its way."""
+        """Return whether *item* is probed, waits for room or is in transit."""
         return self._consumer is not None and self._consumer.items.is_pending(item)
 
     def transfer_began(self, item: str) -> int | None:
         """Return when the transfer of *item* began (wall clock, ns), None while it has not."""
-        return None if self._consumer is None else self._consumer.items.began(item)
+        return None if self._consumer is None else self._consumer.items.transfer_start(item)
 
     def peer_of(self, item: str) -> Peer | None:
-        """Return who *item* comes from, as far as that is known."""
+        """Return the producer of *item*, if it is known."""
         return None if self._consumer is None else self._consumer.items.peer_of(item)
 
     def give_up(self, item: str) -> None:
-        """Stop moving *item*, and do without it for a while."""
+        """Stop fetching *item*; it is bad for ``bad_for`` seconds."""
         if self._consumer is not None:
             self._consumer.give_up(item)
 

@@ -1,4 +1,4 @@
-"""What the scheduler's and the workers' side of the connector say to each other with each step; vLLM pickles it."""
+"""Messages of a step between the connector's scheduler and worker sides. vLLM pickles them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StepOrders(ECConnectorMetadata):  # type: ignore[misc]  # Any, without vLL
 
     Attributes:
         loads: slots to copy before this step's model runs.
-        region: where the slots are; there whenever there are loads, and until every rank has mapped it.
+        region: where the slots are; set whenever there are loads, and until every rank has mapped it.
         publish: a producer's items that this step's new requests use, also where vLLM has them encoded already.
 
     """
@@ -31,10 +31,10 @@ class StepOrders(ECConnectorMetadata):  # type: ignore[misc]  # Any, without vLL
 
 @dataclass
 class StepReport(ECConnectorWorkerMetadata):  # type: ignore[misc]  # Any, without vLLM
-    """Workers to scheduler; each rank says everything once.
+    """Workers to scheduler; each rank reports each fact once.
 
     Attributes:
-        loaded: what the ranks have said.
+        loaded: the sum of the ranks' reports.
 
     """
 
@@ -44,7 +44,7 @@ class StepReport(ECConnectorWorkerMetadata):  # type: ignore[misc]  # Any, witho
         return self.loaded != Loaded()
 
     def aggregate(self, other: ECConnectorWorkerMetadata) -> StepReport:
-        """Return what both ranks have said."""
+        """Return the sum of both reports."""
         if not isinstance(other, StepReport):
             raise TypeError(f"cannot combine a StepReport with {type(other).__name__}")
         ours, theirs = self.loaded, other.loaded

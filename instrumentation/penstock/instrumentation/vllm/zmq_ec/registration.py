@@ -1,4 +1,4 @@
-"""Makes ``ZmqECConnector`` known to vLLM by its name, so that with the plugin no module path is needed."""
+"""Registers ``ZmqECConnector`` with vLLM's factory, so that the plugin's users need no module path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ZmqEcRegistration:
         ]
 
     def install(self) -> None:
-        """Register; a connector of that name that is there already stays."""
+        """Register, unless a connector of that name is registered already."""
         from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
 
         if _NAME not in ECConnectorFactory._registry:
@@ -40,7 +40,7 @@ class ZmqEcRegistration:
             self._registered = True
 
     def uninstall(self) -> None:
-        """Take it out again, if it is ours."""
+        """Remove the registration, if :meth:`install` made it."""
         from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
 
         if self._registered:

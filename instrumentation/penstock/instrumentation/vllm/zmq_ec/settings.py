@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.instrumentation.vllm.naming import UNKNOWN, address
+from penstock.instrumentation.vllm.zmq_ec.wire import CurveFiles
 
 PRODUCERS_MAX: Final = 256
 
@@ -14,23 +15,26 @@ RETRIES_MAX: Final = 2
 
 LOAD_FAILURE: Final = ("recompute", "fail")
 
+_CURVE: Final = "curve_"
+_CURVE_NAMES: Final = ("key_file", "allowed_clients", "server_key_file")
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a consumer gets items; times in seconds.
+    """How a consumer fetches items; times in seconds.
 
     Attributes:
-        producers: ``host:port`` of those that every item is asked for.
+        producers: ``host:port`` of the producers that are asked for every item.
         allow_request_producers: a request's ``ec_transfer_params`` may name others. Clients choose these addresses.
         region_bytes: shared memory.
         probe_timeout: how long a request may wait to learn whether a producer has its item.
-        start_timeout: how long an item that is there waits for room or for its turn.
+        start_timeout: how long a hit waits for room or for its turn.
         idle_timeout: how long a transfer may stand still.
-        transfer_timeout: how long it may take as a whole.
+        transfer_timeout: how long a transfer may take.
         retries: attempts after the first.
-        missing_for: how long it is remembered that nobody has an item.
+        missing_for: how long a miss is remembered.
         bad_for: how long an item whose load failed is not loaded again.
-        load_failure: what becomes of the requests that waited for a load that failed, while nobody else decides.
+        load_failure: what happens to requests that waited for a failed load, while no observer decides.
 
     """
 
@@ -48,20 +52,21 @@ class ConsumerSettings:
 
     @property
     def longest_wait(self) -> float:
-        """After which an item that is still pending never will be anything else."""
+        """The longest that an item can be pending."""
         once = self.probe_timeout + self.start_timeout + self.transfer_timeout
         return once * (self.retries + 1) + 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ZmqEcSettings:
-    """Everything; *model* is what both sides call the model, *host_cache_bytes* a producer's memory for items."""
+    """The whole configuration; *model* is the name that both sides share, *host_cache_bytes* a producer's memory."""
 
     host: str
     port: int
     model: str
     host_cache_bytes: int
     consumer: ConsumerSettings
+    curve: CurveFiles
 
 
 def load(
@@ -93,19 +98,22 @@ def load(
             bad_for=_seconds(left, "bad_for", 60.0),
             load_failure=_choice(left, "load_failure", LOAD_FAILURE),
         ),
+        curve=CurveFiles(**{name: _path(left, f"{_CURVE}{name}") for name in _CURVE_NAMES}),
     )
     if left:
         raise ValueError(
             f"ec_connector_extra_config of ZmqECConnector has unknown keys: {', '.join(sorted(map(str, left)))}. "
             "Known are model, host_cache_bytes, "
-            + ", ".join(sorted(ConsumerSettings.__dataclass_fields__))
+            + ", ".join(
+                sorted(ConsumerSettings.__dataclass_fields__) + [_CURVE + name for name in _CURVE_NAMES]
+            )
             + "."
         )
     return settings
 
 
 def named_producer(params: Any, item: str) -> tuple[str, ...]:
-    """Return the producer that a request's ``ec_transfer_params`` name for *item*, if they name one that can be."""
+    """Return the producer that a request's ``ec_transfer_params`` name for *item*, if its address is valid."""
     entry = params.get(item) if isinstance(params, Mapping) else None
     if not isinstance(entry, Mapping):
         return ()
@@ -132,6 +140,14 @@ def _text(left: dict[str, Any], key: str, default: str) -> str:
     value = left.pop(key, default)
     if not isinstance(value, str) or not value:
         raise ValueError(f"{key} must be a text, not {value!r:.200}")
+    return value
+
+
+def _path(left: dict[str, Any], key: str) -> str:
+    """Return an absolute path, empty without one: the engine's processes need not share a working directory."""
+    value = left.pop(key, "")
+    if not isinstance(value, str) or (value and not value.startswith("/")):
+        raise ValueError(f"{key} must be an absolute path, not {value!r:.200}")
     return value
 
 

@@ -66,19 +66,27 @@ def remote(directory: Path) -> Iterator[Remote]:
             process.kill()
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Remote, Path]]:
+    """Run a peer for all tests; the last one kills it."""
+    directory = tmp_path_factory.mktemp("peer") / "peer"
+    with remote(directory) as peer:
+        yield peer, directory
+
+
 @pytest.fixture
 def pair(
-    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: tuple[Remote, Path], recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Remote, Engine]]:
-    """Return a peer and a decode engine that has read from it."""
+    """Return the peer and a decode engine that has read from it."""
     del recorder
-    with remote(tmp_path / "peer") as peer:
-        prepare(monkeypatch, tmp_path, transports="tcp")
-        with instrumented_engines(tmp_path / "peer", monkeypatch) as make:
-            decode = make("kv_consumer")
-            decode.read("first", peer)
-            assert not decode.received("first")[0].failed_recving
-            yield peer, decode
+    peer, directory = served
+    prepare(monkeypatch, tmp_path, transports="tcp")
+    with instrumented_engines(directory, monkeypatch) as make:
+        decode = make("kv_consumer")
+        decode.read("first", peer)
+        assert not decode.received("first")[0].failed_recving
+        yield peer, decode
 
 
 def test_stopped_peer(pair: tuple[Remote, Engine], recorder: Recorder) -> None:
@@ -118,7 +126,7 @@ def test_a_released_handle_proves_nothing(pair: tuple[Remote, Engine]) -> None:
 
 
 def test_killed_peer(pair: tuple[Remote, Engine], recorder: Recorder) -> None:
-    """A peer that dies during a read is one failure with its class, and nothing else of that request."""
+    """A peer that dies during a read is one failure with its class, and nothing else of that request. The last test, therefore."""
     peer, decode = pair
     peer.stop()
     decode.read("r1", peer)

@@ -203,7 +203,7 @@ class NixlObserver(NixlFailureObserver):
         peer = self.peer_of(meta, context)
         peer = peer if peer != Peer() else self.context.transfer.peer
         known = peer.address if peer.address != UNKNOWN else peer.engine_id
-        return self.log_limit.ask((failure_modes.mode_of(upstream_type), known))
+        return self.log_limit.admit((failure_modes.mode_of(upstream_type), known))
 
     # Cancellations by the scheduler
 

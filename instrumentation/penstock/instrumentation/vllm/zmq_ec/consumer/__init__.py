@@ -1,4 +1,4 @@
-"""Fetches them ahead of scheduling."""
+"""Fetches encoder outputs ahead of scheduling and loads them in the workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Getting one item: the probes, then the transfer, and again if that fails. State only; the fetcher acts."""
+"""State of fetching one item: probes, transfer, retries. The fetcher acts on it."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Expected:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One wanted item.
+    """One ordered item.
 
     Attributes:
         asked: probes without an answer, by their tag, and when each was sent (wall clock, ns).
         deadline: of the probes, of the wait for room, or of the whole transfer.
-        source: who has it; *tag* and *transfer* are set while it moves.
+        source: the producer that has it; *tag* and *transfer* are set during the transfer.
         failure: the last one; None while nothing was there that failed.
 
     """

@@ -6,58 +6,70 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
-from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
-from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import Undelivered
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
 
 if TYPE_CHECKING:
-    import socket as sockets
     from collections.abc import Iterator
+
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
 
 _QUEUE: Final = 512
 _RECEIVE_QUEUE: Final = 64
 _BATCH: Final = 32
 _CONNECT_TIMEOUT: Final = 2_000
 _FRAMES: Final = 2
-_MESSAGE_MAX: Final = protocol.CHUNK_MAX + protocol.HEADER_MAX
 
-_INCOMPATIBLE: Final = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _WATCHED: Final = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_CLOSED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | _INCOMPATIBLE
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 
 
 class ConnectionEnd(enum.Enum):
-    """Why a link is of no use any more."""
+    """Why a connection has ended, as a sentence for the log and the event."""
 
     REFUSED = "the connection was refused"
     INCOMPATIBLE = "the peer's ZeroMQ handshake is not one of an encoder"
-    CLOSED = "the connection was closed before the peer answered: a proxy without its encoder, or no encoder at all"
+    CLOSED = (
+        "the connection was closed before the peer answered: a proxy without its encoder, no encoder at all, or one "
+        "that requires CURVE (its log says so)"
+    )
     RESET = "the connection was closed"
-    ENDLESS = "it sent a message without an end"
+    DENIED = (
+        "the producer refused this consumer's CURVE key: its curve_allowed_clients must have the .key file of this "
+        "consumer's curve_key_file"
+    )
+    NO_CURVE_HERE = "the producer requires CURVE and this consumer has no keys: set curve_key_file and curve_server_key_file"
+    NO_CURVE_THERE = "this consumer requires CURVE and the producer has no keys: set curve_key_file and curve_allowed_clients there"
+    CLOSED_IN_CURVE = (
+        "the connection was closed in the CURVE handshake: a proxy without its encoder, or a producer that has no CURVE "
+        "or another key than curve_server_key_file (its log says which)"
+    )
 
 
 class ProducerConnection:
-    """One connection; when it ends, so does the link. It never reconnects by itself.
+    """One connection. It never reconnects by itself.
 
     Attributes:
-        socket: to be polled, with *monitor* and *undelivered*.
+        socket: to be polled, with *monitor*.
 
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
-        """Begin to connect to *address* (``host:port``).
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, keys: ClientKeys | None = None
+    ) -> None:
+        """Begin to connect to *address* (``host:port``), with *keys* by CURVE.
 
         Raises:
             ValueError: it is no address.
             zmq.ZMQError: the process has no descriptors left.
 
         """
-        port = int(address.rpartition(":")[2])
         self.malformed = 0
         self.socket = context.socket(zmq.DEALER)
         for option, value in {
@@ -65,25 +77,19 @@ class ProducerConnection:
             zmq.IPV6: 1,
             zmq.SNDHWM: _QUEUE,
             zmq.RCVHWM: _RECEIVE_QUEUE,
-            zmq.MAXMSGSIZE: protocol.CHUNK_MAX,
+            zmq.MAXMSGSIZE: protocol.CHUNK_MAX + (0 if keys is None else curve.OVERHEAD),
             zmq.RECONNECT_IVL: -1,
             zmq.CONNECT_TIMEOUT: _CONNECT_TIMEOUT,
             **keepalive.OPTIONS,
         }.items():
             self.socket.setsockopt(option, value)
+        if keys is not None:
+            keys.apply(self.socket)
+        self._curve = keys is not None
         self._up = False
-        self._endless = False
-        try:
-            self.undelivered = Undelivered(
-                _MESSAGE_MAX, is_ours=lambda each: _port_of(each) == port, on_cut=self._cut
-            )
-        except OSError as error:
-            self.socket.close(linger=0)
-            raise zmq.ZMQError(error.errno) from error
         try:
             self.monitor = self.socket.get_monitor_socket(_WATCHED)
         except zmq.ZMQError:  # no descriptors are left
-            self.undelivered.close()
             self.socket.close(linger=0)
             raise
         try:
@@ -93,7 +99,7 @@ class ProducerConnection:
             raise ValueError(f"{address!r} is not an address to connect to: {error.strerror}") from error
 
     def send(self, message: protocol.Request) -> bool:
-        """Send, or tell that the queue is full."""
+        """Queue a request; return False if the queue is full."""
         try:
             self.socket.send(protocol.encode(message), zmq.NOBLOCK)
         except zmq.ZMQError:
@@ -101,14 +107,12 @@ class ProducerConnection:
         return True
 
     def receive(self) -> Iterator[tuple[protocol.Answer, Any]]:
-        """Yield the answers that have come, a chunk's with its bytes; what is none is dropped and counted."""
+        """Yield the answers that have arrived, a chunk with its bytes; malformed ones are dropped and counted."""
         for _ in range(_BATCH):
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.ZMQError:
-                self.undelivered.look()
                 return
-            self.undelivered.delivered(frames)
             try:
                 answer = protocol.decode_answer(frames[0].bytes)
             except protocol.WireError:
@@ -119,33 +123,26 @@ class ProducerConnection:
                 continue
             yield answer, frames[1].buffer if len(frames) == _FRAMES else None
 
-    def fate(self) -> ConnectionEnd | None:
-        """Return why the link has ended, None while it has not."""
-        for event in self.undelivered.note(self.monitor):
+    def check_end(self) -> ConnectionEnd | None:
+        """Return why the connection has ended, None while it stands."""
+        for event, value in monitor.drain(self.monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._up = True
-            elif event & _INCOMPATIBLE:
-                return ConnectionEnd.INCOMPATIBLE
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                return ConnectionEnd.DENIED
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                if value != zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+                    return ConnectionEnd.INCOMPATIBLE
+                return ConnectionEnd.NO_CURVE_THERE if self._curve else ConnectionEnd.NO_CURVE_HERE
             elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                return ConnectionEnd.CLOSED
+                return ConnectionEnd.CLOSED_IN_CURVE if self._curve else ConnectionEnd.CLOSED
             elif event != zmq.EVENT_CONNECTED:
-                if self._endless:
-                    return ConnectionEnd.ENDLESS
                 return ConnectionEnd.RESET if self._up else ConnectionEnd.REFUSED
         return None
 
     def close(self) -> None:
-        """Drop what is queued and the connection. Idempotent."""
+        """Close the connection and drop its queue. Idempotent."""
         if not self.socket.closed:
             self.socket.disable_monitor()
             self.monitor.close(linger=0)
             self.socket.close(linger=0)
-            self.undelivered.close()
-
-    def _cut(self, _why: str, _host: str) -> None:
-        self._endless = True
-
-
-def _port_of(connection: sockets.socket) -> int:
-    """Return the port of a connection's other end."""
-    return int(connection.getpeername()[1])

@@ -1,4 +1,4 @@
-"""The words in which scheduler and fetcher speak of an item."""
+"""The states, orders and reports of an item, shared by scheduler, fetcher and workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stage(enum.Enum):
 
 
 class Readiness(enum.Enum):
-    """What :meth:`Items.want` answers: load it, wait, do without, or its load failed while the request waited for it."""
+    """Result of :meth:`Items.want`: loadable, pending, not available, or failed while the request waited."""
 
     READY = enum.auto()
     PENDING = enum.auto()
@@ -35,7 +35,7 @@ class Readiness(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchOrder:
-    """An order to the fetcher; *producers* are addresses that the request itself named."""
+    """Scheduler to fetcher: get this item. *producers* are addresses that the request named."""
 
     serial: int
     item: str
@@ -46,7 +46,7 @@ class FetchOrder:
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """An order to the workers: copy this slot."""
+    """Scheduler to workers: copy this slot."""
 
     item: str
     slot: SlotName
@@ -57,11 +57,11 @@ class LoadOrder:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A worker's report.
+    """Worker to scheduler.
 
     Attributes:
-        done: generations of slots that it has finished with.
-        unreadable: of these, those that it could not load.
+        done: generations of slots that need no longer be kept for it.
+        unreadable: the subset that it could not load.
         mapped: ranks that have mapped the region since their last report.
         unmapped: why a rank cannot.
 
@@ -75,7 +75,7 @@ class Loaded:
 
 @dataclass(slots=True, eq=False)
 class ItemRecord:
-    """What is known of one item; *untold* is a failure that nobody has taken yet."""
+    """State of one item; *undecided* is set while its failure awaits a decision."""
 
     wanted: FetchOrder
     stage: Stage = Stage.PROBING
@@ -84,7 +84,7 @@ class ItemRecord:
     began_ns: int = 0
     slot: Slot | None = None
     content: Content | None = None
-    untold: bool = False
+    undecided: bool = False
     waiters: set[str] = field(default_factory=set)
 
 

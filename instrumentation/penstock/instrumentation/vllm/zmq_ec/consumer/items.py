@@ -1,8 +1,7 @@
-"""What a consumer knows of each item: the one thing that the scheduler's thread and the fetcher's thread share.
+"""The state of each item of a consumer, shared by the scheduler's thread and the fetcher's thread.
 
-The scheduler wants, claims and gives up; the fetcher takes what is wanted and tells what became of it. Everything here is
-bookkeeping under one lock that is never held over IO or a copy. A *serial* names one attempt to get an item, so that the
-fetcher finds out when the scheduler has given it up meanwhile.
+The scheduler wants, claims and gives up; the fetcher drains the orders and reports their results. One lock, never held
+over IO or a copy. A *serial* identifies one order, so that the fetcher notices when the scheduler has given it up.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.zmq_ec.wire import Content
 
 KNOWN_MAX: Final = 8_192
-"""Items without a slot that are remembered: clients name them."""
+"""Bound on the remembered items without a slot: clients name them."""
 
 WAITERS_MAX: Final = 1_024
 
-_FRESH: Final = 10.0  # seconds that a slot is kept for who waited for it
-_UNTOLD_MAX: Final = 1.0  # seconds that a failure waits for the one who decides
+_FRESH: Final = 10.0  # seconds that a slot is kept for the requests that waited for it
+_UNDECIDED_MAX: Final = 1.0  # seconds that a failure awaits a decision
 _PIN_MAX: Final = 60.0  # seconds after which a step's report will not come any more
 
 
@@ -44,7 +43,7 @@ class Items:
     """All items of one consumer. Thread-safe.
 
     Attributes:
-        observed: somebody takes the failures and decides; else they are settled by who waited.
+        observed: an observer drains the failures and decides; otherwise the waiting requests do, by ``load_failure``.
 
     """
 
@@ -67,7 +66,7 @@ class Items:
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[str, ItemRecord] = {}
+        self._records: dict[str, ItemRecord] = {}
         self._orders: deque[FetchOrder] = deque()
         self._failures: deque[EcFailure] = deque(maxlen=KNOWN_MAX)
         self._serial = 0
@@ -83,43 +82,48 @@ class Items:
         producers: tuple[str, ...] = (),
         expected: Peer | None = None,
     ) -> Readiness:
-        """Say that *request_id* needs *item* with so many rows, and have it fetched unless its fate is known."""
+        """Return the readiness of *item* for *request_id*; order it if nothing is known of it."""
         with self._lock:
-            known = self._current(item)
-            if known is None:
+            record = self._current(item)
+            if record is None:
                 return self._order(item, rows, request_id, producers, expected)
-            if known.wanted.rows != rows:  # a client used one name for two contents
+            if record.wanted.rows != rows:  # a client used one name for two contents
                 return Readiness.ABSENT
-            if known.stage is Stage.READY:
-                self._hold(known)
+            if record.stage is Stage.READY:
+                self._retain(record)
                 return Readiness.READY
-            if known.stage in PENDING:
+            if record.stage in PENDING:
                 if (
-                    known.until <= self._clock()
+                    record.until <= self._clock()
                 ):  # the fetcher has its own deadlines; this is for one that died
-                    self._drop(known)
+                    self._drop(record)
                     return Readiness.ABSENT
-                if len(known.waiters) < WAITERS_MAX:
-                    known.waiters.add(request_id)
+                if len(record.waiters) < WAITERS_MAX:
+                    record.waiters.add(request_id)
                 return Readiness.PENDING
-            return Readiness.FAILED if self._is_open(known, request_id) else Readiness.ABSENT
+            return Readiness.FAILED if self._is_undecided(record, request_id) else Readiness.ABSENT
 
     def is_ready(self, item: str) -> bool:
         """Whether *item* can be claimed; it then can be until :meth:`end_step`."""
         with self._lock:
-            known = self._known.get(item)
-            if known is None or known.stage is not Stage.READY:
+            record = self._records.get(item)
+            if record is None or record.stage is not Stage.READY:
                 return False
-            self._hold(known)
+            self._retain(record)
             return True
 
     def claim(self, item: str, reports: int) -> LoadOrder | None:
         """Keep the slot of *item* until so many ranks have reported it loaded; None if it is not ready."""
         with self._lock:
-            known = self._known.get(item)
-            if known is None or known.slot is None or known.content is None or known.stage is not Stage.READY:
+            record = self._records.get(item)
+            if (
+                record is None
+                or record.slot is None
+                or record.content is None
+                or record.stage is not Stage.READY
+            ):
                 return None
-            slot, content = known.slot, known.content
+            slot, content = record.slot, record.content
             self._slots.pin(slot, reports, self._clock() + _PIN_MAX)
             name = SlotName(slot.generation, slot.start, slot.content, slot.nbytes)
             return LoadOrder(item, name, content.rows, content.width, content.dtype)
@@ -132,30 +136,30 @@ class Items:
         if wake:
             self._wake()
 
-    def loaded(self, generation: int) -> None:
-        """Note that one rank is done with a slot."""
+    def on_loaded(self, generation: int) -> None:
+        """Count one rank's report of a slot."""
         with self._lock:
-            self._slots.reported(generation)
+            self._slots.on_report(generation)
 
-    def unreadable(self, generation: int) -> None:
-        """Note that a rank could not load a slot: its item is bad."""
+    def on_unreadable(self, generation: int) -> None:
+        """Make the item of a slot that a rank could not load bad."""
         with self._lock:
             slot = self._slots.get(generation)
-            known = None if slot is None else self._known.get(slot.item)
-            if known is not None and known.slot is slot:
-                self._drop(known)
+            record = None if slot is None else self._records.get(slot.item)
+            if record is not None and record.slot is slot:
+                self._drop(record)
 
     def give_up(self, item: str) -> None:
         """Stop moving *item*; it is bad for a while."""
         with self._lock:
-            known = self._known.get(item)
-            if known is None:
+            record = self._records.get(item)
+            if record is None:
                 self._serial += 1
-                known = self._known[item] = ItemRecord(FetchOrder(self._serial, item, 0, ""))
-            self._drop(known)
-            known.untold = False
+                record = self._records[item] = ItemRecord(FetchOrder(self._serial, item, 0, ""))
+            self._drop(record)
+            record.undecided = False
 
-    def take_failures(self) -> list[EcFailure]:
+    def drain_failures(self) -> list[EcFailure]:
         """Return the loads that failed since the last call."""
         if not self._failures:
             return []
@@ -163,173 +167,177 @@ class Items:
             taken = list(self._failures)
             self._failures.clear()
             for failure in taken:
-                known = self._known.get(failure.item)
-                if known is not None:
-                    known.untold = False
+                record = self._records.get(failure.item)
+                if record is not None:
+                    record.undecided = False
             return taken
 
     def is_pending(self, item: str) -> bool:
         """Whether *item* is probed, waits for room or is on its way."""
         with self._lock:
-            known = self._known.get(item)
-            return known is not None and known.stage in PENDING
+            record = self._records.get(item)
+            return record is not None and record.stage in PENDING
 
     def peer_of(self, item: str) -> Peer | None:
-        """Return who *item* comes from, if that is known."""
+        """Return the producer of *item*, if it is known."""
         with self._lock:
-            known = self._known.get(item)
-            return None if known is None else known.peer
+            record = self._records.get(item)
+            return None if record is None else record.peer
 
-    def began(self, item: str) -> int | None:
+    def transfer_start(self, item: str) -> int | None:
         """Return when the transfer of *item* began, None while it has not."""
         with self._lock:
-            known = self._known.get(item)
-            return known.began_ns or None if known is not None else None
+            record = self._records.get(item)
+            return record.began_ns or None if record is not None else None
 
     def in_flight(self) -> list[tuple[Peer, int, int]]:
         """Return (peer, transfers, the oldest one's start)."""
         with self._lock:
             found: dict[Peer, tuple[int, int]] = {}
-            for known in self._known.values():
-                if known.stage is Stage.MOVING and known.peer is not None:
-                    count, oldest = found.get(known.peer, (0, known.began_ns))
-                    found[known.peer] = (count + 1, min(oldest, known.began_ns))
+            for record in self._records.values():
+                if record.stage is Stage.MOVING and record.peer is not None:
+                    count, oldest = found.get(record.peer, (0, record.began_ns))
+                    found[record.peer] = (count + 1, min(oldest, record.began_ns))
             return [(peer, count, oldest) for peer, (count, oldest) in found.items()]
 
-    # The fetcher's side. Each tells whether the attempt is still wanted.
+    # The fetcher's side. An order that the scheduler has given up is ignored.
 
-    def take_orders(self) -> list[FetchOrder]:
-        """Return what is wanted since the last call."""
+    def drain_orders(self) -> list[FetchOrder]:
+        """Return the orders since the last call."""
         with self._lock:
             taken = list(self._orders)
             self._orders.clear()
             return taken
 
-    def asks(self, wanted: FetchOrder, peer: Peer | None) -> None:
-        """Note that *peer* is the only one that may still have *wanted*, None if several may."""
+    def set_peer(self, wanted: FetchOrder, peer: Peer | None) -> None:
+        """Record the only producer that may still have *wanted*, None if several may."""
         with self._lock:
-            known = self._of(wanted)
-            if known is not None and known.stage is Stage.PROBING:
-                known.peer = peer
+            record = self._pending_record(wanted)
+            if record is not None and record.stage is Stage.PROBING:
+                record.peer = peer
 
-    def place(self, wanted: FetchOrder, content: Content, peer: Peer) -> Slot | None:
+    def allocate(self, wanted: FetchOrder, content: Content, peer: Peer) -> Slot | None:
         """Return a slot for *wanted*, which *peer* has, or None while there is no room."""
         with self._lock:
-            known = self._of(wanted)
-            if known is None:
+            record = self._pending_record(wanted)
+            if record is None:
                 return None
-            known.stage, known.peer = Stage.WAITING, peer
+            record.stage, record.peer = Stage.WAITING, peer
             slot, evicted = self._slots.allocate(wanted.item, content.size, self._clock())
             for each in evicted:
-                self._known.pop(each.item, None)
+                self._records.pop(each.item, None)
             self._room_wanted = slot is None
             if slot is not None:
-                known.stage, known.content, known.began_ns = Stage.MOVING, content, time.time_ns()
+                record.stage, record.content, record.began_ns = Stage.MOVING, content, time.time_ns()
             return slot
 
     def is_wanted(self, wanted: FetchOrder) -> bool:
-        """Whether anybody still waits for it."""
+        """Whether the scheduler has not given it up."""
         with self._lock:
-            return self._of(wanted) is not None
+            return self._pending_record(wanted) is not None
 
-    def arrived(self, wanted: FetchOrder, slot: Slot) -> bool:
-        """Let *slot*, which is whole, be loaded."""
+    def on_arrived(self, wanted: FetchOrder, slot: Slot) -> bool:
+        """Make *slot*, which is whole, loadable; return False and free it if it was given up."""
         with self._lock:
-            known = self._of(wanted)
-            if known is None:
+            record = self._pending_record(wanted)
+            if record is None:
                 self._slots.free(slot)
                 return False
-            known.stage, known.slot = Stage.READY, slot
-            known.waiters.clear()
+            record.stage, record.slot = Stage.READY, slot
+            record.waiters.clear()
             self._slots.seal(slot, self._clock() + _FRESH)
             return True
 
-    def again(self, wanted: FetchOrder, slot: Slot | None) -> bool:
-        """Give the slot of a failed attempt back; another attempt follows."""
+    def on_retry(self, wanted: FetchOrder, slot: Slot | None) -> bool:
+        """Free the slot of a failed attempt; return whether another attempt follows."""
         with self._lock:
             if slot is not None:
                 self._slots.free(slot)
-            known = self._of(wanted)
-            if known is None:
+            record = self._pending_record(wanted)
+            if record is None:
                 return False
-            known.stage, known.began_ns, known.peer = Stage.PROBING, 0, None
+            record.stage, record.began_ns, record.peer = Stage.PROBING, 0, None
             return True
 
-    def missed(self, wanted: FetchOrder) -> None:
-        """Note that nobody has it."""
+    def on_missing(self, wanted: FetchOrder) -> None:
+        """No producer has it; not asked again for ``missing_for``."""
         with self._lock:
-            known = self._of(wanted)
-            if known is not None:
-                known.stage, known.until = Stage.MISSING, self._clock() + self._missing_for
-                known.began_ns, known.peer = 0, None
-                known.waiters.clear()
+            record = self._pending_record(wanted)
+            if record is not None:
+                record.stage, record.until = Stage.MISSING, self._clock() + self._missing_for
+                record.began_ns, record.peer = 0, None
+                record.waiters.clear()
 
-    def failed(self, failure: EcFailure, wanted: FetchOrder, slot: Slot | None) -> None:
-        """Note that it was there and could not be brought here."""
+    def on_failed(self, failure: EcFailure, wanted: FetchOrder, slot: Slot | None) -> None:
+        """Its load failed; not tried again for ``bad_for``."""
         with self._lock:
             if slot is not None:
                 self._slots.free(slot)
-            known = self._of(wanted)
-            if known is None:
+            record = self._pending_record(wanted)
+            if record is None:
                 return
-            known.stage, known.until = Stage.BAD, self._clock() + self._bad_for
+            record.stage, record.until = Stage.BAD, self._clock() + self._bad_for
             if self.observed:
-                known.untold = True
+                record.undecided = True
                 self._failures.append(failure)
 
     # Below the lock.
 
     def _current(self, item: str) -> ItemRecord | None:
-        known = self._known.get(item)
-        if known is not None and known.stage in (Stage.MISSING, Stage.BAD) and known.until <= self._clock():
-            del self._known[item]
+        record = self._records.get(item)
+        if (
+            record is not None
+            and record.stage in (Stage.MISSING, Stage.BAD)
+            and record.until <= self._clock()
+        ):
+            del self._records[item]
             return None
-        return known
+        return record
 
-    def _is_open(self, known: ItemRecord, request_id: str) -> bool:
-        """Whether it is still to be decided what the failed load means for this request."""
-        if known.stage is not Stage.BAD:
+    def _is_undecided(self, record: ItemRecord, request_id: str) -> bool:
+        """Whether the failed load awaits a decision for this request."""
+        if record.stage is not Stage.BAD:
             return False
         if not self.observed:
-            return request_id in known.waiters
-        # Whoever was to take the failure may have been switched off: no request waits for that for long.
-        return known.untold and self._clock() < known.until - self._bad_for + _UNTOLD_MAX
+            return request_id in record.waiters
+        # The observer may have been switched off, so the wait is bounded.
+        return record.undecided and self._clock() < record.until - self._bad_for + _UNDECIDED_MAX
 
     def _order(
         self, item: str, rows: int, request_id: str, producers: tuple[str, ...], expected: Peer | None
     ) -> Readiness:
-        if len(self._known) - len(self._slots) >= KNOWN_MAX and not self._make_room():
+        if len(self._records) - len(self._slots) >= KNOWN_MAX and not self._make_room():
             return Readiness.ABSENT
         self._serial += 1
         wanted = FetchOrder(self._serial, item, rows, request_id, producers)
         until = self._clock() + self._pending_for
-        self._known[item] = ItemRecord(wanted, until=until, peer=expected, waiters={request_id})
+        self._records[item] = ItemRecord(wanted, until=until, peer=expected, waiters={request_id})
         self._orders.append(wanted)
         self._wake()
         return Readiness.PENDING
 
     def _make_room(self) -> bool:
         now = self._clock()
-        for item, known in list(self._known.items()):
-            if known.stage in (Stage.MISSING, Stage.BAD) and known.until <= now:
-                del self._known[item]
-        return len(self._known) - len(self._slots) < KNOWN_MAX
+        for item, record in list(self._records.items()):
+            if record.stage in (Stage.MISSING, Stage.BAD) and record.until <= now:
+                del self._records[item]
+        return len(self._records) - len(self._slots) < KNOWN_MAX
 
-    def _of(self, wanted: FetchOrder) -> ItemRecord | None:
-        known = self._known.get(wanted.item)
-        if known is None or known.wanted.serial != wanted.serial or known.stage not in PENDING:
+    def _pending_record(self, wanted: FetchOrder) -> ItemRecord | None:
+        record = self._records.get(wanted.item)
+        if record is None or record.wanted.serial != wanted.serial or record.stage not in PENDING:
             return None
-        return known
+        return record
 
-    def _hold(self, known: ItemRecord) -> None:
-        if known.slot is not None and not known.slot.held:
-            self._slots.hold(known.slot)
+    def _retain(self, record: ItemRecord) -> None:
+        if record.slot is not None and not record.slot.retained:
+            self._slots.retain(record.slot)
 
-    def _drop(self, known: ItemRecord) -> None:
-        """Make it bad. A slot that is being filled is the fetcher's to free; it finds that nobody wants the item."""
-        if known.slot is not None:
-            self._slots.doom(known.slot)
-            known.slot = None
-        known.stage, known.until = Stage.BAD, self._clock() + self._bad_for
-        known.began_ns = 0
-        known.waiters.clear()
+    def _drop(self, record: ItemRecord) -> None:
+        """Make it bad. The fetcher frees a slot that is being filled when it finds the order given up."""
+        if record.slot is not None:
+            self._slots.doom(record.slot)
+            record.slot = None
+        record.stage, record.until = Stage.BAD, self._clock() + self._bad_for
+        record.began_ns = 0
+        record.waiters.clear()

@@ -1,4 +1,4 @@
-"""What the fetcher tells whoever observes the connector, in the words of ``ec_contract.py``."""
+"""Reports the fetcher's probes, transfers and failures to an ``EcListener``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Reporter:
-    """Tells *observer*, if there is one; it may be set at any time."""
+    """Calls *observer* if it is set, which may happen at any time. Called on the fetcher's thread."""
 
     def __init__(self) -> None:
         self.observer: EcListener | None = None
 
     def probe(self, attempt: Attempt, producer: Producer, result: int, sent_ns: int) -> None:
-        """Tell a probe's result."""
+        """Report the result of a probe."""
         if self.observer is not None:
             wanted = attempt.wanted
             self.observer.probed(
@@ -31,17 +31,17 @@ class Reporter:
     def probe_failed(
         self, attempt: Attempt, producer: Producer, sent_ns: int, error_type: int, text: str
     ) -> None:
-        """Tell that a probe has no result."""
+        """Report a probe without a result, and its failure."""
         self.probe(attempt, producer, c.PROBE_RESULT_ERROR, sent_ns)
         self.failed(attempt.failed(c.FAILURE_MODE_PROBE, error_type, text, producer, sent_ns))
 
     def failed(self, failure: EcFailure) -> None:
-        """Tell a failed attempt."""
+        """Report a failed attempt."""
         if self.observer is not None:
             self.observer.failed(failure)
 
     def transfer(self, attempt: Attempt, *, ok: bool) -> None:
-        """Tell that a transfer has ended."""
+        """Report the end of a transfer."""
         if self.observer is None or attempt.source is None or attempt.content is None:
             return
         self.observer.received(

@@ -1,4 +1,4 @@
-"""A consumer's scheduler side: vLLM's questions, answered from what the fetcher has found out so far."""
+"""A consumer's scheduler side: answers vLLM's calls from the fetcher's state; never blocks."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.instrumentation.vllm.ec import EcFailure, EcListener
     from penstock.instrumentation.vllm.zmq_ec.consumer.attempt import Expected
     from penstock.instrumentation.vllm.zmq_ec.settings import ConsumerSettings
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ClientKeys
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
@@ -30,15 +31,21 @@ _RESIDENT_MAX: Final = 65_536
 
 
 class ConsumerScheduler:
-    """Used by the scheduler's thread only, but for :attr:`items`.
+    """Decides which items a step loads. Only on the scheduler's thread, except :attr:`items`.
 
     Attributes:
-        items: what is known of each item; its failures are taken there.
+        items: the state of each item. Thread-safe.
 
     """
 
     def __init__(
-        self, settings: ConsumerSettings, expected: Expected, *, ranks: int, has_media: Callable[[Any], bool]
+        self,
+        settings: ConsumerSettings,
+        expected: Expected,
+        *,
+        ranks: int,
+        has_media: Callable[[Any], bool],
+        keys: ClientKeys | None = None,
     ) -> None:
         """Reserve the shared memory; no thread yet.
 
@@ -47,6 +54,7 @@ class ConsumerScheduler:
             expected: what an item must be.
             ranks: how many workers report each load.
             has_media: whether a feature could be encoded here.
+            keys: for CURVE; without, connections are neither encrypted nor authenticated.
 
         Raises:
             OutOfMemoryError, RegionError: the memory cannot be had.
@@ -56,6 +64,7 @@ class ConsumerScheduler:
         self._expected = expected
         self._ranks = ranks
         self._has_media = has_media
+        self._keys = keys
         self._region = SharedRegion(settings.region_bytes)
         self._slots = Slots(BEGIN, settings.region_bytes)
         self._closed = False
@@ -71,26 +80,26 @@ class ConsumerScheduler:
             wake=self._wake_fetcher,
         )
         self._fetcher: Fetcher | None = None
-        self._telling = Reporter()
-        # What vLLM's own encoder cache holds, as its scheduler tells us: nothing of it needs to be fetched.
+        self._reporter = Reporter()
+        # Mirror of vLLM's own encoder cache: its items need not be fetched.
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._allocated: set[str] = set()
-        self._anew: set[str] = set()
-        # By request: what that cache has taken in for it and, as long as the request runs, keeps for it.
+        self._reallocated: set[str] = set()
+        # By request: the items that vLLM's cache has allocated for it and keeps while the request runs.
         self._held: dict[str, set[str]] = {}
         self._promised: set[str] = set()
-        self._unfit: set[str] = set()
+        self._unusable: set[str] = set()
         self._loads: dict[str, LoadOrder] = {}
         self._unavailable: set[str] = set()
 
     def observe(self, observer: EcListener) -> None:
-        """Tell *observer*, who takes the failures and decides, from now on."""
-        self._telling.observer = observer
+        """Report to *observer* from now on; it also decides about failed loads."""
+        self._reporter.observer = observer
         self.items.observed = True
 
     def ensure(self, request: Any, computed: int) -> bool:
-        """Start what *request* needs beyond its computed tokens; tell whether it need not wait (any more)."""
-        self._unfit.clear()
+        """Start fetching what *request* needs beyond its computed tokens; return whether it can be scheduled."""
+        self._unusable.clear()
         if self._closed:
             return True
         proceed = True
@@ -103,13 +112,13 @@ class ConsumerScheduler:
     def _admit(self, request: Any, feature: Any) -> bool:
         item = feature.identifier
         resident = item in self._resident
-        # A request without media does not rely on it: vLLM may let go of the item to make room for the request's next one.
+        # A request without media does not rely on it: vLLM may evict the item for the request's next one.
         if resident and self._has_media(feature):
             return True
         readiness = self._want(request, feature)
         if readiness in (Readiness.READY, Readiness.PENDING):
             return readiness is Readiness.READY
-        self._unfit.add(item)
+        self._unusable.add(item)
         failed = readiness is Readiness.FAILED
         if failed and self.items.observed:
             return False  # until it is decided
@@ -122,7 +131,7 @@ class ConsumerScheduler:
         return True
 
     def _is_safe(self) -> bool:
-        """Whether a load cannot fail for want of the region, or somebody guards it: alone, a connector has no way back."""
+        """Whether a load can be ordered: every rank has mapped the region, or an observer can rewind the step."""
         return self.items.observed or self._mapped >= self._ranks
 
     def _want(self, request: Any, feature: Any) -> Readiness:
@@ -148,16 +157,16 @@ class ConsumerScheduler:
 
     def has(self, item: str) -> bool:
         """Whether *item* can be loaded in this step. Never waits."""
-        if item in self._unfit or not self.items.is_ready(item):
+        if item in self._unusable or not self.items.is_ready(item):
             return False
         self._promised.add(item)
         return True
 
-    def allocated(self, item: str, request_id: str) -> None:
-        """VLLM's encoder cache has room for a request's *item* now: load it if that was promised, else it is encoded here."""
+    def on_allocated(self, item: str, request_id: str) -> None:
+        """Order the load of *item* if this step promised it; vLLM's encoder cache has room for it now."""
         self._held.setdefault(request_id, set()).add(item)
         if item in self._resident and item not in self._allocated:
-            self._anew.add(item)
+            self._reallocated.add(item)
         self._resident[item] = None
         self._allocated.add(item)
         if len(self._resident) > _RESIDENT_MAX:
@@ -168,14 +177,14 @@ class ConsumerScheduler:
                 self._loads[item] = order
 
     def end_step(self, freed: Iterable[str]) -> tuple[tuple[LoadOrder, ...], RegionName | None]:
-        """Return the step's orders; *freed* is what vLLM's encoder cache let go of."""
+        """Return the step's orders; *freed* are the items that vLLM's encoder cache has evicted."""
         freed = set(freed)
-        if self._anew - freed:
-            # vLLM has allocated what it had: it has emptied its cache, which it does without telling us.
+        if self._reallocated - freed:
+            # vLLM has allocated what it had: it has emptied its cache, of which no hook is called.
             self._resident = OrderedDict.fromkeys(self._allocated)
             for held in self._held.values():
                 held.intersection_update(self._allocated)
-        self._anew.clear()
+        self._reallocated.clear()
         for item in freed:
             if item not in self._allocated:
                 self._resident.pop(item, None)
@@ -189,23 +198,23 @@ class ConsumerScheduler:
         wanted = loads or (self._mapped < self._ranks and not self._unmapped)
         return loads, self._region.name if wanted else None
 
-    def left(self, request_id: str) -> None:
+    def on_finished(self, request_id: str) -> None:
         """Forget a request that has finished."""
         self._held.pop(request_id, None)
 
-    def reported(self, report: Loaded) -> None:
-        """Take the workers' report."""
+    def on_report(self, report: Loaded) -> None:
+        """Apply a report of the workers."""
         self._mapped += report.mapped
         if report.unmapped and not self._unmapped:
             self._unmapped = True
             logger.error("ZmqECConnector: everything is encoded here: %s", report.unmapped)
         for generation in report.unreadable:
-            self.items.unreadable(generation)
+            self.items.on_unreadable(generation)
         for generation in report.done:
-            self.items.loaded(generation)
+            self.items.on_loaded(generation)
 
-    def take_unavailable(self) -> set[str]:
-        """Return the requests that cannot go on, since the last call."""
+    def drain_unavailable(self) -> set[str]:
+        """Return the requests that have become impossible since the last call."""
         found, self._unavailable = self._unavailable, set()
         return found
 
@@ -213,12 +222,12 @@ class ConsumerScheduler:
         """Do without *item* for a while."""
         self.items.give_up(item)
 
-    def take_failures(self) -> list[EcFailure]:
+    def drain_failures(self) -> list[EcFailure]:
         """Return the loads that failed since the last call."""
-        return self.items.take_failures()
+        return self.items.drain_failures()
 
     def close(self) -> None:
-        """End the thread and let go of the memory. Idempotent."""
+        """Stop the thread and release the memory. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -238,6 +247,7 @@ class ConsumerScheduler:
                 self._region,
                 self._settings,
                 self._expected,
-                self._telling,
+                self._reporter,
                 self._wake,
+                self._keys,
             )

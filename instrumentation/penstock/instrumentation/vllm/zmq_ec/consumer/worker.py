@@ -20,11 +20,11 @@ logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 
 class ConsumerWorker:
-    """Loads what the steps order; maps the region as soon as it is told where that is."""
+    """Loads the items that a step orders; maps the region when a step first names it."""
 
     def __init__(self) -> None:
         self._view: RegionView | None = None
-        # In the order of the step, each once: whoever guards the load may ask for the same again.
+        # In the order of the step, each once: the guard of a load may order the same again.
         self._done: dict[int, None] = {}
         self._unreadable: dict[int, None] = {}
         self._mapped = 0
@@ -42,11 +42,11 @@ class ConsumerWorker:
         """Put every ordered item into *encoder_cache*.
 
         Raises:
-            RegionError: one cannot be loaded. If *guarded* it is left out instead: whoever guards looks for it.
+            RegionError: one cannot be loaded. If *guarded* it is left out instead, and the guard detects that.
 
         """
         if region is not None:
-            with contextlib.suppress(RegionError):  # the scheduler is told, and orders nothing
+            with contextlib.suppress(RegionError):  # the report says so, and the scheduler orders nothing
                 self._map(region)
         for order in orders:
             self._done[order.slot.generation] = None

@@ -1,4 +1,4 @@
-"""Slots, the shared region, what memory there is."""
+"""Memory of the host: its size, the region that scheduler and workers share, and its slots."""
 
 from __future__ import annotations
 

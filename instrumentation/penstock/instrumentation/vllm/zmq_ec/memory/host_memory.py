@@ -1,4 +1,4 @@
-"""How much memory there is, and taking some at start so that it cannot run out, or be slow, later."""
+"""Measures the memory that is left, and reserves some at start so that it cannot run out, or be slow, later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 def check(size: int, purpose: str, setting: str) -> None:
-    """Refuse to take more than host and control group have left: the kernel would kill somebody for it.
+    """Refuse to take more than host and control group have left: the kernel would kill a process for it.
 
     Raises:
         OutOfMemoryError: it is more.
@@ -41,7 +41,7 @@ def reserve(size: int) -> Any:
 
 
 def spare(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that host and control group have left, as far as they tell.
+    """Return the bytes that host and control group have left, as far as the kernel reports them.
 
     Cached files count as left: a group is full of them once a model has been read, and the kernel drops them first.
     """

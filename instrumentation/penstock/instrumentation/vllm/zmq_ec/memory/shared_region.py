@@ -42,7 +42,7 @@ class RegionName:
 
 @dataclass(frozen=True, slots=True)
 class SlotName:
-    """A slot as the workers are told of it; *start* is that of its header, *content* that of its content."""
+    """A slot's offsets for the workers; *start* is that of its header, *content* that of its content."""
 
     generation: int
     start: int
@@ -92,7 +92,7 @@ class SharedRegion:
         _SLOT.pack_into(self._map, start, generation, nbytes)
 
     def close(self) -> None:
-        """Let go of it; workers that have it mapped keep it until they do. Idempotent."""
+        """Release it; workers that have it mapped keep it until they unmap it. Idempotent."""
         if self._fd >= 0:
             del self._bytes
             self._map.close()
@@ -113,7 +113,7 @@ class RegionView:
         try:
             fd = os.open(name.path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                # Writable only because torch and numpy warn of memory that is not; nobody writes here.
+                # Writable only because torch and numpy warn of memory that is not; no code writes here.
                 self._map = mmap.mmap(fd, name.size)
             finally:
                 os.close(fd)

@@ -1,9 +1,9 @@
-"""Who has which part of the shared region. Pure; the caller locks.
+"""Allocates the shared region. Pure; the caller locks.
 
 A slot is one contiguous extent. It is *filling* until it is sealed, then its content never changes until it is freed;
-its generation is unique, so whoever holds an old reference finds out. Slots in use are not evicted: filling ones, those
-that a step is loading (pinned), those promised in this step (held), and those that nobody has loaded yet, for a time
-(fresh): else two requests that need two items each could evict each other's for ever.
+its generation is unique, so an old reference is detected. Slots in use are not evicted: filling ones, those
+that a step is loading (pinned), those promised in this step (retained), and those that no step has loaded yet, for a
+time (fresh): else two requests that need two items each could evict each other's for ever.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Slot:
     reports_due: int = 0
     pinned_until: float = 0.0
     overtaken: bool = False
-    held: bool = False
+    retained: bool = False
     fresh_until: float = 0.0
     doomed: bool = False
 
@@ -53,7 +53,7 @@ class Slots:
         self._free: list[tuple[int, int]] = [(begin, self._room)] if self._room else []
         self._slots: OrderedDict[int, Slot] = OrderedDict()
         self._pinned: OrderedDict[int, Slot] = OrderedDict()
-        self._held: list[Slot] = []
+        self._retained: list[Slot] = []
         self._generation = 0
 
     def __len__(self) -> int:
@@ -67,12 +67,12 @@ class Slots:
         """Return a filling slot, or None while there is no room, and the slots that were evicted."""
         size = _up(nbytes + HEADER)
         evicted: list[Slot] = []
-        start = self._take(size)
-        if start is None and self._could(size, now):
+        start = self._carve(size)
+        if start is None and self._could_make_room(size, now):
             for slot in [each for each in self._slots.values() if _evictable(each, now)]:
                 self.free(slot)
                 evicted.append(slot)
-                start = self._take(size)
+                start = self._carve(size)
                 if start is not None:
                     break
         if start is None:
@@ -96,11 +96,11 @@ class Slots:
         """Make it the most recently used."""
         self._slots.move_to_end(slot.generation)
 
-    def hold(self, slot: Slot) -> None:
+    def retain(self, slot: Slot) -> None:
         """Keep it until :meth:`end_step`: it was promised in this step."""
         self.touch(slot)
-        slot.held = True
-        self._held.append(slot)
+        slot.retained = True
+        self._retained.append(slot)
 
     def pin(self, slot: Slot, reports: int, until: float) -> None:
         """Keep it until so many more workers have reported that they have loaded it. It is no longer fresh."""
@@ -111,8 +111,8 @@ class Slots:
         self._pinned[slot.generation] = slot
         self._pinned.move_to_end(slot.generation)
 
-    def reported(self, generation: int) -> None:
-        """Take one worker's report."""
+    def on_report(self, generation: int) -> None:
+        """Count one worker's report."""
         slot = self._pinned.get(generation)
         if slot is not None:
             for earlier in self._pinned.values():
@@ -124,13 +124,13 @@ class Slots:
                 self._unpin(slot)
 
     def end_step(self, now: float) -> None:
-        """Forget what was held, and pins whose reports will not come: a step can be lost.
+        """Forget what was retained, and pins whose reports will not come: a step can be lost.
 
         Steps end in order, so until a later one has been reported a step may as well be slow, and still read.
         """
-        for slot in self._held:
-            slot.held = False
-        self._held.clear()
+        for slot in self._retained:
+            slot.retained = False
+        self._retained.clear()
         for slot in [each for each in self._pinned.values() if each.overtaken and each.pinned_until <= now]:
             self._unpin(slot)
 
@@ -159,7 +159,7 @@ class Slots:
         if slot.doomed:
             self.free(slot)
 
-    def _could(self, size: int, now: float) -> bool:
+    def _could_make_room(self, size: int, now: float) -> bool:
         """Whether evicting everything that may be would make one extent of that size: nothing is evicted in vain."""
         gaps = [
             *self._free,
@@ -173,7 +173,7 @@ class Slots:
                 return True
         return False
 
-    def _take(self, size: int) -> int | None:
+    def _carve(self, size: int) -> int | None:
         for index, (start, length) in enumerate(self._free):
             if length >= size:
                 if length == size:
@@ -189,4 +189,4 @@ def _up(number: int) -> int:
 
 
 def _evictable(slot: Slot, now: float) -> bool:
-    return slot.sealed and not slot.reports_due and not slot.held and slot.fresh_until <= now
+    return slot.sealed and not slot.reports_due and not slot.retained and slot.fresh_until <= now

@@ -1,1 +1,1 @@
-"""Keeps encoder outputs and hands them out."""
+"""Keeps encoder outputs on the host and serves them."""

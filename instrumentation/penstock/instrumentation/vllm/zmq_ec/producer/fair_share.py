@@ -1,4 +1,4 @@
-"""What one consumer may have of a producer, so that others get their share. Pure; on the server's thread."""
+"""Limits what one consumer takes of a producer, so that others get their share. Pure; on the server's thread."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CHUNKS_MAX: Final = 32
 """Chunks that are on their way to one consumer. A consumer of ours asks for half of that at a time."""
 
 PATIENCE: Final = 1.0
-"""Seconds that the oldest of these must have been on its way before one is too many: memory that was sent is let go of a
-little later, by a thread of pyzmq's, and who takes what it asked for is never refused."""
+"""Seconds that the oldest of these must have been on its way before one is too many: a thread of pyzmq releases sent
+memory a little later, and a consumer that reads what it asked for is never refused."""
 
 
 class FairShare:
@@ -31,23 +31,23 @@ class FairShare:
     def __init__(self) -> None:
         self._peers: OrderedDict[Hashable, _Share] = OrderedDict()
 
-    def too_fast(self, peer: Hashable, now: float) -> bool:
-        """Note a request of *peer*; tell whether it makes more of them than it may."""
+    def exceeds_rate(self, peer: Hashable, now: float) -> bool:
+        """Count a request of *peer*; return whether it exceeds :data:`RATE`."""
         share = self._peers.get(peer)
         if share is None:
             share = self._peers[peer] = _Share(now)
             if len(self._peers) > PEERS_MAX:
                 self._peers.popitem(last=False)
         self._peers.move_to_end(peer)
-        return share.too_fast(now)
+        return share.exceeds_rate(now)
 
-    def has_enough(self, peer: Hashable, item: str, now: float) -> bool:
-        """Tell whether so much is on its way to *peer* that *item* must not be added."""
+    def is_saturated(self, peer: Hashable, item: str, now: float) -> bool:
+        """Return whether so much is on its way to *peer* that *item* must not be added."""
         share = self._peers.get(peer)
-        return share is not None and share.has_enough(item, now)
+        return share is not None and share.is_saturated(item, now)
 
-    def sent(self, peer: Hashable, item: str, payload: Any, now: float) -> None:
-        """Note that *payload*, a part of *item*, is on its way until nobody holds it any more."""
+    def on_sent(self, peer: Hashable, item: str, payload: Any, now: float) -> None:
+        """Count *payload*, a part of *item*, as on its way until it is garbage."""
         share = self._peers.get(peer)
         if share is not None:
             share.underway.append(_Underway(weakref.ref(payload), item, now))
@@ -68,7 +68,7 @@ class _Share:
         self._tokens = RATE
         self._filled = now
 
-    def too_fast(self, now: float) -> bool:
+    def exceeds_rate(self, now: float) -> bool:
         self._tokens = min(RATE, self._tokens + (now - self._filled) * RATE)
         self._filled = now
         if self._tokens < 1:
@@ -76,7 +76,7 @@ class _Share:
         self._tokens -= 1
         return False
 
-    def has_enough(self, item: str, now: float) -> bool:
+    def is_saturated(self, item: str, now: float) -> bool:
         while self.underway and self.underway[0].payload() is None:  # they leave in order
             self.underway.popleft()
         if not self.underway or now - self.underway[0].since < PATIENCE:

@@ -1,7 +1,7 @@
-"""A producer's encoder outputs on the host: the newest that fit into an area that is taken once, at start.
+"""A producer's encoder outputs on the host, in one area that is allocated at start.
 
-The model's thread puts, the server's thread reads. What is on its way to a consumer is not evicted until it is sent, so
-slow consumers can keep new items out, for as long as they stay connected, but never make the memory grow.
+The model's thread puts, the server's thread reads. An item on its way to a consumer is not evicted until it is sent, so
+slow consumers can keep new items out while they stay connected, but never make the memory grow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(slots=True)
 class Kept:
-    """An item: where it is, and what; *content* is None until its checksum is made."""
+    """An item's slot and shape; *content* is None until its checksum is computed."""
 
     slot: Slot
     rows: int
@@ -77,7 +77,7 @@ class HostCache:
         with self._lock:
             if self._find(item) is not None:
                 return True
-            self._settle()
+            self._reclaim()
             slot, evicted = self._slots.allocate(item, nbytes, 0.0)
             for each in evicted:
                 del self._items[each.item]
@@ -96,25 +96,25 @@ class HostCache:
         return True
 
     def content(self, item: str) -> Content | None:
-        """Return what *item* is; the checksum is made at the first call."""
+        """Return the content of *item*; the first call computes the checksum."""
         with self._lock:
             kept = self._find(item)
             if kept is None or kept.content is not None:
                 return None if kept is None else kept.content
-            whole = self._hand_out(kept.slot, 0, kept.slot.nbytes)
+            whole = self._export(kept.slot, 0, kept.slot.nbytes)
         # Outside the lock: it takes milliseconds.
         content = Content(zlib.crc32(whole), kept.slot.nbytes, kept.rows, kept.width, kept.dtype)
         kept.content = content
         return content
 
     def chunk(self, item: str, offset: int, length: int) -> memoryview | None:
-        """Return bytes of *item*, which stay as they are while anybody holds them; None if it is not there (any more).
+        """Return bytes of *item*, unchanged while they are referenced; None if it is not (or no longer) there.
 
         The caller has checked them against its content.
         """
         with self._lock:
             kept = self._find(item)
-            return None if kept is None else self._hand_out(kept.slot, offset, length)
+            return None if kept is None else self._export(kept.slot, offset, length)
 
     def _find(self, item: str) -> Kept | None:
         kept = self._items.get(item)
@@ -122,15 +122,15 @@ class HostCache:
             self._slots.touch(kept.slot)
         return kept
 
-    def _hand_out(self, slot: Slot, offset: int, length: int) -> memoryview:
+    def _export(self, slot: Slot, offset: int, length: int) -> memoryview:
         begin = slot.content + offset
         view = self._area[begin : begin + length]
-        self._settle()
+        self._reclaim()
         self._slots.pin(slot, 1, until=_NEVER)
         # Called wherever the last reference dies, even below the lock: it may only append.
         weakref.finalize(view, self._released.append, slot.generation).atexit = False
         return memoryview(view)
 
-    def _settle(self) -> None:
+    def _reclaim(self) -> None:
         while self._released:
-            self._slots.reported(self._released.popleft())
+            self._slots.on_report(self._released.popleft())

@@ -1,4 +1,4 @@
-"""A producer's answer to a frame. No IO, no state but the cache and what is counted."""
+"""A producer's answer to a frame. No IO; no state but the cache and counters."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Responder:
             return self._refuse(error.tag, error.reason, str(error))
 
     def busy(self, reply: Reply) -> Reply:
-        """Return what is sent instead of *reply* to a consumer that has enough on its way."""
+        """Return the refusal that replaces *reply* for a saturated consumer."""
         return self._refuse(reply.tag, protocol.Reason.BUSY, "too much is on its way to this consumer")
 
     def seal(self, item: str) -> None:
-        """Make the checksum of *item*."""
+        """Compute the checksum of *item*."""
         self._cache.content(item)
 
     def _check(self, request: protocol.Request) -> None:

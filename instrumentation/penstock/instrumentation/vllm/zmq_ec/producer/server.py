@@ -1,9 +1,8 @@
 """A producer's socket and its thread.
 
-What a peer can do is bounded: a frame of a request has at most ``wire.HEADER_MAX`` bytes (libzmq drops the connection of
-whoever sends more), and so has a message (``undelivered.py``); how many requests it may make, and how much may be
-on its way to it, says ``fair_share.py``; if it takes not even the refusals, its answers are dropped and counted, and in the end
-it is disconnected (``keepalive.py``). There are at most ``_CONNECTIONS`` peers. What is sent is references to the cache's memory.
+libzmq drops a connection that sends a frame of more than ``protocol.HEADER_MAX`` bytes. ``fair_share.py`` bounds how many
+requests of a peer are answered and how much is on its way to it. Answers to a peer that does not read are dropped and
+counted; ``keepalive.py`` disconnects it. With keys it serves only clients that ``authenticator.py`` allows. The frames that are sent refer to the cache's memory.
 """
 
 from __future__ import annotations
@@ -22,22 +21,19 @@ from penstock.instrumentation.core import LogLimit
 from penstock.instrumentation.transport import Backoff
 from penstock.instrumentation.vllm.ec import EcTransfer
 from penstock.instrumentation.vllm.naming import Peer
+from penstock.instrumentation.vllm.zmq_ec.producer.authenticator import Authenticator
 from penstock.instrumentation.vllm.zmq_ec.producer.fair_share import FairShare
-from penstock.instrumentation.vllm.zmq_ec.wire import keepalive, protocol
-from penstock.instrumentation.vllm.zmq_ec.wire.message_bound import INTERVAL, Undelivered
+from penstock.instrumentation.vllm.zmq_ec.wire import curve, keepalive, monitor, protocol
 
 if TYPE_CHECKING:
-    import socket as sockets
-
     from penstock.instrumentation.vllm.ec import EcListener
     from penstock.instrumentation.vllm.zmq_ec.producer.responder import Reply, Responder
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ServerKeys
 
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 _SEND_QUEUE: Final = 256
 _RECEIVE_QUEUE: Final = 64
-_CONNECTIONS: Final = 1_024
-_REQUEST_MAX: Final = protocol.HEADER_MAX + 9  # as ZeroMQ frames it
 _BATCH: Final = 64
 _HAND_OUTS_MAX: Final = 1_024
 _ZERO_COPY_FROM: Final = 64 << 10  # below, a copy is cheaper than what pyzmq does to hand memory over
@@ -52,15 +48,15 @@ class Server:
     Attributes:
         address: ``host:port`` it listens at; the port is real also where 0 was asked for.
         counts: messages that were dropped, by reason.
-        observer: is told of each item that was handed out whole.
+        observer: gets each item that was sent whole.
 
     """
 
-    def __init__(self, responder: Responder, host: str, port: int) -> None:
-        """Bind.
+    def __init__(self, responder: Responder, host: str, port: int, keys: ServerKeys | None = None) -> None:
+        """Bind; with *keys*, to serve CURVE only.
 
         Raises:
-            ValueError: that does not work here; says why.
+            ValueError: the address cannot be bound; says why.
 
         """
         self.counts: Counter[str] = Counter()
@@ -69,16 +65,16 @@ class Server:
         self._log = LogLimit()
         self._log.interval = _LOG_INTERVAL
         self._shares = FairShare()
-        self._handed_out: OrderedDict[tuple[bytes, str], int] = OrderedDict()
+        self._sending: OrderedDict[tuple[bytes, str], int] = OrderedDict()
         self._to_seal: deque[str] = deque(maxlen=_TO_SEAL_MAX)
         self._stopping = threading.Event()
         self._context = zmq.Context()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._socket = _router(self._context, ipv6=":" in host)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self._undelivered = Undelivered(
-            (_RECEIVE_QUEUE + 1) * _REQUEST_MAX, is_ours=self._accepted, on_cut=self._cut, most=_CONNECTIONS
+        self._authenticator = (
+            None if keys is None else Authenticator(self._context, keys, on_denied=self._on_denied)
         )
+        self._socket = _router(self._context, keys, ipv6=":" in host)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         bracketed = f"[{host}]" if ":" in host else host
         try:
             self._socket.bind(f"tcp://{bracketed}:{port}" if port else f"tcp://{bracketed}:*")
@@ -90,7 +86,6 @@ class Server:
             ) from error
         endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = endpoint.removeprefix("tcp://")
-        self._port = int(endpoint.rpartition(":")[2])
         self._thread = threading.Thread(target=self._run, name="penstock-ec-server", daemon=True)
 
     def start(self) -> None:
@@ -98,12 +93,12 @@ class Server:
         self._thread.start()
 
     def seal(self, item: str) -> None:
-        """Have the checksum of *item* made on the server's thread, before anybody asks. From any thread."""
+        """Compute the checksum of *item* on the server's thread, ahead of the first probe. From any thread."""
         self._to_seal.append(item)
         os.eventfd_write(self._wake, 1)
 
     def stop(self) -> None:
-        """End the thread and close the socket. Idempotent."""
+        """Stop the thread and close the socket. Idempotent."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -117,65 +112,69 @@ class Server:
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=0)
-        self._undelivered.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         self._context.term()
         os.close(self._wake)
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for polled in (self._socket, self._monitor, self._undelivered.fileno(), self._wake):
+        for polled in (self._socket, self._monitor, self._wake):
             poller.register(polled, zmq.POLLIN)
+        if self._authenticator is not None:
+            poller.register(self._authenticator.socket, zmq.POLLIN)
         backoff = Backoff()
         while not self._stopping.is_set():
             try:
                 self._turn(poller)
             except Exception as error:  # noqa: BLE001  (the thread must outlive it)
-                self._failed("it cannot serve now", error)
+                self._log_error("it cannot serve now", error)
                 # What does not go away by itself must not take the processor from the model.
                 self._stopping.wait(backoff.next())
             else:
                 backoff.reset()
 
     def _turn(self, poller: zmq.Poller) -> None:
-        poller.poll(INTERVAL * 1000 if self._undelivered.wants_look else None)
+        poller.poll()
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         while self._to_seal:
             self._responder.seal(self._to_seal.popleft())
-        self._undelivered.note(self._monitor)
+        if self._authenticator is not None:
+            self._authenticator.answer()
+        for _, error in monitor.drain(self._monitor):
+            self._on_failed_handshake(error)
         for _ in range(_BATCH):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            self._undelivered.delivered(frames[1:])
             try:
                 self._serve(frames)
             except Exception as error:  # noqa: BLE001  (one bad message must not keep the others waiting)
-                self._failed("an answer failed", error)
-        self._undelivered.look()
+                self._log_error("an answer failed", error)
 
     def _serve(self, frames: list[zmq.Frame]) -> None:
-        if len(frames) != 2:  # noqa: PLR2004  (who, and one frame)
-            self._dropped("malformed", _host_of(frames[-1]))
+        if len(frames) != 2:  # noqa: PLR2004  (identity and request)
+            self._count_drop("malformed", _host_of(frames[-1]))
             return
         identity, request = frames[0].bytes, frames[1]
         now = time.monotonic()
-        if self._shares.too_fast(identity, now):
-            self._undelivered.cut(request, "too_fast")
+        if self._shares.exceeds_rate(identity, now):
+            self._count_drop("too_fast", _host_of(request))
             return
         reply = self._responder.answer(request.bytes)
-        if reply.item and self._shares.has_enough(identity, reply.item, now):
+        if reply.item and self._shares.is_saturated(identity, reply.item, now):
             reply = self._responder.busy(reply)
         try:
             self._send(identity, reply)
         except zmq.ZMQError as error:
             # The peer does not read, or is gone; it asks again if it still wants to know.
-            self._dropped("slow_peer" if error.errno == zmq.EAGAIN else "peer_gone", _host_of(request))
+            self._count_drop("slow_peer" if error.errno == zmq.EAGAIN else "peer_gone", _host_of(request))
             return
         if reply.item:
-            self._shares.sent(identity, reply.item, reply.frames[-1], now)
-            self._note(identity, reply, request)
+            self._shares.on_sent(identity, reply.item, reply.frames[-1], now)
+            self._report_sent(identity, reply, request)
 
     def _send(self, identity: bytes, reply: Reply) -> None:
         self._socket.send(identity, zmq.SNDMORE | zmq.NOBLOCK)
@@ -184,41 +183,66 @@ class Server:
             flags = zmq.NOBLOCK if index == last else zmq.NOBLOCK | zmq.SNDMORE
             self._socket.send(frame, flags, copy=len(frame) < _ZERO_COPY_FROM)
 
-    def _accepted(self, connection: sockets.socket) -> bool:
-        return bool(connection.getsockname()[1] == self._port)
-
-    def _dropped(self, reason: str, host: str) -> None:
-        self._count(reason, f"a message from or to {host} was dropped")
-
-    def _cut(self, reason: str, host: str) -> None:
-        self._count(reason, f"the connection from {host} was cut")
-
-    def _count(self, reason: str, what: str) -> None:
+    def _count_drop(self, reason: str, host: str) -> None:
         self.counts[reason] += 1
-        if self._log.ask(reason) is not None:
-            logger.warning("ZmqECConnector: %s: %s (in all: %s)", what, reason, dict(self.counts))
+        if self._log.admit(reason) is not None:
+            logger.warning(
+                "ZmqECConnector: a message from or to %s was dropped: %s (in all: %s)",
+                host,
+                reason,
+                dict(self.counts),
+            )
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _on_denied(self, host: str, public_key: str) -> None:
+        self._refused(
+            "curve_denied",
+            f"the client at {host} has the public key {public_key}, which curve_allowed_clients does not have: "
+            "copy its .key file there and restart this engine",
+        )
+
+    def _on_failed_handshake(self, error: int) -> None:
+        if error == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+            ours, theirs = ("with", "without") if self._authenticator is not None else ("without", "with")
+            text = f"it came {theirs} CURVE to this producer {ours} CURVE: set the curve_ keys on both sides"
+            self._refused("curve_mismatch", text)
+        elif error == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
+            text = (
+                "it expects another public key: its curve_server_key_file must be this producer's .key file"
+            )
+            self._refused("curve_wrong_server_key", text)
+        else:
+            self._refused("handshake", "its handshake is not ZeroMQ's")
+
+    def _refused(self, reason: str, text: str) -> None:
+        self.counts[reason] += 1
+        if self._log.admit(reason) is not None:
+            logger.warning(
+                "ZmqECConnector: a connection was refused: %s (in all: %s)", text, dict(self.counts)
+            )
+
+    def _log_error(self, what: str, error: Exception) -> None:
         self.counts["error"] += 1
-        if self._log.ask(what) is not None:
+        if self._log.admit(what) is not None:
             logger.error("ZmqECConnector: %s", what, exc_info=error)
 
-    def _note(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
+    def _report_sent(self, identity: bytes, reply: Reply, request: zmq.Frame) -> None:
         now = time.time_ns()
         key = (identity, reply.item)
         if reply.first:
-            self._handed_out[key] = now
-            if len(self._handed_out) > _HAND_OUTS_MAX:
-                self._handed_out.popitem(last=False)
+            self._sending[key] = now
+            if len(self._sending) > _HAND_OUTS_MAX:
+                self._sending.popitem(last=False)
         if reply.last:
-            begun = self._handed_out.pop(key, now)
+            begun = self._sending.pop(key, now)
             observer = self.observer
             if observer is not None:
                 peer = Peer(_host_of(request))
                 observer.sent(EcTransfer(reply.item, peer, begun, now, reply.size, ok=True))
 
 
-def _router(context: zmq.Context[zmq.Socket[bytes]], *, ipv6: bool) -> zmq.Socket[bytes]:
+def _router(
+    context: zmq.Context[zmq.Socket[bytes]], keys: ServerKeys | None, *, ipv6: bool
+) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.ROUTER)
     for option, value in {
         zmq.LINGER: 0,
@@ -226,15 +250,17 @@ def _router(context: zmq.Context[zmq.Socket[bytes]], *, ipv6: bool) -> zmq.Socke
         zmq.ROUTER_MANDATORY: 1,
         zmq.SNDHWM: _SEND_QUEUE,
         zmq.RCVHWM: _RECEIVE_QUEUE,
-        zmq.MAXMSGSIZE: protocol.HEADER_MAX,
+        zmq.MAXMSGSIZE: protocol.HEADER_MAX + (0 if keys is None else curve.OVERHEAD),
         **keepalive.OPTIONS,
     }.items():
         socket.setsockopt(option, value)
+    if keys is not None:
+        keys.apply(socket)
     return socket
 
 
 def _host_of(frame: zmq.Frame) -> str:
-    """Return the address of the host that sent it; its port is any."""
+    """Return the address of the host that sent it, without a meaningful port."""
     with contextlib.suppress(zmq.ZMQError, ValueError):
         return str(ipaddress.ip_address(frame.get("Peer-Address")))
     return Peer().address

@@ -1,4 +1,4 @@
-"""A producer's worker: keeps encoder outputs on the host for the server to hand out."""
+"""A producer's worker: copies encoder outputs to the host cache, from which the server sends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from penstock.instrumentation.vllm.zmq_ec.wire import protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from penstock.instrumentation.vllm.zmq_ec.wire.curve import ServerKeys
+
 logger = logging.getLogger("vllm.penstock.zmq_ec")
 
 _DIMENSIONS = 2
@@ -23,12 +25,14 @@ class ProducerWorker:
     """Owns the host cache and the server.
 
     Attributes:
-        skipped: outputs that cannot travel: their name, shape or element type is none of the wire's.
+        skipped: outputs whose name, shape or element type the wire cannot carry.
 
     """
 
-    def __init__(self, host: str, port: int, model: bytes, capacity: int) -> None:
-        """Take the memory, and listen at once.
+    def __init__(
+        self, host: str, port: int, model: bytes, capacity: int, keys: ServerKeys | None = None
+    ) -> None:
+        """Take the memory, and listen at once; with *keys* only to the clients that they allow.
 
         Raises:
             OutOfMemoryError: the host does not have *capacity* bytes.
@@ -37,7 +41,7 @@ class ProducerWorker:
         """
         self.skipped = 0
         self.cache = HostCache(capacity)
-        self.server = Server(Responder(self.cache, model), host, port)
+        self.server = Server(Responder(self.cache, model), host, port, keys)
         self.server.start()
 
     def save(self, item: str, tensor: torch.Tensor) -> None:

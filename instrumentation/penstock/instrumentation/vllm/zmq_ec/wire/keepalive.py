@@ -1,8 +1,7 @@
-"""How a connection whose other end is gone without a word is noticed: by TCP, on both sides.
+"""TCP options, on both sides, that end a connection whose other end has disappeared or takes nothing.
 
-Not by ZeroMQ's heartbeats: they are bytes that no message accounts for (``undelivered.py``), and they end a connection whose
-other end merely computes. A peer that takes nothing for :data:`_STALLED` although something is on its way to it is disconnected
-too, so that what is queued for it is let go.
+Not ZeroMQ's heartbeats: they also end a connection whose process is only stopped for a while. The kernel disconnects a
+peer that acknowledges nothing for :data:`_STALLED` although data is queued for it; libzmq then drops its queue.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ header and the bytes. All numbers are big-endian. Every message begins with::
 ``item`` (vLLM's ``mm_hash``) is UTF-8 and takes the rest of the frame. ``crc`` is the CRC-32 of the whole item: it
 names the content, so that two chunks never come from different contents. ``model`` is a digest (:func:`model_digest`).
 
-A consumer asks for each chunk, so nothing is sent that nobody waits for, and a producer keeps no state of a transfer.
+A consumer asks for each chunk, so nothing is sent without a receiver, and a producer keeps no state of a transfer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A snapshot as the agent takes it: texts cut, lists shortened.
+"""Limits of a snapshot: text is cut, lists are shortened. Imports protobuf.
 
-What providers copy is partly said by others: a client's ``kv_transfer_params`` name peers. One such word must not
-cost the source its gauges, so the whole is bounded here, once, in whatever its providers put.
+Providers copy text that clients choose (``kv_transfer_params`` name peers). One long text must not cost the source its
+gauges, so the whole message is bounded here, whatever its providers put into it.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import Message
-from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, TEXT_MAX, text
+from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, TEXT_MAX, cut_text
 
 if TYPE_CHECKING:
     from penstock.proto.v1.snapshot_pb2 import Snapshot
 
 ROWS_MAX: Final = 1024
-"""Rows of one list; more peers than that are nobody's to look at, and the agent counts what it parses."""
+"""Rows of one list; the agent counts the rows that it parses."""
 
 
-def bound(snapshot: Snapshot) -> int:
-    """Cut *snapshot* to what a message may hold, and return how many rows were given up, the last of each list.
+def enforce_limits(snapshot: Snapshot) -> int:
+    """Cut *snapshot* to the size of a message; return how many rows were dropped, the last of each list.
 
-    Maps are left alone: the settings bound them.
+    Maps are unchanged: the settings bound them.
     """
     lists = [
         value
@@ -48,12 +48,12 @@ def _shorten(lists: list[Any], limit: int) -> int:
 
 
 def _cut(message: Any) -> None:
-    # No text is longer than what holds it.
+    # A message of at most this size holds no longer text.
     if message.ByteSize() <= TEXT_MAX:
         return
     for descriptor, value in message.ListFields():
         if isinstance(value, str):
-            setattr(message, descriptor.name, text(value))
+            setattr(message, descriptor.name, cut_text(value))
         elif isinstance(value, Message):
             _cut(value)
         elif descriptor.message_type is not None and not isinstance(value, Mapping):

@@ -1,10 +1,10 @@
-"""What each engine has counted in all: the counters' fold, summed over peers and reasons. Pure."""
+"""Totals of an engine's counters over peers and reasons. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.agent.admin.support.messages import counted
+from penstock.agent.admin.support.messages import clamp_unsigned
 from penstock.agent.metrics import catalogue as c
 from penstock.proto.v1 import admin_pb2 as admin
 
@@ -13,15 +13,17 @@ if TYPE_CHECKING:
 
     from penstock.agent.metrics import EngineRows, Metric
 
-# All that is read of the fold.
-METRICS = frozenset({c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFER_FAILURES, c.RECOMPUTED_TOKENS, c.LOAD_OUTCOMES})
+# The metrics that :func:`engine_counters` reads.
+ENGINE_METRICS = frozenset(
+    {c.TRANSFERS, c.TRANSFER_SIZE, c.TRANSFER_FAILURES, c.RECOMPUTED_TOKENS, c.LOAD_OUTCOMES}
+)
 
 
 def engine_counters(engine: EngineRows) -> admin.EngineCounters:
-    """Sum up one engine's series."""
+    """Return the totals of one engine's series."""
 
     def total(metric: Metric, takes: Callable[[dict[str, str]], bool] = lambda _: True) -> int:
-        return counted(
+        return clamp_unsigned(
             sum(
                 row.total
                 for row in engine.rows.get(metric, ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from penstock.agent.admin.support.connectors import shortfalls
+from penstock.agent.admin.support.policy_impact import connector_shortfalls
 from penstock.proto.v1.snapshot_pb2 import EngineFacts
 
 FAILS = "it fails and is not recomputed"
@@ -28,7 +28,7 @@ EVERYTHING = ["kvLoadFailure.action", "deferral.maxTransferWait", "deferral.maxS
 )
 def test_shortfalls(connector: str, role: str, action: str, said: list[str]) -> None:
     """Whoever saves may not recompute what has run; only NIXL's loads can be given up."""
-    found = list(shortfalls(EVERYTHING, action, EngineFacts(kv_connector=connector, kv_role=role)))
+    found = list(connector_shortfalls(EVERYTHING, action, EngineFacts(kv_connector=connector, kv_role=role)))
     assert len(found) == len(said)
     assert all(words in sentence for words, sentence in zip(said, found, strict=True))
 
@@ -36,4 +36,4 @@ def test_shortfalls(connector: str, role: str, action: str, said: list[str]) -> 
 def test_a_policy_that_asks_for_none_of_it() -> None:
     """Only what the policy itself sets is spoken of, not what others give."""
     facts = EngineFacts(kv_connector="LMCacheMPConnector", kv_role="kv_both")
-    assert list(shortfalls(["deferral.onTimeout"], "recompute", facts)) == []
+    assert list(connector_shortfalls(["deferral.onTimeout"], "recompute", facts)) == []

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from penstock.agent.batch.columns import BatchColumns
 from penstock.agent.ingest.message_limits import check_batch, parse
-from penstock.instrumentation.telemetry.bounds import ROWS_MAX, bound
 from penstock.instrumentation.telemetry.encoder import BATCH_BYTES, TEXT_MAX
+from penstock.instrumentation.telemetry.snapshot_limits import ROWS_MAX, enforce_limits
 from penstock.proto.v1.ingest_pb2 import Batch
 from penstock.proto.v1.snapshot_pb2 import Snapshot
 
@@ -32,7 +32,7 @@ def test_usual_snapshot_stays() -> None:
     snapshot.engine.labels["role"] = "decode"
     del snapshot.peers[100:]
     before = Snapshot.FromString(snapshot.SerializeToString())
-    assert bound(snapshot) == 0
+    assert enforce_limits(snapshot) == 0
     assert snapshot == before
 
 
@@ -43,7 +43,7 @@ def test_text_is_cut_where_it_stands(name: str) -> None:
     snapshot.engine.model = name
     snapshot.policy.last_error = name
     snapshot.hooks.add(name="nixl", reason=name)
-    assert bound(snapshot) == 0
+    assert enforce_limits(snapshot) == 0
     want = name.encode()[:TEXT_MAX].decode()
     assert {row.peer.address for row in (*snapshot.peers, *snapshot.deferred)} == {want}
     assert {snapshot.engine.model, snapshot.policy.last_error, snapshot.hooks[0].reason} == {want}
@@ -52,7 +52,7 @@ def test_text_is_cut_where_it_stands(name: str) -> None:
 def test_rows_beyond_the_limit_are_given_up() -> None:
     """The last rows of a list that is too long go, counted; other lists stay."""
     snapshot = filled(peers=ROWS_MAX + 7, deferred=5)
-    assert bound(snapshot) == 7
+    assert enforce_limits(snapshot) == 7
     assert (len(snapshot.peers), len(snapshot.deferred)) == (ROWS_MAX, 5)
 
 
@@ -61,7 +61,7 @@ def test_rows_beyond_the_limit_are_given_up() -> None:
 def test_bounded_snapshot_is_taken(peers: int, deferred: int, in_flight: int, name: str) -> None:
     """Whatever a snapshot holds, the agent takes what is left, and no row is lost without being counted."""
     snapshot = filled(peers, deferred, in_flight, name)
-    lost = bound(snapshot)
+    lost = enforce_limits(snapshot)
     left = len(snapshot.peers) + len(snapshot.deferred) + len(snapshot.in_flight)
     assert left + lost == peers + deferred + in_flight
     body = Batch(epoch=1, snapshot=snapshot).SerializeToString()

@@ -1,0 +1,119 @@
+"""One life of this process: identity, epoch, secret, kill switch. No thread and no grpc."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from penstock.instrumentation.core.identity import PRECEDENCE, Identity, new_epoch, new_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.instrumentation.core.settings import Settings
+
+
+class Session:
+    """The state that the runtime and its threads share. Every method may be called from any thread.
+
+    Attributes:
+        settings: the environment; None where Penstock is off.
+        identity: of this process; empty until :meth:`identify` is called.
+        epoch: random, 64 bits; names this life on the wire.
+        secret: proves to the agent that two streams come from one process; never logged.
+        started_ns: wall clock of the beginning of this life, in nanoseconds.
+        active: whether hooks do anything; False while off, stopped or paused.
+
+    """
+
+    def __init__(self, on_active: Callable[[bool], None] = lambda _: None) -> None:
+        """Begin with Penstock off; *on_active* receives every new value of :attr:`active` and must not wait."""
+        self.settings: Settings | None = None
+        self.active = False
+        self._on_active = on_active
+        self._paused_by: frozenset[str] = frozenset()
+        self._stopped = False
+        self._grpc_forbidden = False
+        # Re-entrant, because a signal handler may stop the runtime on the thread that holds it.
+        self._lock = threading.RLock()
+        self._subscribers: tuple[Callable[[], None], ...] = ()
+        self.identity = Identity()
+        self.epoch = new_epoch()
+        self.secret = new_secret()
+        self.started_ns = time.time_ns()
+
+    @property
+    def off(self) -> bool:
+        """Whether nothing may be started: without settings, after :meth:`stop`, or where grpc must not be used."""
+        return self.settings is None or self._stopped or self._grpc_forbidden
+
+    @property
+    def paused(self) -> bool:
+        """Whether the kill switch holds."""
+        return bool(self._paused_by)
+
+    def configure(self, settings: Settings | None) -> None:
+        """Switch Penstock on with *settings*, or off with None."""
+        with self._lock:
+            self.settings = settings
+            self._stopped = False
+            self._update_active()
+
+    def identify(self, identity: Identity) -> bool:
+        """Set the identity unless a part of higher precedence has set it; return whether it was set.
+
+        The role of ``PENSTOCK_LABELS`` replaces a guessed one.
+        """
+        with self._lock:
+            if PRECEDENCE.get(identity.process, 0) < PRECEDENCE.get(self.identity.process, 0):
+                return False
+            role = self.settings.labels.get("role", "") if self.settings else ""
+            self.identity = identity.with_role(role) if role else identity
+            return True
+
+    def set_paused(self, by: str, *, paused: bool) -> None:
+        """Set or clear the kill switch for one reason (``"ingest"``, ``"policy"``); any of them holds it."""
+        with self._lock:
+            self._paused_by = self._paused_by | {by} if paused else self._paused_by - {by}
+            self._update_active()
+
+    def subscribe(self, on_epoch: Callable[[], None]) -> None:
+        """Call *on_epoch* after each new epoch until :meth:`stop` or a fork; it must not wait."""
+        with self._lock:
+            self._subscribers = (*self._subscribers, on_epoch)
+
+    def new_epoch(self) -> None:
+        """Draw a new epoch, because the agent has lost what it had committed of the present one."""
+        self.epoch = new_epoch()
+        for on_epoch in self._subscribers:
+            on_epoch()
+
+    def stop(self) -> None:
+        """Make the hooks passive and drop the subscribers. Idempotent."""
+        with self._lock:
+            self._stopped = True
+            self._subscribers = ()
+            self._update_active()
+
+    def after_fork_in_child(self, *, grpc_forbidden: bool) -> None:
+        """Begin a new life with nothing of the parent's but its settings.
+
+        Args:
+            grpc_forbidden: grpc was in use at the fork; Penstock stays off in this process and its children.
+
+        """
+        self._lock = threading.RLock()
+        self._subscribers = ()
+        self.identity = Identity()
+        self.epoch = new_epoch()
+        self.secret = new_secret()
+        self.started_ns = time.time_ns()
+        # A child may have no policy stream to clear the parent's pause; its own greeting does.
+        self._paused_by = frozenset({"ingest"} if self._paused_by else ())
+        self._grpc_forbidden |= grpc_forbidden
+        self._update_active()
+
+    def _update_active(self) -> None:
+        self.active = not self.off and not self._paused_by
+        self._on_active(self.active)

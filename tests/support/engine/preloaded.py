@@ -1,0 +1,40 @@
+"""What the three processes of a vLLM server have imported when it serves; for a fork server, whose forks fork.
+
+EngineCore and workers are forks, as vLLM has it by default; only its CPU platform says ``spawn``, and is overruled here.
+No plugin is loaded: each fork does that, with its own environment.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from vllm.platforms.cpu import CpuPlatform
+
+_NAMES = (
+    "demo.common.vllm_server",
+    "vllm.entrypoints.launchers.api_server.entry",
+    "vllm.entrypoints.openai.api_server",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.distributed.kv_transfer.kv_connector.v1.nixl",
+    "vllm.model_executor.models.llama",
+    "vllm.model_executor.models.idefics3",
+    "transformers.models.llama",
+    "transformers.models.idefics3",
+)
+
+for _name in _NAMES:
+    import_module(_name)
+
+_original = CpuPlatform.check_and_update_config
+
+
+def _check_and_update_config(_cls: type[CpuPlatform], vllm_config: object) -> None:
+    _original(vllm_config)
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+
+
+CpuPlatform.check_and_update_config = classmethod(_check_and_update_config)

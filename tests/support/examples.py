@@ -1,0 +1,13 @@
+"""How many examples a property is tried on: a part of them in ``make test``, all in ``make test-long`` and ``make properties``."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+_ALL = {"long", "fresh"}
+_PART = 3
+
+
+def examples(number: int) -> int:
+    """Return *number* where all are tried, else a third of it."""
+    return number if settings.get_current_profile_name() in _ALL else -(-number // _PART)
